@@ -1,0 +1,100 @@
+"""Every error this package raises.
+
+LogError
+├── CorruptLog            bytes contradict their format: keep the file, do not retry
+│   └── TruncatedLog      bytes stop early: normal at the tail of an active segment
+├── UnsupportedFormat     well formed, but of a version or codec we do not know
+├── InvalidConfig         a setting out of range or an unknown name: fix it, start again
+├── NotALog               nothing that we know lies at the path: point us elsewhere
+├── LogHeld               a broker or another run holds the log: stop it, or wait
+├── CommitConflict        the log changed while we worked: nothing was swapped, start again
+├── VerificationFailed    a promise of compaction does not hold: keep both logs, report it
+├── OutOfMemoryBudget     one batch needs more than the memory setting allows: raise it
+└── EnvironmentUnfit      Java, Spark or the platform is missing: see ``lastwrite doctor``
+
+All arguments are kept in ``args``, so an error survives the trip from a worker to the driver.
+"""
+
+from __future__ import annotations
+
+
+class LogError(Exception):
+    """A problem with a log, where it lies, and what to do about it.
+
+    ``at`` is a byte position in the file ``path``, or None where no single byte is to blame.
+    ``remedy`` is a sentence that tells the reader what to do now.
+    """
+
+    exit_status = 1
+
+    def __init__(
+        self, problem: str, at: int | None = None, path: str | None = None, remedy: str | None = None
+    ) -> None:
+        super().__init__(problem, at, path, remedy)
+        self.problem = problem
+        self.at = at
+        self.path = path
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        place = ""
+        if self.path is not None:
+            place = f"{self.path}: " if self.at is None else f"{self.path}, byte {self.at}: "
+        elif self.at is not None:
+            place = f"byte {self.at}: "
+        return f"{place}{self.problem}" + (f" — {self.remedy}" if self.remedy else "")
+
+    def located(self, path: str, shift: int = 0) -> LogError:
+        """The same error with its file named; ``shift`` bytes are added to its position."""
+        at = None if self.at is None else self.at + shift
+        return type(self)(self.problem, at, self.path or path, self.remedy)
+
+
+class CorruptLog(LogError):
+    """Bytes contradict their format."""
+
+    exit_status = 3
+
+
+class TruncatedLog(CorruptLog):
+    """Bytes stop early."""
+
+
+class UnsupportedFormat(LogError):
+    """Well formed, but of a version or codec that we do not know."""
+
+
+class InvalidConfig(LogError):
+    """A setting is unknown, out of range, or does not go with another."""
+
+    exit_status = 2
+
+
+class NotALog(LogError):
+    """Nothing that we know lies at the path."""
+
+    exit_status = 2
+
+
+class LogHeld(LogError):
+    """A broker or another run holds the log."""
+
+    exit_status = 4
+
+
+class CommitConflict(LogError):
+    """The log changed while we worked; the old log is whole."""
+
+
+class VerificationFailed(LogError):
+    """A promise of compaction does not hold."""
+
+    exit_status = 5
+
+
+class OutOfMemoryBudget(LogError):
+    """One batch needs more memory than the setting allows."""
+
+
+class EnvironmentUnfit(LogError):
+    """Java, Spark or the platform is not what we need."""

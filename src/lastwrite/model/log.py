@@ -1,0 +1,95 @@
+"""What lies on disk, as values: partitions, segments and their bounds.
+
+A log store lists them, the rules judge them, the pipeline reads them. Offsets are places in the
+partition, positions are bytes in a file; ``first``/``last`` include, ``end`` excludes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """The name of one log."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of records of a log, with what the rules need to know of its side files."""
+
+    base_offset: int
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    largest_timestamp_ms: int  # last time index entry, else the file's modification time (spec S.11)
+    first_batch_timestamp_ms: int | None = None  # largest timestamp of the first batch; None: empty
+    index_bytes: int = 0
+    time_index_bytes: int = 0
+
+    @property
+    def mtime_ms(self) -> int:
+        return self.mtime_ns // 1_000_000
+
+
+class ProblemKind(StrEnum):
+    """What is wrong with a partition before a single record was judged."""
+
+    DAMAGED = "damaged"  # bytes contradict their format
+    UNSUPPORTED = "unsupported"  # well formed, not handled by this release: the partition is skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, with its place."""
+
+    kind: ProblemKind
+    message: str
+    path: str
+    position: int | None = None
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        place = self.path if self.position is None else f"{self.path}, byte {self.position}"
+        return f"{place}: {self.message}" + (f" — {self.remedy}" if self.remedy else "")
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "kind": str(self.kind), "message": self.message, "path": self.path,
+            "position": self.position, "remedy": self.remedy,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """One partition as it lies on disk: its segments, oldest first, and its bounds.
+
+    The last segment is the active one. ``checkpoint`` is the first dirty offset that an earlier
+    round left behind, None where no round was finished. ``problems`` were seen while listing.
+    """
+
+    name: TopicPartition
+    folder: str
+    segments: tuple[Segment, ...]
+    log_start: int
+    end_offset: int
+    high_watermark: int
+    checkpoint: int | None
+    problems: tuple[Problem, ...] = field(default=())
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def segment_end(self, index: int) -> int:
+        """The offset behind segment ``index``: the next one's base, or the log's end."""
+        if index + 1 < len(self.segments):
+            return self.segments[index + 1].base_offset
+        return max(self.end_offset, self.segments[index].base_offset)
