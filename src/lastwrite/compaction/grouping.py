@@ -1,0 +1,47 @@
+"""Which neighbouring segments become one.
+
+Compaction shrinks segments; merging the small ones keeps a log from ending as thousands of crumbs.
+Only neighbours merge, and only while what they hold *before* cleaning fits one segment, so that no
+output can grow beyond what a broker would have rolled.  A segment that nothing survives in still
+becomes a file of 0 bytes, which a later round merges away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lastwrite.compaction.settings import INT_MAX
+from lastwrite.model.log import Segment
+
+
+def group_segments(
+    segments: Sequence[Segment], end: int, segment_bytes: int, segment_index_bytes: int
+) -> list[list[Segment]]:
+    """The segments with a base below ``end``, oldest first, in groups that become one segment each.
+
+    ``segments``: a log's segments, oldest first. ``end``: the end of the cleaned range.
+
+    Source: Kafka 4.4.0 Cleaner.groupSegmentsBySize; cleanup spec, section 5.
+    """
+    cleaned = [segment for segment in segments if segment.base_offset < end]
+    groups: list[list[Segment]] = []
+    log_bytes = index_bytes = time_index_bytes = 0
+    for at, segment in enumerate(cleaned):
+        last_offset = (cleaned[at + 1].base_offset if at + 1 < len(cleaned) else end) - 1
+        joins = (
+            bool(groups)
+            and log_bytes + segment.size_bytes <= segment_bytes
+            and index_bytes + segment.index_bytes <= segment_index_bytes
+            and time_index_bytes + segment.time_index_bytes <= segment_index_bytes
+            # Index entries hold 31 bits relative to the base; an empty segment will have none.
+            and (segment.size_bytes == 0 or last_offset - groups[-1][0].base_offset <= INT_MAX)
+        )
+        if joins:
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+            log_bytes = index_bytes = time_index_bytes = 0
+        log_bytes += segment.size_bytes
+        index_bytes += segment.index_bytes
+        time_index_bytes += segment.time_index_bytes
+    return groups

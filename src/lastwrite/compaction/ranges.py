@@ -1,0 +1,165 @@
+"""What a round may clean, whether it is worth it, and why not.
+
+A log of segments 0, 10, 20 and the active 30, cleaned up to 10 before: the *clean* part is segment 0,
+the *dirty* part starts at offset 10, the *first dirty offset*, which a checkpoint remembers. A round
+learns the keys of the dirty part and rewrites everything up to its end, the *first uncleanable offset*.
+That end is held by the first of:
+
+- what is not replicated: nothing at or above the high watermark is touched;
+- the active segment, since a broker appends to it;
+- ``min.compaction.lag.ms``: the first closed segment with a record younger than that.
+
+It is rounded down to a segment's base, because segments are cleaned whole. The first dirty offset is not
+rounded: it may lie inside a segment, whose bytes then count as clean *and* as cleanable.
+
+A round is due when the cleanable share of the bytes is *above* ``min.cleanable.dirty.ratio``, or when
+the oldest closed dirty segment has waited longer than ``max.compaction.lag.ms``.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from lastwrite.compaction.settings import LONG_MAX, KafkaTopicConfig
+from lastwrite.model.log import PartitionLog, Segment
+
+
+class Hold(StrEnum):
+    """What keeps a round from reaching further."""
+
+    HIGH_WATERMARK = "the high watermark"
+    ACTIVE_SEGMENT = "the active segment"
+    MIN_LAG = "min.compaction.lag.ms"
+    LOG_END = "the log's end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The range of a round, [first_dirty, first_uncleanable), and whether the round is due."""
+
+    first_dirty: int
+    first_uncleanable: int  # a segment's base, or the log's end
+    clean_bytes: int  # of segments that start below first_dirty
+    cleanable_bytes: int  # of segments from the one that holds first_dirty up to first_uncleanable
+    overdue_ms: int  # how long max.compaction.lag.ms has passed; 0: it has not
+    held_by: Hold
+    checkpoint_corrected: bool  # the checkpoint lay outside the log and counts as the log's start
+    eligible: bool
+    reason: str | None  # why not, with the figures; None where it is eligible
+
+    @property
+    def ratio(self) -> float:
+        """The cleanable share of the bytes; 0 in a log without bytes."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+
+def cleanable_range(
+    log: PartitionLog, config: KafkaTopicConfig, now_ms: int, include_active: bool = False
+) -> Range:
+    """The range of the next round of ``log``, and whether Kafka would run it at ``now_ms``.
+
+    With ``include_active`` the active segment counts as closed: a log that nobody appends to is cleaned
+    up to its end, if all of it is replicated.
+
+    ``log`` has at least one segment.
+
+    Source: Kafka 4.4.0 LogCleanerManager.cleanableOffsets, maxCompactionDelay and LogToClean; KIP-58,
+    KIP-354; cleanup spec, sections 2 and 3.
+    """
+    first_dirty, corrected = _first_dirty(log)
+    # The closed segments, and where they end.
+    closed_end = log.end_offset if include_active else log.segments[-1].base_offset
+    closed = tuple(segment for segment in log.segments if segment.base_offset < closed_end)
+    dirty = _segments_from(closed, first_dirty, closed_end)
+
+    holds = [
+        (log.high_watermark, Hold.HIGH_WATERMARK),
+        (closed_end, Hold.LOG_END if include_active else Hold.ACTIVE_SEGMENT),
+    ]
+    if config.min_compaction_lag_ms > 0:
+        youngest_allowed = now_ms - config.min_compaction_lag_ms
+        young = next((s for s in dirty if s.largest_timestamp_ms > youngest_allowed), None)
+        if young is not None:
+            holds.append((young.base_offset, Hold.MIN_LAG))
+    # Equal offsets: what lies further right in the list is the more telling answer.
+    held_at = min(offset for offset, _ in holds)
+    held_by = next(hold for offset, hold in reversed(holds) if offset == held_at)
+    first_uncleanable = _rounded_down(closed, max(first_dirty, held_at), closed_end)
+
+    clean_bytes = sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
+    cleanable = _segments_from(closed, min(first_dirty, first_uncleanable), closed_end)
+    cleanable_bytes = sum(s.size_bytes for s in cleanable if s.base_offset < first_uncleanable)
+    overdue_ms = _overdue_ms(dirty, config, now_ms)
+
+    found = Range(
+        first_dirty=first_dirty, first_uncleanable=first_uncleanable, clean_bytes=clean_bytes,
+        cleanable_bytes=cleanable_bytes, overdue_ms=overdue_ms, held_by=held_by,
+        checkpoint_corrected=corrected, eligible=True, reason=None,
+    )  # fmt: skip
+    reason = _reason_against(found, log, config, now_ms)
+    return found if reason is None else replace(found, eligible=False, reason=reason)
+
+
+def _first_dirty(log: PartitionLog) -> tuple[int, bool]:
+    """The first dirty offset, and whether the checkpoint had to be put right for it."""
+    if log.checkpoint is None:
+        return log.log_start, False
+    if log.checkpoint < log.log_start or log.checkpoint > log.end_offset:
+        return log.log_start, True
+    return log.checkpoint, False
+
+
+def _segments_from(closed: tuple[Segment, ...], offset: int, closed_end: int) -> tuple[Segment, ...]:
+    """The closed segments from the one that holds ``offset``."""
+    if offset >= closed_end:
+        return ()
+    at = bisect.bisect_right(closed, offset, key=lambda s: s.base_offset) - 1
+    return closed[max(at, 0) :]
+
+
+def _rounded_down(closed: tuple[Segment, ...], offset: int, closed_end: int) -> int:
+    """The base of the closed segment that holds ``offset``, else the end of the closed ones."""
+    holding = _segments_from(closed, offset, closed_end)
+    return holding[0].base_offset if holding else closed_end
+
+
+def _overdue_ms(dirty: tuple[Segment, ...], config: KafkaTopicConfig, now_ms: int) -> int:
+    stamps = [s.first_batch_timestamp_ms for s in dirty if s.first_batch_timestamp_ms is not None]
+    earliest = min((stamp for stamp in stamps if stamp > 0), default=LONG_MAX)
+    return max(now_ms - config.max_compaction_lag_ms - earliest, 0)
+
+
+def _reason_against(found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> str | None:
+    """Why a cleaner would pass the log by; the first reason in Kafka's own order."""
+    if not config.compacts:
+        return f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
+    if found.clean_bytes + found.cleanable_bytes == 0 and log.size_bytes == 0:
+        return "the log is empty"
+    if found.cleanable_bytes == 0:
+        return _nothing_cleanable(found, log, config, now_ms)
+    if found.ratio > config.min_cleanable_dirty_ratio or found.overdue_ms > 0:
+        return None
+    total = found.clean_bytes + found.cleanable_bytes
+    return (
+        f"{found.cleanable_bytes} of {total} bytes are dirty, a share of {found.ratio:.4g}; "
+        f"min.cleanable.dirty.ratio asks for more than {config.min_cleanable_dirty_ratio:g}"
+    )
+
+
+def _nothing_cleanable(found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> str:
+    start = f"nothing to clean from offset {found.first_dirty}"
+    if found.first_dirty >= log.end_offset:
+        return f"all {log.end_offset} offsets were cleaned before"
+    if found.held_by is Hold.HIGH_WATERMARK:
+        return f"{start}: the high watermark is {log.high_watermark}, within that segment or below it"
+    if found.held_by is Hold.MIN_LAG:
+        return (
+            f"{start}: that segment has a record younger than min.compaction.lag.ms, "
+            f"{config.min_compaction_lag_ms}, at {now_ms}"
+        )
+    if found.held_by is Hold.ACTIVE_SEGMENT:
+        return f"{start}: the active segment begins at offset {log.segments[-1].base_offset}"
+    return f"{start}: the segments up to offset {found.first_uncleanable} are empty"

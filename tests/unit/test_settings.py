@@ -1,0 +1,136 @@
+"""Settings by upstream's names: types, ranges, precedence, and slips in names."""
+
+from __future__ import annotations
+
+import pytest
+
+from lastwrite.compaction.settings import LONG_MAX, KafkaTopicConfig, decode_properties
+from lastwrite.errors import InvalidConfig
+
+
+def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:
+    config = KafkaTopicConfig.from_names({})
+    assert config == KafkaTopicConfig()
+    assert config.cleanup_policy == ("compact",)
+    assert config.to_names() == {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.5",
+        "delete.retention.ms": "86400000",
+        "min.compaction.lag.ms": "0",
+        "max.compaction.lag.ms": str(LONG_MAX),
+        "segment.bytes": "1073741824",
+        "segment.ms": "604800000",
+        "segment.jitter.ms": "0",
+        "segment.index.bytes": "10485760",
+        "index.interval.bytes": "4096",
+        "retention.ms": "604800000",
+        "retention.bytes": "-1",
+        "file.delete.delay.ms": "60000",
+        "max.message.bytes": "1048588",
+        "max.decompressed.message.bytes": "2147483639",
+        "message.timestamp.type": "CreateTime",
+        "compression.type": "producer",
+        "producer.id.expiration.ms": "86400000",
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "field", "expected"),
+    [
+        ({"delete.retention.ms": "1000"}, "delete_retention_ms", 1000),
+        ({"delete.retention.ms": 1000}, "delete_retention_ms", 1000),
+        ({"delete.retention.ms": 1000.0}, "delete_retention_ms", 1000),
+        ({"delete.retention.ms": " 7 "}, "delete_retention_ms", 7),
+        ({"log.cleaner.delete.retention.ms": "5"}, "delete_retention_ms", 5),
+        ({"log.cleaner.delete.retention.ms": "5", "delete.retention.ms": "6"}, "delete_retention_ms", 6),
+        ({"log.retention.hours": "2"}, "retention_ms", 7_200_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "1"}, "retention_ms", 60_000),
+        ({"log.retention.minutes": "1", "log.retention.ms": "3"}, "retention_ms", 3),
+        ({"log.retention.hours": "-1"}, "retention_ms", -1),
+        ({"retention.ms": "-5"}, "retention_ms", -1),
+        ({"log.roll.hours": 1}, "segment_ms", 3_600_000),
+        ({"segment.bytes": "14"}, "segment_bytes", 14),
+        ({"segment.bytes": "2000000", "internal.segment.bytes": "300"}, "segment_bytes", 300),
+        ({"min.cleanable.dirty.ratio": "0.01"}, "min_cleanable_dirty_ratio", 0.01),
+        ({"log.cleaner.min.cleanable.ratio": 0}, "min_cleanable_dirty_ratio", 0),
+        ({"cleanup.policy": "Compact, delete"}, "cleanup_policy", ("compact", "delete")),
+        ({"cleanup.policy": ["delete"]}, "cleanup_policy", ("delete",)),
+        ({"cleanup.policy": ""}, "cleanup_policy", ()),
+        ({"min.insync.replicas": "2", "listeners": "PLAINTEXT://:9092", "log.dirs": "/data"}, "segment_bytes", 2**30),
+        ({"log.cleaner.threads": "3"}, "segment_bytes", 2**30),
+    ],
+)
+def test_a_name_sets_its_field(names: dict[str, object], field: str, expected: object) -> None:
+    assert getattr(KafkaTopicConfig.from_names(names), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ({"delete.retention.mss": 1}, "did you mean delete.retention.ms?"),
+        ({"delete_retention_ms": 1}, "did you mean delete.retention.ms?"),
+        ({"log.cleaner.thread": 1}, "did you mean log.cleaner.threads?"),
+        ({"xyzzy": 1}, "no setting is named 'xyzzy'"),
+        ({"delete.retention.ms": "soon"}, "delete.retention.ms is a whole number, not 'soon'"),
+        ({"delete.retention.ms": True}, "delete.retention.ms is a whole number, not True"),
+        ({"delete.retention.ms": 1.5}, "whole number"),
+        ({"delete.retention.ms": None}, "whole number"),
+        ({"delete.retention.ms": "1e999999999"}, "whole number"),
+        ({"delete.retention.ms": "-1"}, "delete.retention.ms is -1; it has to be at least 0"),
+        ({"min.cleanable.dirty.ratio": "1.1"}, "dirty.ratio is 1.1; it has to be at least 0 and at most 1"),
+        ({"min.cleanable.dirty.ratio": "nan"}, "a number"),
+        ({"log.cleaner.min.cleanable.ratio": "x"}, "log.cleaner.min.cleanable.ratio is a number"),
+        ({"segment.bytes": 13}, "at least 14"),
+        ({"segment.bytes": 2**31}, "at most 2147483647"),
+        ({"cleanup.policy": "compress"}, "cleanup.policy knows compact, delete, not 'compress'"),
+        ({"cleanup.policy": 3}, "list with commas"),
+        ({"message.timestamp.type": "now"}, "knows CreateTime, LogAppendTime"),
+        ({"max.compaction.lag.ms": 0}, "at least 1"),
+        ({"min.compaction.lag.ms": 9, "max.compaction.lag.ms": 8}, "more than max.compaction.lag.ms, 8"),
+        # A value that another name outdoes is checked all the same.
+        ({"log.retention.hours": "x", "log.retention.ms": "3"}, "log.retention.hours is a whole number"),
+    ],
+)
+def test_a_slip_is_told(names: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        KafkaTopicConfig.from_names(names)
+    assert sentence in str(caught.value)
+
+
+def test_names_go_out_and_in_again() -> None:
+    config = KafkaTopicConfig(cleanup_policy=("compact", "delete"), segment_bytes=300, min_cleanable_dirty_ratio=0.25)
+    assert KafkaTopicConfig.from_names(config.to_names()) == config
+
+
+def test_fields_are_checked_without_names_too() -> None:
+    with pytest.raises(InvalidConfig, match=r"segment.bytes is 3"):
+        KafkaTopicConfig(segment_bytes=3)
+
+
+def test_properties_text() -> None:
+    text = (
+        "# a comment\n"
+        "  ! another\n"
+        "\n"
+        "a=1\n"
+        "b : two words \r\n"
+        "c three\n"
+        "d=x\\\n"
+        "    y,\\\r\n"
+        "    # not a comment\n"
+        "e\\ f\\=\\u0041=\\t\\q\\\\\n"
+        "empty\n"
+        "also.empty=\n"
+        "a=last\n"
+        "tail=no newline\\"
+    )
+    assert decode_properties(text) == {
+        "a": "last", "b": "two words ", "c": "three", "d": "xy,# not a comment", "e f=A": "\tq\\", "empty": "",
+        "also.empty": "", "tail": "no newline",
+    }  # fmt: skip
+    assert decode_properties("") == {}
+
+
+def test_a_broken_escape_in_properties_names_its_line() -> None:
+    with pytest.raises(InvalidConfig, match="line 2 "):
+        decode_properties("a=1\nb=\\u12g4\n")
