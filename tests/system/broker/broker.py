@@ -1,0 +1,235 @@
+"""One real Kafka broker, fetched by Maven, started and stopped by a test.
+
+    home = kafka_home()                       # 43 MB of jars, fetched once; Unavailable says what is missing
+    with Broker(home, tmp_path / "data") as broker:
+        Producer({"bootstrap.servers": broker.address})
+
+The same broker again on the same folder reads what lies there: that is how a test lets Kafka judge a compacted
+log. ``python tests/system/broker/broker.py DATA [name=value ...]`` runs one in the foreground until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+VERSION = "4.4.0"
+POM = Path(__file__).with_name("pom.xml")
+COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+# A single node, its controller inside; quick to stop and start; quiet: what a test wants cleaned, it cleans itself.
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "auto.create.topics.enable": "false",
+    "log.cleaner.backoff.ms": "1000000000",
+    "log.retention.check.interval.ms": "1000000000",
+    "log.initial.task.delay.ms": "1000000000",
+}
+
+
+class Unavailable(Exception):
+    """No broker can run here; the text says what is missing."""
+
+
+def kafka_home() -> Path:
+    """The folder whose ``lib`` holds Kafka's jars, fetched on first use.
+
+    LASTWRITE_KAFKA_HOME names it; the default is ``~/.cache/lastwrite/kafka-<version>``.
+
+    Raises:
+        Unavailable: no Java 17 or newer, or no jars and no Maven to fetch them.
+    """
+    _need_java()
+    home = Path(os.environ.get("LASTWRITE_KAFKA_HOME") or Path.home() / ".cache" / "lastwrite" / f"kafka-{VERSION}")
+    if not (home / "lib" / f"kafka_2.13-{VERSION}.jar").exists():
+        _fetch(home)
+    return home
+
+
+def _need_java() -> None:
+    java = shutil.which("java")
+    if java is None:
+        raise Unavailable("a real broker needs Java 17 or newer on PATH: none found")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
+    found = re.search(r'version "(\d+)', said)
+    if found is None or int(found[1]) < 17:
+        raise Unavailable(f"a real broker needs Java 17 or newer; {java} says: {said.strip()}")
+
+
+def _fetch(home: Path) -> None:
+    """Have Maven copy the jars aside, then rename: a fetch cut short leaves nothing that looks whole."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Unavailable(f"no Kafka {VERSION} in {home} and no mvn on PATH to fetch it")
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home, prefix="fetch-") as work:
+        lib = Path(work) / "lib"
+        done = subprocess.run(
+            [maven, "-B", "-q", "-f", str(POM), COPY_DEPENDENCIES,
+             "-DincludeScope=runtime", f"-DoutputDirectory={lib}"],
+            capture_output=True, text=True, timeout=900,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise Unavailable(f"Maven could not fetch Kafka {VERSION}:\n{(done.stdout + done.stderr)[-2000:]}")
+        try:
+            lib.rename(home / "lib")
+        except OSError:
+            if not (home / "lib" / f"kafka_2.13-{VERSION}.jar").exists():  # else another run was faster
+                raise
+
+
+class Broker:
+    """A broker on free ports of 127.0.0.1; its log lines from WARN up go to ``<data>.log``.
+
+    ``settings`` override SETTINGS and Kafka's defaults. Starting it on a new folder formats it.
+    """
+
+    def __init__(self, home: Path, data: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.home = home
+        self.data = data
+        self.output = data.with_name(data.name + ".log")
+        self._properties = data.with_name(data.name + ".properties")
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output_seen = 0
+        self.address = ""
+
+    def start(self, seconds: float = 90) -> Broker:
+        """Start, and return when clients can be served."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        port, controller = _free_ports(2)
+        self.address = f"127.0.0.1:{port}"
+        settings = SETTINGS | {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "log.dirs": str(self.data),
+        } | self._settings  # fmt: skip
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._output_seen = self.output.stat().st_size if self.output.exists() else 0
+        if not (self.data / "meta.properties").exists():
+            cluster = base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode().rstrip("=")
+            subprocess.run(
+                self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)),
+                check=True, stdout=subprocess.DEVNULL, timeout=seconds,
+            )  # fmt: skip
+        with self.output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(self._properties)), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        try:
+            self._wait(time.monotonic() + seconds)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self, seconds: float = 60) -> None:
+        """An orderly shutdown: all is flushed, the clean-shutdown file written, the lock given back."""
+        self._end(signal.SIGTERM, seconds)
+
+    def kill(self) -> None:
+        """A crash."""
+        self._end(signal.SIGKILL, 60)
+
+    def said(self) -> list[str]:
+        """Its log lines, from WARN up, since the last start."""
+        with self.output.open("rb") as output:
+            output.seek(self._output_seen)
+            return output.read().decode(errors="replace").splitlines()
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop() if kind is None else self.kill()
+
+    def _java(self, *arguments: str) -> Sequence[str]:
+        # The first compiler tier only: half the start-up time, and tests are short.
+        return [
+            "java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{self.home}/lib/*", *arguments,
+        ]  # fmt: skip
+
+    def _wait(self, deadline: float) -> None:
+        assert self._process is not None
+        client = AdminClient({"bootstrap.servers": self.address, "log_level": 0}, logger=None)
+        while True:
+            if self._process.poll() is not None:
+                last = "\n".join(self.said()[-30:])
+                raise RuntimeError(f"the broker ended with {self._process.returncode}:\n{last}")
+            try:
+                if client.list_topics(timeout=1).brokers:
+                    return
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
+
+    def _end(self, signal_number: int, seconds: float) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal_number)
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise
+        finally:
+            self._process = None
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in held]
+    for server in held:
+        server.close()
+    return ports
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    settings = dict(argument.split("=", 1) for argument in sys.argv[2:])
+    with Broker(kafka_home(), Path(sys.argv[1]).resolve(), settings) as broker:
+        print(f"ready at {broker.address}; Ctrl-C stops it", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
