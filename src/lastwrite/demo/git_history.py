@@ -1,0 +1,245 @@
+"""The history of a git repository as keyed changes, and the tree that it must fold to.
+
+Walk the first parents from the root commit to HEAD and note what each step does to each path.
+``a`` written, ``a`` written again, ``b`` written, ``a`` deleted: the last change of every path that is
+no delete is the tree, so ``git ls-tree -r HEAD`` is an answer to compaction that we did not compute.
+
+Each step is the difference between two neighbours in that walk, so the steps add up to the tree
+whatever the history is made of. A merge is one step from its first parent. A shallow clone begins
+with its oldest commit as a whole. A rename is a delete and a write. A file that becomes a directory is
+a delete and writes below it. A submodule is a path with mode 160000 whose id is a commit. Grafts and replaced objects
+count as git shows them, in the walk and in the tree alike.
+
+Only plumbing commands are called, so no user's setting (renames, order files, ignored submodules,
+colours, quoted paths) changes what they print, and paths travel as bytes ended by NUL.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, NamedTuple
+
+from lastwrite.errors import EnvironmentUnfit, LogError, NotALog
+
+_READ_BYTES = 1 << 20
+_GONE = b"000000"  # the mode of the side on which a path is missing
+_LATEST_MS = (1 << 63) - 1
+
+# A git hook, or a shell inside one, points git elsewhere than at the folder that we name.
+_POINTS_ELSEWHERE = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE",
+)  # fmt: skip
+
+
+class Change(NamedTuple):
+    """What one commit did to one path."""
+
+    path: bytes
+    value: bytes | None  # b"<mode> <blob id>"; None: the commit deletes the path
+    commit: bytes  # its id, in hex
+    committed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The walk from the root commit to the commit that HEAD named when the walk was opened."""
+
+    repository: str  # the folder of the work tree, or of a bare repository
+    commits: Sequence[bytes]  # ids in hex, oldest first, each the first parent of the next; never empty
+    committed_ms: Sequence[int]  # commit for commit
+    is_shallow: bool
+
+    @property
+    def head(self) -> bytes:
+        return self.commits[-1]
+
+    def changes(self) -> Iterator[tuple[int, Change]]:
+        """Every change of every step, oldest first, each with its commit's place in ``commits``.
+
+        A path occurs at most once in a step.
+
+        Raises:
+            LogError: git cannot read its own objects.
+        """
+        at = 0
+        commit = self.commits[0]
+        tokens = _tokens(_Git(self.repository, *_DIFF_STEPS, feed=self._steps()))
+        for token in tokens:
+            if token.startswith(b":"):  # :<mode> <mode> <id> <id> <status>, then the path
+                _, mode, _, blob, _ = token.split(b" ")
+                path = next(tokens)
+                value = None if mode == _GONE else mode + b" " + blob
+                yield at, Change(path, value, commit, self.committed_ms[at])
+            else:  # a step that changes nothing is not announced
+                while commit != token:
+                    at += 1
+                    commit = self.commits[at]
+
+    def tree(self) -> dict[bytes, bytes]:
+        """What git says is in the last commit: path -> b"<mode> <blob id>".
+
+        Raises:
+            LogError: git cannot read its own objects, or the tree names a path twice.
+        """
+        tree: dict[bytes, bytes] = {}
+        entries = 0
+        for token in _tokens(_Git(self.repository, "ls-tree", "-r", "-z", "--full-tree", self.head.decode())):
+            entry, path = token.split(b"\t", 1)
+            mode, _, blob = entry.split(b" ")
+            tree[path] = mode + b" " + blob
+            entries += 1
+        if entries != len(tree):
+            raise LogError(
+                f"the tree of {self.head.decode()} names a path twice", path=self.repository,
+                remedy="a broken tree: see `git fsck`, or name another repository with --repo",
+            )  # fmt: skip
+        return tree
+
+    def _steps(self) -> Iterator[bytes]:
+        """A line for each step: a commit and the commit to compare it with; the first stands alone."""
+        before = b""
+        for commit in self.commits:
+            yield commit + b" " + before + b"\n" if before else commit + b"\n"
+            before = commit
+
+
+_DIFF_STEPS = ("diff-tree", "--stdin", "--root", "-r", "-z", "--raw", "--no-renames", "--ignore-submodules=none")
+
+
+def open_history(folder: str) -> History:
+    """Walk the first parents of the HEAD of the repository around ``folder``; 60 bytes a commit are held.
+
+    Raises:
+        EnvironmentUnfit: there is no git.
+        NotALog: ``folder`` is in no git repository, or its HEAD names no commit yet.
+        LogError: git cannot read its own objects.
+    """
+    if not os.path.isdir(folder):
+        raise NotALog("there is no such folder", path=folder, remedy="name a git repository with --repo")
+    inside = _answer(folder, "rev-parse", "--is-inside-work-tree")
+    if inside is None:
+        complaint = _complaint(folder, "rev-parse", "--git-dir")
+        remedy = "stand in a git clone, or name one with --repo"
+        if "dubious ownership" in complaint:
+            remedy = f"if you trust it: git config --global --add safe.directory {os.path.abspath(folder)}"
+        raise NotALog(f"git sees no repository here: {complaint}", path=folder, remedy=remedy)
+    where = "--show-toplevel" if inside == b"true" else "--absolute-git-dir"
+    repository = os.fsdecode(_answer(folder, "rev-parse", where) or os.fsencode(os.path.abspath(folder)))
+    head = _answer(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    if head is None:
+        branch = (_answer(folder, "symbolic-ref", "--quiet", "HEAD") or b"HEAD").decode(errors="replace")
+        raise NotALog(
+            f"the repository has no history yet: {branch} names no commit", path=repository,
+            remedy="commit something, check out a branch that has commits, or name another repository with --repo",
+        )  # fmt: skip
+    commits: list[bytes] = []
+    committed_ms: list[int] = []
+    walk = _Git(repository, "rev-list", "--first-parent", "--reverse", "--timestamp", head.decode())
+    for line in _tokens(walk, ended_by=b"\n"):
+        seconds, commit = line.split(b" ")
+        commits.append(commit)
+        # A date that git could not read is 0; one beyond what the log can hold is the latest it can.
+        committed_ms.append(min(int(seconds) * 1000, _LATEST_MS))
+    is_shallow = _answer(repository, "rev-parse", "--is-shallow-repository") == b"true"
+    return History(repository, commits, committed_ms, is_shallow)
+
+
+class _Git:
+    """A running git whose output is read in chunks while ``feed`` goes to its input."""
+
+    def __init__(self, folder: str, *arguments: str, feed: Iterator[bytes] = iter(())) -> None:
+        self._folder = folder
+        self._what = arguments[0]
+        self._process = _start(folder, arguments)
+        self._complaints: list[bytes] = []
+        # git may fill one pipe while we wait at another, so each pipe has somebody at its end.
+        self._threads = [
+            threading.Thread(target=self._write, args=(feed,), daemon=True),
+            threading.Thread(target=self._listen, daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def chunks(self) -> Iterator[bytes]:
+        """The output as it comes, whole only if git ends well."""
+        out = _pipe(self._process.stdout)
+        finished = False
+        try:
+            while chunk := os.read(out.fileno(), _READ_BYTES):  # what is there, not a full megabyte
+                yield chunk
+            finished = True
+        finally:
+            if not finished:
+                self._process.kill()
+            status = self._process.wait()
+            for thread in self._threads:
+                thread.join()
+            out.close()
+        if status != 0:
+            said = b"".join(self._complaints).decode(errors="replace").strip()
+            raise LogError(
+                f"git {self._what} ended with status {status}: {said or 'it did not say why'}", path=self._folder,
+                remedy="see `git fsck` there, or name another repository with --repo",
+            )  # fmt: skip
+
+    def _write(self, feed: Iterator[bytes]) -> None:
+        try:
+            with _pipe(self._process.stdin) as stdin:
+                for line in feed:
+                    stdin.write(line)
+        except (BrokenPipeError, OSError):
+            pass  # git has ended; its status says why
+
+    def _listen(self) -> None:
+        with _pipe(self._process.stderr) as stderr:
+            self._complaints.append(stderr.read(_READ_BYTES))
+            while stderr.read(_READ_BYTES):
+                pass
+
+
+def _tokens(git: _Git, ended_by: bytes = b"\0") -> Iterator[bytes]:
+    rest = b""
+    for chunk in git.chunks():
+        tokens = (rest + chunk).split(ended_by)
+        rest = tokens.pop()
+        yield from tokens
+
+
+def _answer(folder: str, *arguments: str) -> bytes | None:
+    """The one line that git prints; None where it fails."""
+    process = _start(folder, arguments)
+    out, _ = process.communicate()
+    return out.removesuffix(b"\n") if process.returncode == 0 else None
+
+
+def _complaint(folder: str, *arguments: str) -> str:
+    process = _start(folder, arguments)
+    _, complaint = process.communicate()
+    lines = complaint.decode(errors="replace").strip().splitlines()
+    return lines[0].removeprefix("fatal: ") if lines else "it did not say why"
+
+
+def _start(folder: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    git = shutil.which("git")
+    if git is None:
+        raise EnvironmentUnfit(
+            "there is no git on the PATH, and the demo reads a git history",
+            remedy="install git (Debian: apt-get install git; macOS: xcode-select --install)",
+        )
+    environment = {name: value for name, value in os.environ.items() if name not in _POINTS_ELSEWHERE}
+    environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    return subprocess.Popen(
+        [git, "-C", folder, *arguments], env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream
