@@ -59,7 +59,8 @@ def set_topic(broker: Broker, topic: str, settings: Mapping[str, str]) -> None:
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    for done in _admin(broker).incremental_alter_configs([resource]).values():
+    admin = _admin(broker)  # has to outlive the answer
+    for done in admin.incremental_alter_configs([resource]).values():
         done.result(30)
 
 
