@@ -1,0 +1,279 @@
+"""The codecs of Kafka's record batches, in the framings that Kafka's own clients and brokers use.
+
+The smallest case is codec 0: the bytes as they are.  Then, one framing a codec:
+
+- gzip: RFC 1952.  We write the header that Java 17 writes.
+- snappy: a *xerial* stream, a header and chunks of raw snappy.  librdkafka writes one raw block without
+  any header, and Kafka reads that too, so both are read; we write xerial.
+- lz4: an LZ4 frame with independent blocks.  Kafka refuses dependent blocks, so we do.
+- zstd: frames without a content size.
+
+Whatever a blob says of its own size is a claim.  No buffer is made to such a size: ``decompress_into``
+fills the buffer that it is given, ``decompress`` grows one in steps up to a limit of the caller's.
+
+Source: Kafka 4.4 ``org.apache.kafka.common.compress``; snappy-java ``SnappyInputStream``; the LZ4 frame
+format 1.6.2; RFC 1952; RFC 8878.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+
+import cramjam
+import lz4.frame
+import numpy as np
+import numpy.typing as npt
+
+from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.layout import Buffer
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest version that can read it
+XERIAL_CHUNK_BYTES = 32 * 1024  # of input
+_XERIAL_HEAD_AS_LENGTH = int.from_bytes(XERIAL_MAGIC[:4], "big", signed=True)
+
+GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")  # deflate; no name; no time; system unknown (Java 17)
+
+LZ4_MAGIC = bytes.fromhex("04224d18")
+_LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")  # what Kafka writes
+
+_FIRST_GUESS_BYTES = 64 * 1024
+
+
+class Codec(IntEnum):
+    """Bits 0 to 2 of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @property
+    def label(self) -> str:
+        """Kafka's name of the codec, as in ``compression.type``."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, number: int, at: int | None = None) -> Codec:
+        """The codec of an attribute's bits.
+
+        Raises:
+            UnsupportedFormat: 5, 6 and 7 mean nothing yet; ``at`` is named in the error.
+        """
+        try:
+            return cls(number)
+        except ValueError:
+            raise UnsupportedFormat(f"unknown compression codec {number}", at) from None
+
+
+class OutputTooSmall(Exception):
+    """The output buffer is too small.  Nobody but callers of ``decompress_into`` sees this.
+
+    ``needed_bytes`` is what the data claims to need, a lie perhaps, or None where it makes no claim.
+    """
+
+    def __init__(self, needed_bytes: int | None = None) -> None:
+        super().__init__(needed_bytes)
+        self.needed_bytes = needed_bytes
+
+
+def decompress_into(codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> int:
+    """Decompress all of ``data`` to the front of ``out`` and return how many bytes that gave.
+
+    ``out`` is contiguous and writable.  Its content is undefined after an error.
+
+    Raises:
+        OutputTooSmall: there is more output than ``out`` holds.
+        CorruptLog: the data breaks its framing, or something follows its end; positions are in ``data``.
+        UnsupportedFormat: well formed lz4 of a kind that Kafka refuses: dependent blocks, a dictionary.
+    """
+    view = memoryview(data)
+    if codec is Codec.NONE:
+        if len(view) > len(out):
+            raise OutputTooSmall(len(view))
+        out[: len(view)] = np.frombuffer(view, np.uint8)
+        return len(view)
+    if not len(view):
+        raise TruncatedLog(f"no bytes where {codec.label} data should be", 0)
+    if codec is Codec.SNAPPY:
+        return _snappy_into(view, out)
+    if codec is Codec.LZ4:
+        _check_lz4_frame(view)
+        return _decoded(codec, cramjam.lz4.decompress_into, view, out)
+    if codec is Codec.ZSTD:
+        return _decoded(codec, cramjam.zstd.decompress_into, view, out)
+    return _decoded(codec, cramjam.gzip.decompress_into, view, out)
+
+
+def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> memoryview:
+    """Decompress all of ``data``, to ``limit_bytes`` at most.
+
+    Holds no more than four times the output, or 64 KiB, whatever the data claims.
+
+    Raises:
+        OutOfMemoryBudget: the output passes ``limit_bytes``.
+        CorruptLog, UnsupportedFormat: as ``decompress_into``.
+    """
+    view = memoryview(data)
+    if codec is Codec.NONE:
+        if len(view) > limit_bytes:
+            raise _past_limit(limit_bytes)
+        return view
+    size = min(limit_bytes, max(_FIRST_GUESS_BYTES, 4 * len(view)))
+    while True:
+        out = np.empty(size, np.uint8)
+        try:
+            return memoryview(out)[: decompress_into(codec, view, out)]
+        except OutputTooSmall:
+            if size >= limit_bytes:
+                raise _past_limit(limit_bytes) from None
+        size = min(limit_bytes, 4 * size)
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """Compress ``data`` as Kafka does at each codec's default level.
+
+    gzip gives Kafka's very bytes (on Java 17 with the stock zlib); the others give its framing and settings,
+    while their blocks depend on the library's version.
+    """
+    if codec is Codec.NONE:
+        return bytes(data)
+    if codec is Codec.GZIP:
+        deflate = zlib.compressobj(6, zlib.DEFLATED, -15)
+        body = deflate.compress(data) + deflate.flush()
+        return GZIP_HEADER + body + struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFF_FFFF)
+    if codec is Codec.SNAPPY:
+        view = memoryview(data)
+        parts = [XERIAL_HEADER]
+        for start in range(0, len(view), XERIAL_CHUNK_BYTES):
+            chunk = bytes(cramjam.snappy.compress_raw(view[start : start + XERIAL_CHUNK_BYTES]))
+            parts += (len(chunk).to_bytes(4, "big"), chunk)
+        return b"".join(parts)
+    if codec is Codec.LZ4:
+        framed: bytes = lz4.frame.compress(
+            memoryview(data), block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+        )
+        return framed
+    # A stream does not know its length when it begins: that is what keeps the content size out of the frame.
+    stream = cramjam.zstd.Compressor(level=3)
+    stream.compress(data)
+    return bytes(stream.finish())
+
+
+def _past_limit(limit_bytes: int) -> OutOfMemoryBudget:
+    return OutOfMemoryBudget(
+        f"a batch decompresses to more than {limit_bytes} bytes", 0, remedy="allow more memory with --memory"
+    )
+
+
+def _decoded(codec: Codec, decode: object, data: memoryview, out: npt.NDArray[np.uint8]) -> int:
+    try:
+        return int(decode(data, out))  # type: ignore[operator]
+    except cramjam.DecompressionError as error:
+        problem = str(error)
+    if "whole buffer" in problem:  # Rust's words for an output that is full
+        raise OutputTooSmall
+    if "incomplete frame" in problem or "unexpected end of file" in problem or "truncated" in problem:
+        raise TruncatedLog(f"{codec.label} data stop early: {problem}", 0)
+    raise CorruptLog(f"broken {codec.label} data: {problem}", 0)
+
+
+def _snappy_into(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
+    """Decode xerial chunks, or one raw block where the magic is not there, as snappy-java does."""
+    if data[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
+        return _snappy_block_into(data, 0, out)
+    at = written = 0
+    while at < len(data):
+        if len(data) - at < 4:
+            raise TruncatedLog("snappy chunk length cut short", at)
+        length = int.from_bytes(data[at : at + 4], "big", signed=True)
+        if length == _XERIAL_HEAD_AS_LENGTH:  # at the start, or where streams were put one behind another
+            at = _after_xerial_header(data, at)
+            continue
+        at += 4
+        if length <= 0:
+            raise CorruptLog(f"snappy chunk of {length} bytes", at - 4)
+        if length > len(data) - at:
+            raise TruncatedLog(f"snappy chunk of {length} bytes, {len(data) - at} are left", at - 4)
+        written += _snappy_block_into(data[at : at + length], at, out[written:])
+        at += length
+    return written
+
+
+def _after_xerial_header(data: memoryview, at: int) -> int:
+    if len(data) - at < len(XERIAL_HEADER):
+        raise TruncatedLog("snappy stream header cut short", at)
+    if data[at : at + len(XERIAL_MAGIC)] != XERIAL_MAGIC:
+        raise CorruptLog("broken snappy stream header", at)
+    version = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
+    if version < 1:
+        raise UnsupportedFormat(f"snappy stream of version {version}", at + 8)
+    return at + len(XERIAL_HEADER)
+
+
+def _snappy_block_into(block: memoryview, at: int, out: npt.NDArray[np.uint8]) -> int:
+    try:
+        claim = cramjam.snappy.decompress_raw_len(block)
+        # Three bytes of snappy stand for 64 at most, so a larger claim needs no buffer to be refuted.
+        if claim > 22 * len(block) + 64:
+            raise CorruptLog(f"snappy block of {len(block)} bytes claims to hold {claim}", at)
+        if claim > len(out):
+            raise OutputTooSmall(claim)
+        return int(cramjam.snappy.decompress_raw_into(block, out))
+    except cramjam.DecompressionError as error:
+        raise CorruptLog(f"broken snappy data: {error}", at) from None
+
+
+def _check_lz4_frame(data: memoryview) -> None:
+    """Hold the frame to what Kafka reads: one frame of independent blocks that ends where the data ends.
+
+    byte 0  magic 04 22 4d 18
+    byte 4  FLG: bits 7-6 version 01, 5 independent blocks, 4 block checksums, 3 content size,
+            2 content checksum, 1 reserved, 0 dictionary id
+    byte 5  BD: bits 6-4 block size 4 to 7 (64 KiB to 4 MiB), the others reserved
+    byte 6  content size, u64, if flagged; then the header checksum, one byte
+    then    blocks: u32 little-endian size (bit 31: stored as it is), bytes, u32 checksum if flagged
+    last    u32 0; then the content checksum, u32, if flagged
+
+    The decoder behind this verifies the checksums.
+    """
+    if len(data) < 7:
+        raise TruncatedLog("lz4 frame header cut short", 0)
+    if data[:7] == _LZ4_COMMON_HEADER:
+        block_limit, at, block_tail, frame_tail = 65536, 7, 0, 0
+    else:
+        if data[:4] != LZ4_MAGIC:
+            raise CorruptLog("not an lz4 frame", 0)
+        flags, descriptor = data[4], data[5]
+        if flags >> 6 != 1:
+            raise UnsupportedFormat(f"lz4 frame of version {flags >> 6}", 4)
+        if not flags & 0x20:
+            raise UnsupportedFormat("lz4 frame with dependent blocks, which Kafka does not read", 4)
+        if flags & 0x03:
+            raise UnsupportedFormat("lz4 frame with a dictionary or a reserved flag", 4)
+        if descriptor & 0x8F or descriptor >> 4 < 4:
+            raise CorruptLog(f"lz4 block descriptor {descriptor:#04x}", 5)
+        block_limit = 1 << (2 * (descriptor >> 4) + 8)
+        at = 7 + (8 if flags & 0x08 else 0)
+        block_tail = 4 if flags & 0x10 else 0
+        frame_tail = 4 if flags & 0x04 else 0
+    while True:
+        if len(data) - at < 4:
+            raise TruncatedLog("lz4 block size cut short", at)
+        size = int.from_bytes(data[at : at + 4], "little")
+        if size == 0:
+            break
+        stored = size & 0x7FFF_FFFF
+        if stored > block_limit:
+            raise CorruptLog(f"lz4 block of {stored} bytes in a frame of {block_limit}-byte blocks", at)
+        if stored + block_tail > len(data) - at - 4:
+            raise TruncatedLog(f"lz4 block of {stored} bytes, {len(data) - at - 4} are left", at)
+        at += 4 + stored + block_tail
+    at += 4
+    if len(data) - at < frame_tail:
+        raise TruncatedLog("lz4 content checksum cut short", at)
+    if len(data) - at > frame_tail:
+        raise CorruptLog(f"{len(data) - at - frame_tail} bytes behind the lz4 frame", at + frame_tail)

@@ -1,0 +1,521 @@
+"""Kafka's record batch, magic 2: bytes to records and back, readable rather than fast.
+
+The smallest batch has one record::
+
+    header, 61 bytes    base_offset 7, batch_length 57, ..., record_count 1
+    record              length, attributes, timestamp delta, offset delta 0, key, value, header count
+
+A second record gets offset delta 1.  Compaction takes records out and leaves the rest as it was: the base
+offset and the last offset stay, the count falls, deltas keep their holes.  A batch that loses every record
+may stay as a bare header, so that readers find the log's end.  A batch that holds tombstones is given a
+*delete horizon*: attribute bit 6 is set, and the base timestamp is the horizon, to which all timestamp deltas
+are then relative.  With compression everything behind the header is one blob.
+
+The compiled kernels read the same format a hundred times as fast; this module says what they mean, and
+serves where a call a record is bearable: ``dump``, the demo's writer, tests.
+
+Source: Kafka 4.4 ``DefaultRecordBatch``, ``DefaultRecord``, ``MemoryRecordsBuilder``, ``ControlRecordType``;
+KIP-98; KIP-534 for attribute bit 6; docs/formats/kafka.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from typing import Annotated, NamedTuple
+
+import google_crc32c
+
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.compression import Codec, compress, decompress
+from lastwrite.formats.layout import I8, I16, I32, I64, U32, At, Buffer, layout
+from lastwrite.formats.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
+
+MAGIC = 2
+LENGTH_END = 12  # what batch_length does not count: itself and the base offset
+CRC_START = 21  # the first byte that the crc covers
+SHORTEST_ENTRY_BYTES = 14  # what the length of any entry, of any magic, must be at least
+SHORTEST_RECORD_BYTES = 7  # a byte each: length, attributes, two deltas, null key, null value, header count
+DEFAULT_LIMIT_BYTES = 1 << 30  # of one batch, decompressed
+
+_MAX_I32 = (1 << 31) - 1
+_MAX_I64 = (1 << 63) - 1
+
+CODEC_BITS = 0x07
+APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records of a Kafka record batch, magic 2."""
+
+    # fmt: off
+    #                                              offset  type
+    base_offset:            Annotated[int, At(0,  I64)]  # of the first record, as first written
+    batch_length:           Annotated[int, At(8,  I32)]  # bytes after this field
+    partition_leader_epoch: Annotated[int, At(12, I32)]  # outside the crc: brokers rewrite it; -1 unknown
+    magic:                  Annotated[int, At(16, I8)]   # 2
+    crc:                    Annotated[int, At(17, U32)]  # CRC-32C of byte 21 to the batch's end
+    attributes:             Annotated[int, At(21, I16)]  # bits: see BatchAttributes
+    last_offset_delta:      Annotated[int, At(23, I32)]  # outlives the record it counts
+    base_timestamp_ms:      Annotated[int, At(27, I64)]  # the delete horizon when bit 6 is set; -1 if empty
+    max_timestamp_ms:       Annotated[int, At(35, I64)]  # -1: none; the append time when bit 3 is set
+    producer_id:            Annotated[int, At(43, I64)]  # -1: not idempotent
+    producer_epoch:         Annotated[int, At(51, I16)]  # -1: none
+    base_sequence:          Annotated[int, At(53, I32)]  # -1: none, and in control batches
+    record_count:           Annotated[int, At(57, I32)]  # present now; compaction lowers it
+    # fmt: on
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header included."""
+        return self.batch_length + LENGTH_END
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the tombstones of this batch may go; None where no round has set it."""
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
+
+    @property
+    def last_sequence(self) -> int:
+        """The producer's sequence number of the last record as first written; -1 without one."""
+        return self.sequence_of(self.last_offset)
+
+    def sequence_of(self, offset: int) -> int:
+        """The producer's sequence number of the record at ``offset``; past 2^31 - 1 comes 0.  -1 without one."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + offset - self.base_offset) & _MAX_I32
+
+
+BATCH_HEADER = layout(BatchHeader, byte_order=">", size=61)
+
+
+class BatchAttributes(NamedTuple):
+    """The bits of a header's ``attributes``.
+
+    ====  ==========================================================
+    0-2   codec
+    3     timestamps: 0 as created, 1 as appended
+    4     transactional
+    5     control batch
+    6     delete horizon: the base timestamp says when tombstones go
+    7-15  unused; Kafka looks at the low byte only
+    ====  ==========================================================
+    """
+
+    codec: Codec = Codec.NONE
+    append_time: bool = False
+    transactional: bool = False
+    control: bool = False
+    has_delete_horizon: bool = False
+
+    @property
+    def bits(self) -> int:
+        return (
+            self.codec
+            | APPEND_TIME_BIT * self.append_time
+            | TRANSACTIONAL_BIT * self.transactional
+            | CONTROL_BIT * self.control
+            | DELETE_HORIZON_BIT * self.has_delete_horizon
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record.  None is a null key or value, which is not the same as an empty one.
+
+    ``headers`` are pairs of name (UTF-8 by agreement, not checked) and value, in order; names may repeat.
+    """
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A whole batch: the header as it lies on disk, its attributes in words, its records by offset."""
+
+    header: BatchHeader
+    attributes: BatchAttributes
+    records: tuple[Record, ...]
+
+
+class ControlType(IntEnum):
+    """What a control record says; from KRaft's own log all but the first two."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+class ControlRecord(NamedTuple):
+    """A control record's key and, for a transaction marker, its value.
+
+    ``type`` is a plain number where this release does not know it: such a record has no effect.
+    ``coordinator_epoch`` is None unless it is an ABORT or a COMMIT.
+    """
+
+    version: int
+    type: ControlType | int
+    coordinator_epoch: int | None = None
+
+    @property
+    def label(self) -> str:
+        """As ``dump`` prints it: "abort", "commit", another name, or "unknown-9"."""
+        if isinstance(self.type, ControlType):
+            return self.type.name.lower().replace("_", "-")
+        return f"unknown-{self.type}"
+
+
+def decode_attributes(bits: int, at: int | None = None) -> BatchAttributes:
+    """The bits of a header in words; ``at`` is the batch's position, for the error.
+
+    Raises:
+        UnsupportedFormat: the codec is 5, 6 or 7.
+    """
+    return BatchAttributes(
+        Codec.of(bits & CODEC_BITS, at),
+        bool(bits & APPEND_TIME_BIT),
+        bool(bits & TRANSACTIONAL_BIT),
+        bool(bits & CONTROL_BIT),
+        bool(bits & DELETE_HORIZON_BIT),
+    )
+
+
+def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
+    """Decode the header of the batch that starts ``at`` bytes into ``segment``.
+
+    Checks what needs no more than the header: magic, length, offsets, count.  The batch behind it may be cut
+    short, and the crc is not looked at, which would cost a pass over the records.
+
+    Raises:
+        TruncatedLog: the segment ends inside the header.
+        UnsupportedFormat: magic 0 or 1.
+        CorruptLog: no such magic, or the fields contradict each other.
+    """
+    left = len(segment) - at
+    if left < 17:  # the first 17 bytes mean the same in all formats
+        raise TruncatedLog(f"batch header cut short: {left} of {BATCH_HEADER.size} bytes", at)
+    length = int.from_bytes(bytes(segment[at + 8 : at + 12]), "big", signed=True)
+    magic = int.from_bytes(bytes(segment[at + 16 : at + 17]), "big", signed=True)
+    if length < SHORTEST_ENTRY_BYTES:
+        raise CorruptLog(f"batch of length {length}", at + 8)
+    if magic in (0, 1):
+        raise UnsupportedFormat(f"batch of magic {magic}: this release reads magic 2", at + 16)
+    if magic != MAGIC:
+        raise CorruptLog(f"batch of magic {magic}", at + 16)
+    if length < BATCH_HEADER.size - LENGTH_END:
+        raise CorruptLog(f"batch of length {length}, shorter than its header", at + 8)
+    if left < BATCH_HEADER.size:
+        raise TruncatedLog(f"batch header cut short: {left} of {BATCH_HEADER.size} bytes", at)
+    header = BatchHeader._make(BATCH_HEADER.unpack_from(segment, at))
+    if header.base_offset < 0:
+        raise CorruptLog(f"base offset {header.base_offset}", at)
+    if header.last_offset_delta < 0 or header.last_offset >= _MAX_I64:
+        raise CorruptLog(f"last offset delta {header.last_offset_delta} from {header.base_offset}", at + 23)
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        raise CorruptLog(f"{header.record_count} records in {header.last_offset_delta + 1} offsets", at + 57)
+    return header
+
+
+def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Batch:
+    """Decode and check the whole batch that starts ``at`` bytes into ``segment``.
+
+    Every count and size is checked against the bytes that are there before it is used; at most
+    ``limit_bytes`` come out of a compressed batch.  Positions in errors are bytes of ``segment``; inside a
+    compressed batch they name its first compressed byte, and the text the byte of the decompressed data.
+
+    Raises:
+        TruncatedLog: the segment ends inside the batch.
+        UnsupportedFormat: magic 0 or 1, or an unknown codec.
+        CorruptLog: wrong crc, or records that do not fit the header or each other.
+        OutOfMemoryBudget: more than ``limit_bytes`` of records.
+    """
+    header = decode_batch_header(segment, at)
+    left = len(segment) - at
+    if header.size_bytes > left:
+        raise TruncatedLog(f"batch cut short: {left} of {header.size_bytes} bytes", at)
+    body = memoryview(segment)[at : at + header.size_bytes]
+    crc = google_crc32c.value(bytes(body[CRC_START:]))
+    if crc != header.crc:
+        raise CorruptLog(f"batch with crc {header.crc:#010x} whose bytes give {crc:#010x}", at)
+    attributes = decode_attributes(header.attributes, at + 21)
+    payload = body[BATCH_HEADER.size :]
+    start = at + BATCH_HEADER.size
+    if attributes.codec is Codec.NONE or (header.record_count == 0 and not len(payload)):
+        plain = payload
+    else:
+        try:
+            plain = decompress(attributes.codec, payload, limit_bytes)
+        except LogError as error:
+            raise type(error)(error.problem, start + (error.at or 0), error.path, error.remedy) from error
+    try:
+        return Batch(header, attributes, _decode_records(plain, header, attributes))
+    except CorruptLog as error:
+        # Stopping early inside a whole batch is damage: the bytes after it are there.
+        if attributes.codec is Codec.NONE:
+            raise CorruptLog(error.problem, start + (error.at or 0)) from error
+        raise CorruptLog(f"{error.problem}, at byte {error.at} of the decompressed records", start) from error
+
+
+def iter_batches(segment: Buffer, at: int = 0, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[tuple[int, Batch]]:
+    """The batches of ``segment`` from byte ``at`` to its end, each with its position; errors as ``decode_batch``.
+
+    A torn tail ends in ``TruncatedLog``, after all whole batches have been given.
+    """
+    while at < len(segment):
+        batch = decode_batch(segment, at, limit_bytes)
+        yield at, batch
+        at += batch.header.size_bytes
+
+
+def decode_control_record(record: Record, at: int | None = None) -> ControlRecord:
+    """What a record of a control batch says; ``at`` is the batch's position, for the errors.
+
+    Key: ``i16 version, i16 type``, of a longer one the first four bytes.  Value of ABORT and COMMIT:
+    ``i16 version, i32 coordinator epoch``.
+
+    Raises:
+        CorruptLog: key or value too short, or a version below 0.
+    """
+    if record.key is None or len(record.key) < 4:
+        raise CorruptLog(f"control record at offset {record.offset} without version and type", at)
+    version = int.from_bytes(record.key[:2], "big", signed=True)
+    number = int.from_bytes(record.key[2:4], "big", signed=True)
+    if version < 0:
+        raise CorruptLog(f"control record at offset {record.offset} of version {version}", at)
+    kind = ControlType(number) if 0 <= number < len(ControlType) else number
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
+        return ControlRecord(version, kind)
+    if record.value is None or len(record.value) < 6:
+        raise CorruptLog(f"transaction marker at offset {record.offset} without coordinator epoch", at)
+    if int.from_bytes(record.value[:2], "big", signed=True) < 0:
+        raise CorruptLog(f"transaction marker at offset {record.offset} of a version below 0", at)
+    return ControlRecord(version, kind, int.from_bytes(record.value[2:6], "big", signed=True))
+
+
+def encode_control_record(
+    offset: int, timestamp_ms: int, control_type: ControlType, coordinator_epoch: int = 0
+) -> Record:
+    """The record of a transaction marker; its batch is encoded with ``control`` and ``transactional``."""
+    key = (0).to_bytes(2, "big") + int(control_type).to_bytes(2, "big")
+    return Record(offset, timestamp_ms, key, (0).to_bytes(2, "big") + coordinator_epoch.to_bytes(4, "big", signed=True))
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int | None = None,
+    codec: Codec = Codec.NONE,
+    append_time: bool = False,
+    transactional: bool = False,
+    control: bool = False,
+    delete_horizon_ms: int | None = None,
+    leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    last_offset: int | None = None,
+    max_timestamp_ms: int | None = None,
+) -> bytes:
+    """Encode a batch as Kafka's builder does; length, count and crc are derived.
+
+    ``records`` ascend by offset.  ``base_offset`` and ``last_offset`` are by default those of the records.
+    The base timestamp is the delete horizon, or else the first record's timestamp.  ``max_timestamp_ms`` is
+    by default the records' largest; with ``append_time`` readers take it for every record.
+
+    Without records the batch is a bare header: both offsets must be given, and the codec and the delete horizon
+    are left out, as Kafka's cleaner does.
+
+    Raises:
+        ValueError: records out of order or outside the offsets, or numbers that do not fit their fields.
+    """
+    if not records:
+        if base_offset is None or last_offset is None:
+            raise ValueError("a batch without records needs its base offset and its last offset")
+        attributes = BatchAttributes(Codec.NONE, append_time, transactional, control)
+        base_timestamp_ms, payload = -1, b""
+    else:
+        base_offset = records[0].offset if base_offset is None else base_offset
+        last_offset = records[-1].offset if last_offset is None else last_offset
+        attributes = BatchAttributes(codec, append_time, transactional, control, delete_horizon_ms is not None)
+        base_timestamp_ms = records[0].timestamp_ms if delete_horizon_ms is None else delete_horizon_ms
+        payload = compress(codec, encode_records(records, base_offset, base_timestamp_ms))
+    if max_timestamp_ms is None:
+        max_timestamp_ms = max((record.timestamp_ms for record in records), default=-1)
+    offsets = [base_offset - 1, *(record.offset for record in records), last_offset + 1]
+    if base_offset < 0 or last_offset < base_offset or any(a >= b for a, b in pairwise(offsets)):
+        raise ValueError(f"record offsets do not rise within {base_offset} to {last_offset}")
+    return seal_batch(
+        BatchHeader(
+            base_offset=base_offset,
+            batch_length=0,
+            partition_leader_epoch=leader_epoch,
+            magic=MAGIC,
+            crc=0,
+            attributes=attributes.bits,
+            last_offset_delta=last_offset - base_offset,
+            base_timestamp_ms=base_timestamp_ms,
+            max_timestamp_ms=max_timestamp_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=len(records),
+        ),
+        payload,
+    )
+
+
+def rebuild_batch(header: BatchHeader, kept: Sequence[Record], *, delete_horizon_ms: int | None = None) -> bytes:
+    """The batch of ``header`` with only the records ``kept``, as Kafka's cleaner writes it.
+
+    Offsets, codec, producer, epoch and control bits stay.  The largest timestamp is that of the kept records,
+    or the append time.  With nothing kept it is a bare header that keeps its largest timestamp as well.
+    """
+    attributes = decode_attributes(header.attributes)
+    stays = attributes.append_time or not kept
+    return encode_batch(
+        kept,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        codec=attributes.codec,
+        append_time=attributes.append_time,
+        transactional=attributes.transactional,
+        control=attributes.control,
+        delete_horizon_ms=delete_horizon_ms,
+        leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        max_timestamp_ms=header.max_timestamp_ms if stays else None,
+    )
+
+
+def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
+    """Header and payload as one batch; the header's length and crc are derived, not believed.
+
+    Raises:
+        ValueError: a field does not fit, or the batch would pass 2 GiB.
+    """
+    length = BATCH_HEADER.size - LENGTH_END + len(payload)
+    if length + LENGTH_END > _MAX_I32:
+        raise ValueError(f"batch of {length + LENGTH_END} bytes")
+    try:
+        head = BATCH_HEADER.pack(*header._replace(batch_length=length, crc=0))
+    except struct.error as error:
+        raise ValueError(f"batch header {header}: {error}") from error
+    crc = int(google_crc32c.value(head[CRC_START:] + payload))
+    return head[: CRC_START - 4] + crc.to_bytes(4, "big") + head[CRC_START:] + payload
+
+
+def encode_records(records: Sequence[Record], base_offset: int, base_timestamp_ms: int) -> bytes:
+    """Records one behind another, as they follow an uncompressed header."""
+    out = bytearray()
+    for record in records:
+        body = bytearray(b"\x00")
+        body += encode_varlong(_wrapped(record.timestamp_ms - base_timestamp_ms))
+        body += encode_varint(record.offset - base_offset)
+        body += _encode_nullable(record.key)
+        body += _encode_nullable(record.value)
+        body += encode_varint(len(record.headers))
+        for name, value in record.headers:
+            body += encode_varint(len(name)) + name + _encode_nullable(value)
+        out += encode_varint(len(body)) + body
+    return bytes(out)
+
+
+def _encode_nullable(content: bytes | None) -> bytes:
+    return b"\x01" if content is None else encode_varint(len(content)) + content
+
+
+def _wrapped(number: int) -> int:
+    """``number`` as Java's 64-bit arithmetic leaves it."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _decode_records(plain: memoryview, header: BatchHeader, attributes: BatchAttributes) -> tuple[Record, ...]:
+    """All records of a batch; positions in errors are bytes of ``plain``."""
+    if header.record_count * SHORTEST_RECORD_BYTES > len(plain):
+        raise CorruptLog(f"{header.record_count} records in {len(plain)} bytes", 0)
+    append_time_ms = header.max_timestamp_ms if attributes.append_time else None
+    records: list[Record] = []
+    at = 0
+    last_delta = -1
+    for ordinal in range(header.record_count):
+        try:
+            record, end = _decode_record(plain, at, header, append_time_ms)
+        except CorruptLog as error:
+            raise CorruptLog(f"record {ordinal} of {header.record_count}: {error.problem}", error.at) from error
+        delta = record.offset - header.base_offset
+        if not last_delta < delta <= header.last_offset_delta:
+            raise CorruptLog(
+                f"record {ordinal} of {header.record_count} has offset delta {delta} after {last_delta}, "
+                f"and the batch ends at {header.last_offset_delta}",
+                at,
+            )
+        last_delta = delta
+        records.append(record)
+        at = end
+    if at != len(plain):
+        raise CorruptLog(f"{len(plain) - at} bytes behind the last record", at)
+    return tuple(records)
+
+
+def _decode_record(plain: memoryview, at: int, header: BatchHeader, append_time_ms: int | None) -> tuple[Record, int]:
+    length, start = decode_varint(plain, at)
+    if not SHORTEST_RECORD_BYTES - 1 <= length <= len(plain) - start:
+        raise CorruptLog(f"length {length}, {len(plain) - start} bytes are left", at)
+    end = start + length
+    timestamp_delta, cursor = decode_varlong(plain, start + 1, end)  # 1: the attributes, which say nothing
+    offset_delta, cursor = decode_varint(plain, cursor, end)
+    key, cursor = _decode_nullable(plain, cursor, end, "key")
+    value, cursor = _decode_nullable(plain, cursor, end, "value")
+    header_at = cursor
+    header_count, cursor = decode_varint(plain, cursor, end)
+    if not 0 <= header_count <= (end - cursor) // 2:  # 2: an empty name and a null value
+        raise CorruptLog(f"{header_count} headers in {end - cursor} bytes", header_at)
+    headers = []
+    for _ in range(header_count):
+        name_at = cursor
+        name, cursor = _decode_nullable(plain, cursor, end, "header name")
+        if name is None:
+            raise CorruptLog("header name of length -1", name_at)
+        content, cursor = _decode_nullable(plain, cursor, end, "header value")
+        headers.append((name, content))
+    if cursor != end:
+        raise CorruptLog(f"{end - cursor} bytes behind the last header", cursor)
+    if append_time_ms is None:
+        timestamp_ms = _wrapped(header.base_timestamp_ms + timestamp_delta)
+    else:
+        timestamp_ms = append_time_ms
+    return Record(header.base_offset + offset_delta, timestamp_ms, key, value, tuple(headers)), end
+
+
+def _decode_nullable(plain: memoryview, at: int, end: int, what: str) -> tuple[bytes | None, int]:
+    length, start = decode_varint(plain, at, end)
+    if length == -1:
+        return None, start
+    if not 0 <= length <= end - start:
+        raise CorruptLog(f"{what} of length {length}, {end - start} bytes are left", at)
+    return bytes(plain[start : start + length]), start + length

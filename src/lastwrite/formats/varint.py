@@ -1,0 +1,73 @@
+"""Zig-zag varints: small numbers of either sign in few bytes.
+
+Zig-zag turns the sign into the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3); the result follows in groups of
+seven bits, the lowest first, with bit 7 set on every byte but the last.  So 0 is ``00``, -1 is ``01``, 1 is
+``02``, 64 is ``80 01``.  A 32-bit number takes five bytes at most, a 64-bit one ten; bits that such a last byte
+could still carry above the number's width are cut off, as Java does.
+
+Source: Kafka 4.4 ``ByteUtils.readVarint`` and ``readVarlong``; spec/kafka-storage S.6.
+"""
+
+from __future__ import annotations
+
+from lastwrite.errors import CorruptLog, TruncatedLog
+from lastwrite.formats.layout import Buffer
+
+
+def decode_varint(buffer: Buffer, at: int, end: int | None = None) -> tuple[int, int]:
+    """The 32-bit number that starts at byte ``at``, and the position behind it.
+
+    ``end`` is where the readable bytes end, by default the buffer's end.
+
+    Raises:
+        TruncatedLog: ``end`` comes before the last byte.
+        CorruptLog: a fifth byte that says that a sixth follows.
+    """
+    return _decode(buffer, at, len(buffer) if end is None else end, 32, 5)
+
+
+def decode_varlong(buffer: Buffer, at: int, end: int | None = None) -> tuple[int, int]:
+    """The 64-bit number that starts at byte ``at``, and the position behind it; errors as ``decode_varint``."""
+    return _decode(buffer, at, len(buffer) if end is None else end, 64, 10)
+
+
+def encode_varint(number: int) -> bytes:
+    """The bytes of a number of -2^31 to 2^31 - 1; any other is a ``ValueError``."""
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"{number} does not fit 32 bits")
+    return _encode(number)
+
+
+def encode_varlong(number: int) -> bytes:
+    """The bytes of a number of -2^63 to 2^63 - 1; any other is a ``ValueError``."""
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{number} does not fit 64 bits")
+    return _encode(number)
+
+
+def varint_bytes(number: int) -> int:
+    """How many bytes ``number`` takes, as a varint or a varlong."""
+    return max(1, -(-(2 * number if number >= 0 else -2 * number - 1).bit_length() // 7))
+
+
+def _decode(buffer: Buffer, at: int, end: int, bits: int, longest: int) -> tuple[int, int]:
+    folded = 0
+    for place in range(longest):
+        if at + place >= end:
+            raise TruncatedLog("varint cut short", at)
+        byte = int(buffer[at + place])
+        folded |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            folded &= (1 << bits) - 1
+            return (folded >> 1) ^ -(folded & 1), at + place + 1
+    raise CorruptLog(f"varint longer than {longest} bytes", at)
+
+
+def _encode(number: int) -> bytes:
+    folded = 2 * number if number >= 0 else -2 * number - 1
+    out = bytearray()
+    while folded >= 0x80:
+        out.append(folded & 0x7F | 0x80)
+        folded >>= 7
+    out.append(folded)
+    return bytes(out)
