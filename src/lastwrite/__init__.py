@@ -1,0 +1,40 @@
+"""Lastwrite keeps the last write of every key: topic compaction on Spark.
+
+    import lastwrite
+    report = lastwrite.plan("/var/lib/kafka", topic="orders")
+    print(report.to_dict()["totals"])
+
+The commands of ``lastwrite --help`` are these functions, with the same words.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "compact": "lastwrite.pipeline.compact",
+    "plan": "lastwrite.pipeline.compact",
+    "verify": "lastwrite.pipeline.verify",
+    "inspect": "lastwrite.pipeline.inspect",
+    "dump": "lastwrite.pipeline.dump",
+}
+
+if TYPE_CHECKING:
+    from lastwrite.pipeline.compact import compact as compact
+    from lastwrite.pipeline.compact import plan as plan
+    from lastwrite.pipeline.dump import dump as dump
+    from lastwrite.pipeline.inspect import inspect as inspect
+    from lastwrite.pipeline.verify import verify as verify
+
+
+def __getattr__(name: str) -> Any:
+    """The functions, imported when first asked for: ``import lastwrite`` must cost nothing."""
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["compact", "dump", "inspect", "plan", "verify"]

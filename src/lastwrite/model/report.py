@@ -39,7 +39,8 @@ class PartitionReport:
     bytes_before: int = 0
     bytes_after: int = 0
     bytes_written: int = 0
-    tombstones_dropped: int = 0
+    tombstones_dropped: int = 0  # past their delete horizon
+    keys: int | None = None  # distinct keys in the cleaned range
     first_dirty_offset: int = 0
     first_uncleanable_offset: int = 0
     dirty_ratio: float = 0.0

@@ -1,0 +1,174 @@
+"""Find the last write of every key: entries into buckets, buckets into winners.
+
+The smallest case: the log holds ``a@0 b@1 a@2``. Read from its end, the first sight of a key is its last
+write: ``a@2`` wins, ``b@1`` wins, ``a@0`` has been seen and loses. So a set will do where others keep a
+map, nothing is ever updated, and offsets need not be stored.
+
+An *entry* is two uint64: a fingerprint lane; 32 bits of the other lane above the record's ordinal in its
+piece. Entries are cut into buckets by the top bits of the first lane, so that all entries of a key meet in
+one bucket and a bucket's set fits the processor's cache; inside a bucket they keep the log's order.
+
+*Clean* records (below the first dirty offset) were compared with each other in earlier rounds: they are
+looked up and never entered, as Kafka does. In a piece they are those below an ordinal.
+
+With ``exact`` the entries' whole keys travel beside them and equal fingerprints are compared by key.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.model.columns import SHADOWED, ByteArray, Int64Array, UInt64Array
+
+ENTRY_BYTES = 16
+_ENTRIES_A_BUCKET = 16_384  # with a table of 32,768 slots of 16 bytes: half a second-level cache
+_MOST_BITS = 16
+
+
+def bucket_bits(entries: int) -> int:
+    """How many top bits choose the bucket for about so many entries; 2**bits buckets."""
+    return min(_MOST_BITS, max(0, (entries // _ENTRIES_A_BUCKET).bit_length()))
+
+
+@njit(cache=True, nogil=True)
+def partition(entries, count, bits, out, ends):
+    """Sort ``entries[:count]`` into ``out`` by bucket, keeping order inside; ``ends`` takes the buckets' ends."""
+    buckets = 1 << bits
+    shift = np.uint64(63 - bits)
+    for b in range(buckets):
+        ends[b] = 0
+    for i in range(count):
+        ends[(entries[i, 0] >> np.uint64(1)) >> shift] += 1
+    total = np.uint32(0)
+    for b in range(buckets):
+        n = ends[b]
+        ends[b] = total
+        total += n
+    for i in range(count):
+        b = (entries[i, 0] >> np.uint64(1)) >> shift
+        place = ends[b]
+        out[place, 0] = entries[i, 0]
+        out[place, 1] = entries[i, 1]
+        ends[b] = place + np.uint32(1)
+
+
+@njit(cache=True, nogil=True)
+def partition_order(entries, count, bits, order, ends):
+    """As ``partition``, but writes which entry comes where: for entries with keys beside them."""
+    buckets = 1 << bits
+    shift = np.uint64(63 - bits)
+    for b in range(buckets):
+        ends[b] = 0
+    for i in range(count):
+        ends[(entries[i, 0] >> np.uint64(1)) >> shift] += 1
+    total = np.uint32(0)
+    for b in range(buckets):
+        n = ends[b]
+        ends[b] = total
+        total += n
+    for i in range(count):
+        b = (entries[i, 0] >> np.uint64(1)) >> shift
+        order[ends[b]] = i
+        ends[b] += np.uint32(1)
+
+
+@njit(cache=True, nogil=True)
+def table_slots(ends):
+    """Slots that the fullest bucket needs: a power of two, at most half full. ``ends``: (blocks, buckets)."""
+    most = 1
+    for b in range(ends.shape[1]):
+        total = 0
+        for k in range(ends.shape[0]):
+            total += np.int64(ends[k, b]) - (np.int64(ends[k, b - 1]) if b else 0)
+        if total > most:
+            most = total
+    slots = 16
+    while slots < 2 * most:
+        slots *= 2
+    return slots
+
+
+@njit(cache=True, nogil=True)
+def elect(rows, starts, ends, dirty_from, table, key_at, keys):
+    """Tell winners from losers in some buckets of one partition.
+
+    ``rows`` holds the buckets' entries, block after block: block ``k`` from ``starts[k]`` on, its bucket
+    ``b`` up to ``ends[k, b]`` (counted from the block's start). Blocks go from the log's oldest to its
+    newest. Entries of block ``k`` below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch of
+    ``table_slots(ends)`` rows of three uint64. ``key_at`` (a row more than ``rows``; empty: fingerprints
+    suffice) says where each entry's key lies in ``keys``.
+
+    On return ``rows[i, 0]`` is 0 where entry ``i`` is shadowed, else 1. Returns the winners' count.
+    """
+    winners = 0
+    exact = len(key_at) > 0
+    for b in range(ends.shape[1]):
+        total = 0
+        for k in range(ends.shape[0]):
+            total += np.int64(ends[k, b]) - (np.int64(ends[k, b - 1]) if b else 0)
+        slots = 16
+        while slots < 2 * total:
+            slots *= 2
+        mask = slots - 1
+        for s in range(slots):
+            table[s, 0] = 0
+        for k in range(ends.shape[0] - 1, -1, -1):
+            low = starts[k] + (np.int64(ends[k, b - 1]) if b else 0)
+            for i in range(starts[k] + np.int64(ends[k, b]) - 1, low - 1, -1):
+                one = rows[i, 0]
+                two = rows[i, 1]
+                lane = two >> np.uint64(32)
+                slot = np.int64(one) & mask
+                seen = False
+                while table[slot, 0] != 0:
+                    if table[slot, 0] == one and table[slot, 1] == lane:
+                        if not exact or _same_key(key_at, keys, i, np.int64(table[slot, 2])):
+                            seen = True
+                            break
+                    slot = (slot + 1) & mask
+                if seen:
+                    rows[i, 0] = 0
+                else:
+                    if np.int64(two & np.uint64(0xFFFFFFFF)) >= dirty_from[k]:
+                        table[slot, 0] = one
+                        table[slot, 1] = lane
+                        table[slot, 2] = np.uint64(i)
+                    rows[i, 0] = 1
+                    winners += 1
+    return winners
+
+
+@njit(cache=True, nogil=True)
+def _same_key(key_at, keys, i, j):
+    length = key_at[i + 1] - key_at[i]
+    if length != key_at[j + 1] - key_at[j]:
+        return False
+    for n in range(length):
+        if keys[key_at[i] + n] != keys[key_at[j] + n]:
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def mark(rows, start, end, states):
+    """Set SHADOWED in ``states`` for the losers among ``rows[start:end]``; returns how many there are."""
+    losers = 0
+    for i in range(start, end):
+        if rows[i, 0] == 0:
+            states[np.int64(rows[i, 1] & np.uint64(0xFFFFFFFF))] |= SHADOWED
+            losers += 1
+    return losers
+
+
+def losers_of(rows: UInt64Array, start: int, end: int) -> UInt64Array:
+    """The ordinals of the losers among ``rows[start:end]``, as uint32."""
+    part = rows[start:end]
+    return (part[part[:, 0] == 0, 1] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+
+
+__all__ = [
+    "ENTRY_BYTES", "ByteArray", "Int64Array", "bucket_bits", "elect", "losers_of", "mark", "partition",
+    "partition_order", "table_slots",
+]  # fmt: skip

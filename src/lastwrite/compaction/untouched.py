@@ -1,0 +1,52 @@
+"""Which segments of a group are rewritten, and which are left as they are.
+
+Kafka rewrites every segment of a round, changed or not. A segment that loses nothing and is stamped with
+nothing need not be: leaving it costs no byte. Yet leftovers of earlier rounds must not stay crumbs for
+ever. So an unchanged neighbour joins a rewrite when it is no larger than what that rewrite keeps: the
+bytes written at most double, and crumbs double in size until they are segments.
+
+For example, of five segments of a group with 90 MB, 100 MB, 0, 100 MB and 2 MB, of which the second keeps 30
+of its 100 MB: the second, third (empty) are rewritten as one; the others stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def rewritten_runs(sizes: Sequence[int], kept: Sequence[int], changed: Sequence[bool]) -> list[tuple[int, int]]:
+    """The runs [first, end) of a group's segments that become one new segment each.
+
+    ``sizes``: bytes now; ``kept``: bytes that survive, about; ``changed``: whether a byte must change.
+    """
+    runs: list[list[int]] = []  # first, end, bytes kept
+    for i, is_changed in enumerate(changed):
+        if is_changed:
+            if runs and runs[-1][1] == i:
+                runs[-1][1] = i + 1
+                runs[-1][2] += kept[i]
+            else:
+                runs.append([i, i + 1, kept[i]])
+    grown = True
+    while grown:
+        grown = False
+        for n, (first, end, total) in enumerate(runs):
+            if end < len(sizes) and sizes[end] <= total and not changed[end]:
+                runs[n] = [first, end + 1, total + sizes[end]]
+                grown = True
+            elif first > 0 and sizes[first - 1] <= total and not changed[first - 1]:
+                runs[n] = [first - 1, end, total + sizes[first - 1]]
+                grown = True
+            else:
+                continue
+            break
+        merged: list[list[int]] = []
+        for run in runs:
+            if merged and merged[-1][1] >= run[0]:
+                overlap = sum(sizes[i] for i in range(run[0], merged[-1][1]))
+                merged[-1] = [merged[-1][0], run[1], merged[-1][2] + run[2] - overlap]
+            else:
+                merged.append(run)
+        grown = grown or len(merged) != len(runs)
+        runs = merged
+    return [(first, end) for first, end, _ in runs]

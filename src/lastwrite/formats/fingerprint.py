@@ -1,0 +1,81 @@
+"""Keyed fingerprints of keys: 96 bits that nobody can collide on purpose.
+
+Two lanes with secrets of their own each fold wide products of the key's words; a last mix that loses
+nothing spreads the bits, since the top ones choose the bucket. Keys of up to 16 bytes, the usual case,
+take one product a lane, from two loads that may overlap; each such length has secrets of its own, so
+that ``a`` and ``a\\0`` are as unlike as any two keys. Longer keys take a product a lane for every 16
+bytes and one for the length.
+
+The secret is drawn afresh each round and never leaves it: a client cannot aim at a collision, and one
+that happened by chance (below 1e-11 for a billion keys in a partition) does not happen again.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.formats.intrinsics import folded_product, load32, load64
+from lastwrite.model.columns import UInt64Array
+
+SECRET_WORDS = 17 * 4 + 8
+
+
+def secret_from(seed: bytes) -> UInt64Array:
+    """The secret of a round: ``SECRET_WORDS`` uint64 from as many random bytes, none of them zero."""
+    words = np.frombuffer(seed, dtype="<u8").astype(np.uint64)
+    if len(words) != SECRET_WORDS:
+        raise ValueError(f"a secret takes {SECRET_WORDS * 8} bytes")
+    return np.where(words == 0, np.uint64(0x9E3779B97F4A7C15), words)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _spread(value):
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xFF51AFD7ED558CCD)
+    value ^= value >> np.uint64(33)
+    value *= np.uint64(0xC4CEB9FE1A85EC53)
+    return value ^ (value >> np.uint64(33))
+
+
+@njit(cache=True, nogil=True)
+def fingerprint(data, at, length, secret):
+    """The two uint64 lanes of the key ``data[at:at + length]``; the first is never 0."""
+    if length <= 16:
+        if length >= 8:
+            a = load64(data, at)
+            b = load64(data, at + length - 8)
+        elif length >= 4:
+            a = load32(data, at)
+            b = load32(data, at + length - 4)
+        elif length > 0:
+            a = np.uint64(data[at]) | np.uint64(data[at + (length >> 1)]) << np.uint64(8)
+            b = np.uint64(data[at + length - 1])
+        else:
+            a = np.uint64(0)
+            b = np.uint64(0)
+        row = length * 4
+        first = folded_product(a ^ secret[row], b ^ secret[row + 1])
+        second = folded_product(a ^ secret[row + 2], b ^ secret[row + 3])
+    else:
+        first = secret[68]
+        second = secret[69]
+        last = at + length - 16
+        while at < last:
+            a = load64(data, at)
+            b = load64(data, at + 8)
+            first = folded_product(a ^ secret[70], b ^ first)
+            second = folded_product(a ^ secret[71], b ^ second)
+            at += 16
+        a = load64(data, last)
+        b = load64(data, last + 8)
+        first = folded_product(a ^ secret[70], b ^ first)
+        second = folded_product(a ^ secret[71], b ^ second)
+        size = np.uint64(length)
+        first = folded_product(first ^ secret[72], size ^ secret[73])
+        second = folded_product(second ^ secret[74], size ^ secret[75])
+    first = _spread(first)
+    if first == np.uint64(0):
+        first = np.uint64(1)
+    return first, _spread(second)

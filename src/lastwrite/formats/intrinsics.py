@@ -1,0 +1,132 @@
+"""What the processor does in one instruction and Python cannot say: Numba intrinsics.
+
+Unaligned loads and stores, byte swaps, the 64 x 64 -> 128 bit product, block copies and the CRC-32C
+instruction. Byte-by-byte loops cost three to five times as much (docs/decisions). No bounds are
+checked here: every caller has proven that the bytes are there.
+"""
+# mypy: disable-error-code="no-untyped-def, misc, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
+    data = context.make_array(array_type)(context, builder, array).data
+    place = builder.gep(data, [index])
+    return builder.bitcast(place, ir.IntType(width).as_pointer())
+
+
+def _loader(width: int) -> Any:
+    @intrinsic
+    def load(typing_context, array, index):
+        def codegen(context, builder, signature, args):
+            place = _pointer(context, builder, signature.args[0], args[0], args[1], width)
+            value = builder.load(place)
+            value.align = 1
+            return builder.zext(value, ir.IntType(64)) if width < 64 else value
+
+        return types.uint64(array, types.int64), codegen
+
+    return load
+
+
+def _storer(width: int) -> Any:
+    @intrinsic
+    def store(typing_context, array, index, value):
+        def codegen(context, builder, signature, args):
+            place = _pointer(context, builder, signature.args[0], args[0], args[1], width)
+            cut = builder.trunc(args[2], ir.IntType(width)) if width < 64 else args[2]
+            builder.store(cut, place).align = 1
+            return context.get_dummy_value()
+
+        return types.none(array, types.int64, types.uint64), codegen
+
+    return store
+
+
+def _swapper(width: int) -> Any:
+    @intrinsic
+    def swap(typing_context, value):
+        def codegen(context, builder, signature, args):
+            narrow = ir.IntType(width)
+            cut = builder.trunc(args[0], narrow) if width < 64 else args[0]
+            turned = builder.bswap(cut)
+            return builder.zext(turned, ir.IntType(64)) if width < 64 else turned
+
+        return types.uint64(types.uint64), codegen
+
+    return swap
+
+
+load64 = _loader(64)  # (bytes, position) -> little-endian uint64
+load32 = _loader(32)
+store64 = _storer(64)  # (bytes, position, uint64)
+store32 = _storer(32)
+store16 = _storer(16)
+swap64 = _swapper(64)  # uint64 -> uint64
+swap32 = _swapper(32)
+swap16 = _swapper(16)
+
+
+@intrinsic
+def folded_product(typing_context, a, b):
+    """High half xor low half of the 128-bit product of two uint64."""
+
+    def codegen(context, builder, signature, args):
+        wide, narrow = ir.IntType(128), ir.IntType(64)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        high = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), narrow)
+        return builder.xor(high, builder.trunc(product, narrow))
+
+    return types.uint64(types.uint64, types.uint64), codegen
+
+
+@intrinsic
+def copy_bytes(typing_context, target, at, source, start, count):
+    """Copy ``count`` bytes from ``source[start]`` to ``target[at]``; the arrays do not overlap."""
+
+    def codegen(context, builder, signature, args):
+        into = _pointer(context, builder, signature.args[0], args[0], args[1], 8)
+        out_of = _pointer(context, builder, signature.args[2], args[2], args[3], 8)
+        cgutils.raw_memcpy(builder, into, out_of, args[4], 1)
+        return context.get_dummy_value()
+
+    return types.none(target, types.int64, source, types.int64, types.int64), codegen
+
+
+def _crc_instruction() -> str | None:
+    """The processor's CRC-32C over 8 bytes as an LLVM name, None where it has none."""
+    features = llvmlite.binding.get_host_cpu_features()
+    architecture = llvmlite.binding.get_process_triple().split("-")[0]
+    if architecture == "x86_64" and features.get("sse4.2"):
+        return "llvm.x86.sse42.crc32.64.64"
+    if architecture in ("aarch64", "arm64") and features.get("crc"):
+        return "llvm.aarch64.crc32cx"
+    return None
+
+
+CRC_INSTRUCTION = _crc_instruction()
+
+
+@intrinsic
+def crc32c_step(typing_context, crc, word):
+    """One CRC-32C step over 8 bytes; only where CRC_INSTRUCTION is not None."""
+
+    def codegen(context, builder, signature, args):
+        wide, narrow = ir.IntType(64), ir.IntType(32)
+        if CRC_INSTRUCTION == "llvm.x86.sse42.crc32.64.64":
+            kind = ir.FunctionType(wide, [wide, wide])
+            function = cgutils.get_or_insert_function(builder.module, kind, CRC_INSTRUCTION)
+            return builder.call(function, args)
+        kind = ir.FunctionType(narrow, [narrow, wide])
+        function = cgutils.get_or_insert_function(builder.module, kind, str(CRC_INSTRUCTION))
+        return builder.zext(builder.call(function, [builder.trunc(args[0], narrow), args[1]]), wide)
+
+    return types.uint64(types.uint64, types.uint64), codegen

@@ -1,0 +1,231 @@
+"""Kafka batches, chunk by chunk: what the pipeline's stages ask of a format.
+
+A *chunk* is a stretch of a segment in a byte buffer. ``split`` cuts it into batches and proves each by
+its checksum; ``opened`` gives the records' bytes, decompressed where they must be, in runs that fit
+memory; ``walk`` visits the records; ``rebuild`` writes what the rules decided. The work per record is
+in ``kernels``; this module pays for a Python statement per chunk, or per batch that is compressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.formats.compression import Codec, OutputTooSmall, compress, decompress_into
+from lastwrite.formats.kafka import kernels
+from lastwrite.model.columns import NO_HORIZON, REBUILD, BatchTable, ByteArray, Int64Array, UInt64Array, batch_table
+
+_WORDS = {
+    kernels.BAD_SIZE: "batch length is too small for a batch",
+    kernels.BAD_MAGIC: "no batch begins here: magic is none of 0, 1, 2",
+    kernels.BAD_CRC: "checksum does not match the batch",
+    kernels.BAD_COUNT: "record count does not fit the batch",
+    kernels.BAD_OFFSET: "offsets do not rise, or leave the batch or its segment",
+    kernels.BAD_CODEC: "unknown compression codec",
+    kernels.BAD_RECORD: "a record's lengths do not fit its batch",
+    kernels.TRAILING: "bytes are left behind the batch's last record",
+}
+_KEEP = "nothing was changed; restore this file from a replica or a backup"
+_NO_KEYS = np.empty((0, 2), dtype=np.int64)
+
+
+class Split(NamedTuple):
+    """What a chunk held: whole batches, where they end, and how many bytes the next one announces."""
+
+    table: BatchTable
+    consumed: int
+    wanted: int  # bytes of the batch that the chunk cuts short; 0: not known yet; -1: none is cut short
+
+
+class Run(NamedTuple):
+    """Neighbouring batches whose records lie in one buffer."""
+
+    first: int
+    last: int  # exclusive
+    plain: ByteArray
+
+
+class KafkaFormat:
+    """Record batches of format v2. Holds reusable buffers: one instance a worker, no sharing.
+
+    ``plain_limit`` bounds the decompressed bytes held at once.
+    """
+
+    name = "kafka"
+    smallest_batch = kernels.HEADER_BYTES
+
+    def __init__(self, plain_limit: int = 64 << 20) -> None:
+        self._limit = plain_limit
+        self._plain = np.empty(0, dtype=np.uint8)
+        self._thin = np.empty(0, dtype=np.uint8)
+        self._table = batch_table(4096)
+
+    def split(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> Split:
+        """Cut ``buffer[start:end]`` into whole batches, each proven by its CRC.
+
+        The table is valid until the next call. Positions in errors count from the buffer's begin.
+
+        Raises:
+            CorruptLog: lengths, magic, offsets, counts or a checksum contradict the format.
+            UnsupportedFormat: a batch of magic 0 or 1.
+        """
+        rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._table, lowest_offset, True)
+        if code not in (kernels.OK, kernels.NEED_MORE) and rows == 0:
+            raise _error(code, at)
+        return Split(self._table[:rows], int(consumed), int(wanted) if code == kernels.NEED_MORE else -1)
+
+    def opened(self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None) -> Iterator[Run]:
+        """The batches of ``table`` (those with a non-zero byte in ``wanted``) in runs, records in the clear.
+
+        Sets ``plain_start`` and ``plain_end`` of each batch. A run is valid until the next is asked for.
+
+        Raises:
+            CorruptLog: a batch does not decompress.
+            OutOfMemoryBudget: one batch decompresses to more than the limit.
+        """
+        chosen = table["codec"] != 0
+        if not chosen.any() and wanted is None:
+            yield Run(0, len(table), buffer)
+            return
+        b = 0
+        while b < len(table):
+            if wanted is not None and not wanted[b]:
+                b += 1
+                continue
+            if not chosen[b]:
+                first = b
+                while b < len(table) and not chosen[b] and (wanted is None or wanted[b]):
+                    b += 1
+                yield Run(first, b, buffer)
+                continue
+            first, used = b, 0
+            while b < len(table) and chosen[b] and (wanted is None or wanted[b]):
+                size = self._decompress(buffer, table[b], used)
+                if size < 0:  # the buffer is full: hand out what is there
+                    break
+                used += size
+                b += 1
+            yield Run(first, b, self._plain)
+
+    def _decompress(self, buffer: ByteArray, row: np.void, used: int) -> int:
+        start, end = int(row["position"]) + kernels.HEADER_BYTES, int(row["position"] + row["size"])
+        while True:
+            try:
+                size = decompress_into(Codec(int(row["codec"])), buffer[start:end], self._plain[used:])
+                break
+            except OutputTooSmall:
+                if used:
+                    return -1
+                if len(self._plain) >= self._limit:
+                    raise OutOfMemoryBudget(
+                        f"a batch decompresses to more than {self._limit} bytes", int(row["position"]),
+                        remedy="raise --memory",
+                    ) from None  # fmt: skip
+                self._plain = np.empty(min(self._limit, max(1 << 20, 4 * len(self._plain))), dtype=np.uint8)
+            except LogError as error:
+                raise CorruptLog(error.problem, int(row["position"]), remedy=_KEEP) from error
+        if int(row["records"]) * kernels.SMALLEST_RECORD > size:
+            raise _error(kernels.BAD_COUNT, int(row["position"]) + 57)
+        row["plain_start"], row["plain_end"] = used, used + size
+        return size
+
+    def walk(
+        self, run: Run, table: BatchTable, secret: UInt64Array, ordinal: int, states: ByteArray,
+        entries: UInt64Array, filled: int, keys: Int64Array | None = None,
+    ) -> int:  # fmt: skip
+        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that has a key.
+
+        Returns the rows of ``entries`` that are filled now. ``keys`` takes (position in ``run.plain``,
+        length) row for row with ``entries``.
+
+        Raises:
+            CorruptLog: a record contradicts the format.
+        """
+        done, _, code, b, at = kernels.walk(
+            run.plain, table, run.first, run.last, secret, ordinal, states, entries, filled,
+            _NO_KEYS if keys is None else keys,
+        )  # fmt: skip
+        if code != kernels.OK:
+            row = table[b]
+            compressed = row["codec"] != 0
+            raise _error(code, int(row["position"] if compressed else at))
+        return int(done)
+
+    def records_below(self, run: Run, row: np.void, offset: int) -> int:
+        """How many records of one batch of ``run`` lie below ``offset``."""
+        return int(
+            kernels.records_below(
+                run.plain, int(row["plain_start"]), int(row["plain_end"]), int(row["records"]),
+                int(row["base_offset"]), offset,
+            )
+        )  # fmt: skip
+
+    def rebuilt_size(self, table: BatchTable, records: int) -> int:
+        """Bytes that ``rebuild`` may need at most for ``table``, save for compressed batches that grow."""
+        return int(table["size"].sum()) + 12 * records + kernels.HEADER_BYTES * len(table)
+
+    def rebuild(
+        self, buffer: ByteArray, table: BatchTable, actions: ByteArray, horizons: Int64Array, keep: ByteArray,
+        out: ByteArray, rows: Int64Array,
+    ) -> tuple[ByteArray, int, int]:  # fmt: skip
+        """Carry out ``actions`` on the batches of ``table``.
+
+        Writes to ``out`` (from its begin) and a row (position, size, next offset, largest timestamp) to
+        ``rows`` for each batch that remains. Returns (the output buffer, grown if it had to be; bytes
+        written; rows filled).
+
+        Raises:
+            CorruptLog: a batch that must be rebuilt contradicts the format.
+            OutOfMemoryBudget: as ``opened``.
+        """
+        b = keep_at = at = filled = 0
+        while True:
+            b, keep_at, at, filled, code, place = kernels.rebuild(
+                buffer, table, b, len(table), actions, horizons, keep, keep_at, out, at, rows, filled
+            )
+            if code != kernels.OK:
+                raise _error(code, int(place))
+            if b == len(table):
+                return out, int(at), int(filled)
+            out, at, rows[filled] = self._rebuild_compressed(buffer, table[b], int(horizons[b]), keep, keep_at, out, at)
+            filled += 1
+            keep_at += int(table[b]["records"])
+            b += 1
+
+    def _rebuild_compressed(
+        self, buffer: ByteArray, row: np.void, horizon: int, keep: ByteArray, keep_at: int, out: ByteArray, at: int
+    ) -> tuple[ByteArray, int, tuple[int, int, int, int]]:
+        size = self._decompress(buffer, row, 0)
+        need = size + 12 * int(row["records"])
+        if len(self._thin) < need:
+            self._thin = np.empty(need + need // 4, dtype=np.uint8)
+        position = int(row["position"])
+        end, kept, reference, largest, code, _ = kernels.thin(
+            self._plain, buffer, position, 0, size, int(row["records"]), keep, keep_at, horizon, self._thin, 0
+        )
+        if code != kernels.OK:
+            raise _error(code, position)
+        packed = np.frombuffer(compress(Codec(int(row["codec"])), self._thin[:end]), dtype=np.uint8)
+        stop = at + kernels.HEADER_BYTES + len(packed)
+        slack = len(out) - at - int(row["size"])  # room promised to the batches behind this one
+        if stop + max(slack, 0) > len(out):
+            grown = np.empty(stop + max(slack, 0) + (1 << 16), dtype=np.uint8)
+            grown[:at] = out[:at]
+            out = grown
+        out[at + kernels.HEADER_BYTES : stop] = packed
+        kernels.seal(buffer, position, out, at, stop, kept, reference, largest, horizon)
+        return out, stop, (at, stop - at, int(row["next_offset"]), int(largest))
+
+
+def _error(code: int, at: int) -> LogError:
+    if code == kernels.OLD_MAGIC:
+        return UnsupportedFormat(
+            "a batch of message format v0 or v1", int(at), remedy="cleaning these formats comes with the next release"
+        )
+    return CorruptLog(_WORDS[code], int(at), remedy=_KEEP)
+
+
+__all__ = ["NO_HORIZON", "REBUILD", "KafkaFormat", "Run", "Split"]

@@ -1,0 +1,426 @@
+"""Kernels over Kafka record batches: split, walk, thin, seal.
+
+Each works on whole chunks, checks every count, size and length before it trusts one, and reports
+what it found as a code and a position instead of raising. ``tests/unit/test_kafka_kernels.py`` holds
+each against its slow twin in ``formats.kafka.batch``.
+
+Header, 61 bytes, big-endian (spec/kafka-storage.md section 5):
+
+    0 base offset i64 · 8 length i32 · 12 leader epoch i32 · 16 magic i8 · 17 crc u32 · 21 attributes i16
+    23 last offset delta i32 · 27 base timestamp i64 · 35 max timestamp i64 · 43 producer id i64
+    51 producer epoch i16 · 53 base sequence i32 · 57 record count i32 · 61 records
+
+Record (section 6): length, attributes i8, timestamp delta, offset delta, key length, key, value length,
+value, header count, headers; lengths and deltas are zig-zag varints.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.formats.checksum import crc32c
+from lastwrite.formats.fingerprint import fingerprint
+from lastwrite.formats.intrinsics import (
+    copy_bytes,
+    load32,
+    load64,
+    store16,
+    store32,
+    store64,
+    swap16,
+    swap32,
+    swap64,
+)
+from lastwrite.model.columns import (
+    CONTROL,
+    HAS_PRODUCER,
+    IS_CONTROL,
+    IS_TRANSACTIONAL,
+    KEYLESS,
+    NO_HORIZON,
+    TOMBSTONE,
+)
+
+HEADER_BYTES = 61
+SMALLEST_RECORD = 7  # length, attributes, two deltas, two lengths, header count: a byte each
+
+# Codes that kernels report; ``chunk`` has the words for them.
+OK = 0
+NEED_MORE = 1  # the chunk ends inside a batch
+BAD_SIZE = 2
+BAD_MAGIC = 3
+OLD_MAGIC = 4
+BAD_CRC = 5
+BAD_COUNT = 6
+BAD_OFFSET = 7
+BAD_CODEC = 8
+BAD_RECORD = 9
+TRAILING = 10
+BAD_ATTRIBUTES = 11
+
+_APPEND_TIME = 8
+_TRANSACTIONAL = 16
+_CONTROL = 32
+_HORIZON = 64
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _i64(data, at):
+    return np.int64(swap64(load64(data, at)))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _u32(data, at):
+    return np.int64(swap32(load32(data, at)))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _i32(data, at):
+    return np.int64(np.int32(swap32(load32(data, at))))
+
+
+@njit(cache=True, nogil=True)
+def split(data, start, end, table, lowest_offset, check_crc):
+    """Cut ``data[start:end]`` into whole batches, one row of ``table`` each.
+
+    Returns (rows, position behind the last whole batch, code, position the code speaks of, bytes that
+    the batch at fault or cut short announces, 0 where unknown). ``lowest_offset`` is the least base
+    offset that the first batch may have; offsets must rise from there.
+    """
+    rows = 0
+    at = start
+    floor = lowest_offset
+    while rows < len(table) and at < end:
+        if end - at < 17:
+            return rows, at, NEED_MORE, at, 0
+        length = _i32(data, at + 8)
+        magic = np.int64(np.int8(data[at + 16]))
+        if length < 14:
+            return rows, at, BAD_SIZE, at + 8, 0
+        if magic < 0 or magic > 2:
+            return rows, at, BAD_MAGIC, at + 16, 0
+        if magic < 2:
+            return rows, at, OLD_MAGIC, at + 16, 0
+        size = length + 12
+        if size < HEADER_BYTES:
+            return rows, at, BAD_SIZE, at + 8, 0
+        if end - at < size:
+            return rows, at, NEED_MORE, at, size
+        if check_crc and np.int64(crc32c(data, at + 21, at + size)) != _u32(data, at + 17):
+            return rows, at, BAD_CRC, at + 17, size
+        base = _i64(data, at)
+        delta = _i32(data, at + 23)
+        if base < floor or delta < 0 or base > np.int64(0x7FFFFFFFFFFFFFFF) - delta - 1:
+            return rows, at, BAD_OFFSET, at, size
+        attributes = np.int64(data[at + 22])
+        codec = attributes & 7
+        if codec > 4:
+            return rows, at, BAD_CODEC, at + 22, size
+        count = _i32(data, at + 57)
+        if count < 0 or count > delta + 1:
+            return rows, at, BAD_COUNT, at + 57, size
+        if codec == 0 and count * SMALLEST_RECORD > size - HEADER_BYTES:
+            return rows, at, BAD_COUNT, at + 57, size
+        row = table[rows]
+        row.position = at
+        row.size = size
+        row.base_offset = base
+        row.next_offset = base + delta + 1
+        row.records = count
+        row.max_timestamp = _i64(data, at + 35)
+        row.horizon = _i64(data, at + 27) if attributes & _HORIZON else NO_HORIZON
+        flags = 0
+        if attributes & _CONTROL:
+            flags |= IS_CONTROL
+        if attributes & _TRANSACTIONAL:
+            flags |= IS_TRANSACTIONAL
+        if _i64(data, at + 43) >= 0:
+            flags |= HAS_PRODUCER
+        row.flags = flags
+        row.codec = codec
+        row.plain_start = at + HEADER_BYTES
+        row.plain_end = at + size
+        floor = base + delta + 1
+        rows += 1
+        at += size
+    return rows, at, OK, at, 0
+
+
+@njit(cache=True, nogil=True)
+def _long_varint(data, at, end):
+    """The rest of a varint of two bytes or more: (zig-zag decoded value, position behind; -1: bad)."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end and shift < np.uint64(70):
+        byte = np.uint64(data[at])
+        value |= (byte & np.uint64(127)) << shift
+        at += 1
+        if byte < np.uint64(128):
+            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-1)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _varint(data, at, end):
+    if at < end and data[at] < 128:
+        byte = np.int64(data[at])
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    return _long_varint(data, at, end)
+
+
+@njit(cache=True, nogil=True)
+def _headers_end(data, at, end):
+    """The position behind the headers that begin at ``at``, or -1 where they do not fit ``end``."""
+    count, at = _varint(data, at, end)
+    if at < 0 or count < 0 or count > end - at:
+        return np.int64(-1)
+    for _ in range(count):
+        length, at = _varint(data, at, end)
+        if at < 0 or length < 0 or length > end - at:
+            return np.int64(-1)
+        at += length
+        length, at = _varint(data, at, end)
+        if at < 0 or length > end - at or length < -1:
+            return np.int64(-1)
+        if length > 0:
+            at += length
+    return at
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _record(data, at, end):
+    """One record: (end or -1, timestamp delta, position of the offset delta, offset delta, key
+    position, key length or -1, value length or -1)."""
+    length, body = _varint(data, at, end)
+    if body < 0 or length < SMALLEST_RECORD - 1 or length > end - body:
+        return np.int64(-1), np.int64(0), at, np.int64(0), at, np.int64(0), np.int64(0)
+    stop = body + length
+    stamp, offset_at = _varint(data, body + 1, stop)
+    bad = offset_at < 0
+    delta = np.int64(0)
+    key_length = np.int64(0)
+    value_length = np.int64(0)
+    place = np.int64(-1)
+    if not bad:
+        delta, place = _varint(data, offset_at, stop)
+        if place >= 0:
+            key_length, place = _varint(data, place, stop)
+    key_at = place
+    if place < 0 or key_length < -1 or key_length > stop - place:
+        bad = True
+    else:
+        if key_length > 0:
+            place += key_length
+        value_length, place = _varint(data, place, stop)
+        if place < 0 or value_length < -1 or value_length > stop - place:
+            bad = True
+        else:
+            if value_length > 0:
+                place += value_length
+            if not (place + 1 == stop and data[place] == 0):
+                bad = _headers_end(data, place, stop) != stop
+    if bad:
+        stop = np.int64(-1)
+    return stop, stamp, offset_at, delta, key_at, key_length, value_length
+
+
+@njit(cache=True, nogil=True)
+def walk(plain, table, first, last, secret, ordinal, states, entries, filled, keys):
+    """Visit every record of the batches ``table[first:last]``, whose bytes lie in ``plain``.
+
+    Writes a state byte a record from ``states[0]`` on, and for each keyed record of a data batch a row
+    of ``entries`` from ``filled`` on: first lane; high half of the second lane and the ordinal. Where
+    ``keys`` has rows they take the key's position in ``plain`` and its length.
+
+    Returns (entries filled, records seen, code, batch at fault, position in ``plain``).
+    """
+    seen = 0
+    for b in range(first, last):
+        row = table[b]
+        at = row.plain_start
+        end = row.plain_end
+        control = row.flags & IS_CONTROL
+        before = np.int64(-1)
+        top = row.next_offset - 1 - row.base_offset
+        for _ in range(row.records):
+            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(plain, at, end)
+            if stop < 0:
+                return filled, seen, BAD_RECORD, b, at
+            if delta <= before or delta > top:
+                return filled, seen, BAD_OFFSET, b, at
+            before = delta
+            if control:
+                states[seen] = CONTROL
+            elif key_length < 0:
+                states[seen] = KEYLESS
+            else:
+                states[seen] = TOMBSTONE if value_length < 0 else 0
+                one, two = fingerprint(plain, key_at, key_length, secret)
+                entries[filled, 0] = one
+                entries[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
+                if len(keys) > 0:
+                    keys[filled, 0] = key_at
+                    keys[filled, 1] = key_length
+                filled += 1
+            seen += 1
+            at = stop
+        if at != end:
+            return filled, seen, TRAILING, b, at
+    return filled, seen, OK, last, 0
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _varint_size(value):
+    zigzag = np.uint64(value << 1) ^ np.uint64(value >> 63)
+    size = 1
+    while zigzag >= np.uint64(128):
+        zigzag >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _put_varint(out, at, value):
+    zigzag = np.uint64(value << 1) ^ np.uint64(value >> 63)
+    while zigzag >= np.uint64(128):
+        out[at] = np.uint8((zigzag & np.uint64(127)) | np.uint64(128))
+        zigzag >>= np.uint64(7)
+        at += 1
+    out[at] = np.uint8(zigzag)
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
+def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, out, at):
+    """Write the kept ones of a batch's ``count`` records to ``out`` from ``at`` on.
+
+    ``plain[start:end]`` holds the records, ``header[header_at:]`` the batch's header, ``keep`` a byte a
+    record from ``keep_at`` on. ``horizon`` is the new batch's delete horizon or NO_HORIZON. Timestamp
+    deltas are written anew where the reference time moves: to the horizon, else to the first kept
+    record's time (cleanup section 9); otherwise runs of kept records are copied as they are.
+    ``out`` must hold 12 bytes a kept record more than the records take now.
+
+    Returns (position behind, records kept, reference time, largest timestamp, code, position).
+    """
+    old_base = _i64(header, header_at + 27)
+    old_max = _i64(header, header_at + 35)
+    append_time = (header[header_at + 22] & _APPEND_TIME) != 0
+    reference = horizon
+    known = horizon != NO_HORIZON
+    largest = np.int64(-1)
+    kept = 0
+    place = start
+    run = np.int64(-1)
+    for i in range(count):
+        stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(plain, place, end)
+        if stop < 0:
+            return at, kept, reference, largest, BAD_RECORD, place
+        if keep[keep_at + i]:
+            time = old_max if append_time else old_base + stamp
+            if not known:
+                reference = time
+                known = True
+            if kept == 0 or time > largest:
+                largest = time
+            kept += 1
+            if reference == old_base and not append_time:
+                if run < 0:
+                    run = place
+            else:
+                new_stamp = time - reference
+                length = 1 + _varint_size(new_stamp) + (stop - offset_at)
+                at = _put_varint(out, at, length)
+                out[at] = 0
+                at = _put_varint(out, at + 1, new_stamp)
+                copy_bytes(out, at, plain, offset_at, stop - offset_at)
+                at += stop - offset_at
+        elif run >= 0:
+            copy_bytes(out, at, plain, run, place - run)
+            at += place - run
+            run = np.int64(-1)
+        place = stop
+    if place != end:
+        return at, kept, reference, largest, TRAILING, place
+    if run >= 0:
+        copy_bytes(out, at, plain, run, place - run)
+        at += place - run
+    if append_time:
+        largest = old_max
+    return at, kept, reference, largest, OK, place
+
+
+@njit(cache=True, nogil=True)
+def seal(header, header_at, out, at, end, count, reference, largest, horizon):
+    """Write the header of the rebuilt batch ``out[at:end]``, whose records are in place, and its checksum.
+
+    Everything that compaction leaves alone comes from the old header.
+    """
+    copy_bytes(out, at, header, header_at, HEADER_BYTES)
+    store32(out, at + 8, swap32(np.uint64(end - at - 12)))
+    attributes = np.uint64(header[header_at + 22]) & np.uint64(0xBF)
+    if horizon != NO_HORIZON:
+        attributes |= np.uint64(_HORIZON)
+    if count == 0:
+        attributes &= np.uint64(0xB8)  # an empty batch has neither codec nor horizon
+    store16(out, at + 21, swap16(attributes))
+    store64(out, at + 27, swap64(np.uint64(reference)))
+    store64(out, at + 35, swap64(np.uint64(largest)))
+    store32(out, at + 57, swap32(np.uint64(count)))
+    store32(out, at + 17, swap32(np.uint64(crc32c(out, at + 21, end))))
+
+
+@njit(cache=True, nogil=True)
+def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at, rows, filled):
+    """Carry out the actions on ``table[first:last]`` up to the first batch that must be compressed anew.
+
+    Writes to ``out`` from ``at`` on and a row (position, size, next offset, max timestamp) a batch to
+    ``rows`` from ``filled`` on. ``keep`` has the kept bytes of these batches from ``keep_at`` on.
+
+    Returns (batches done, keep_at, position in ``out``, rows filled, code, position in ``data``).
+    """
+    b = first
+    while b < last:
+        row = table[b]
+        action = actions[b]
+        begin = at
+        largest = row.max_timestamp
+        if action == 0:
+            copy_bytes(out, at, data, row.position, row.size)
+            at += row.size
+        elif action == 1:
+            if row.codec != 0:
+                return b, keep_at, at, filled, OK, 0
+            at, kept, reference, largest, code, place = thin(
+                data, data, row.position, row.plain_start, row.plain_end, row.records,
+                keep, keep_at, horizons[b], out, at + HEADER_BYTES,
+            )  # fmt: skip
+            if code != OK:
+                return b, keep_at, begin, filled, code, place
+            seal(data, row.position, out, begin, at, kept, reference, largest, horizons[b])
+        elif action == 2:
+            at += HEADER_BYTES
+            seal(data, row.position, out, begin, at, 0, np.int64(-1), largest, NO_HORIZON)
+        if action != 3:
+            rows[filled, 0] = begin
+            rows[filled, 1] = at - begin
+            rows[filled, 2] = row.next_offset
+            rows[filled, 3] = largest
+            filled += 1
+        keep_at += row.records
+        b += 1
+    return b, keep_at, at, filled, OK, 0
+
+
+@njit(cache=True, nogil=True)
+def records_below(plain, start, end, count, base_offset, offset):
+    """How many of a batch's ``count`` records in ``plain[start:end]`` have an offset below ``offset``."""
+    at = start
+    for i in range(count):
+        stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(plain, at, end)
+        if stop < 0 or base_offset + delta >= offset:
+            return i
+        at = stop
+    return count

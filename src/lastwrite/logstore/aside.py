@@ -1,0 +1,71 @@
+"""A new Kafka segment, written aside: records as they come, indexes as they follow.
+
+The names end in ``.cleaned``, so that Kafka's own loader sweeps them away if nobody finishes them, and
+carry an attempt, so that a task that was tried twice does not write into its twin's file. Nothing is
+renamed here; ``commit`` does that.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+from lastwrite.formats.kafka.index import SegmentIndexer
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.work import Rewritten
+
+
+class AsideSegment:
+    """Appends batches to ``<folder>/<base offset>.log.<attempt>.cleaned`` and indexes them.
+
+    ``folder`` None: nothing is written, only counted. ``index_interval_bytes`` None: a part of a segment,
+    whose indexes are made when the parts are joined.
+    """
+
+    def __init__(self, base_offset: int, folder: str | None, index_interval_bytes: int | None) -> None:
+        self._indexer = None if index_interval_bytes is None else SegmentIndexer(base_offset, index_interval_bytes)
+        self._attempt = uuid.uuid4().hex[:12]
+        self._stem = None if folder is None else os.path.join(folder, f"{base_offset:020d}")
+        self._size = 0
+        self._file = None if self._stem is None else open(self._path("log"), "xb", buffering=0)
+
+    def _path(self, kind: str) -> str:
+        return f"{self._stem}.{kind}.{self._attempt}.cleaned"
+
+    def append(self, data: ByteArray, rows: Int64Array) -> None:
+        """Append whole batches; ``rows``: position in ``data``, size, next offset, largest timestamp of each."""
+        if self._indexer is not None and len(rows):
+            self._indexer.append(rows[:, 0] + self._size, rows[:, 1], rows[:, 2] - 1, rows[:, 3])
+        if self._file is not None:
+            view = memoryview(data)
+            while len(view):
+                view = view[self._file.write(view) :]
+        self._size += len(data)
+
+    def finish(self, result: Rewritten) -> None:
+        """Write the indexes, sync, and name the files in ``result``."""
+        result.bytes_written = self._size
+        if self._file is None:
+            return
+        os.fsync(self._file.fileno())
+        self._file.close()
+        result.log_path = self._path("log")
+        if self._indexer is None:
+            return
+        offsets, times = self._indexer.finish()
+        result.index_path, result.time_index_path = self._path("index"), self._path("timeindex")
+        for path, data in ((result.index_path, offsets), (result.time_index_path, times)):
+            with open(path, "xb", buffering=0) as file:
+                file.write(data)
+                os.fsync(file.fileno())
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        if self._file is None:
+            return
+        self._file.close()
+        for kind in ("log", "index", "timeindex"):
+            if os.path.exists(self._path(kind)):
+                os.unlink(self._path(kind))
+
+

@@ -1,0 +1,60 @@
+"""Columns: how bytes, rules and Spark speak of many records at once.
+
+A format decodes a chunk of a segment into a *batch table* (one row a batch) and a *state byte* a
+record; the rules read both and answer with an action a batch and a keep byte a record; the format
+obeys. Nothing here knows which system wrote the bytes.
+
+An *ordinal* is a record's place in its piece, counted from 0 over all records that are present.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+ByteArray: TypeAlias = npt.NDArray[np.uint8]
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+UInt64Array: TypeAlias = npt.NDArray[np.uint64]
+BatchTable: TypeAlias = npt.NDArray[np.void]
+
+NO_HORIZON = np.iinfo(np.int64).min
+
+BATCH = np.dtype(
+    [
+        ("position", np.int64),  # of the batch, in the chunk's buffer
+        ("size", np.int64),  # bytes, header included
+        ("base_offset", np.int64),
+        ("next_offset", np.int64),  # last offset + 1; outlives the records
+        ("records", np.int64),  # present now
+        ("max_timestamp", np.int64),
+        ("horizon", np.int64),  # delete horizon, or NO_HORIZON
+        ("flags", np.int64),  # the bits below
+        ("codec", np.int64),  # the format's own number; 0: plain
+        ("plain_start", np.int64),  # the records' bytes, in the plain buffer
+        ("plain_end", np.int64),
+    ]
+)
+
+# Batch flags.
+IS_CONTROL = 1
+HAS_PRODUCER = 2
+IS_TRANSACTIONAL = 4
+
+# Record states, one byte a record: what the record is, and what election found.
+KEYLESS = 1
+TOMBSTONE = 2
+CONTROL = 4
+SHADOWED = 8
+
+# Actions on a batch, decided by the rules, carried out by the format.
+COPY = 0  # byte for byte
+REBUILD = 1  # thinned, or stamped with a horizon
+EMPTY = 2  # the header stays, with no record
+DROP = 3
+
+
+def batch_table(rows: int) -> BatchTable:
+    """An uninitialised table of ``rows`` batches."""
+    return np.empty(rows, dtype=BATCH)

@@ -1,0 +1,107 @@
+"""Read a piece chunk by chunk, as whole batches.
+
+One buffer a worker is read into again and again, so that a chunk is still in the processor's cache when
+its records are walked. It grows only for a batch that is larger than it, never because a length says so
+beyond the piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
+from lastwrite.logstore.reading import SegmentReader
+from lastwrite.model.columns import BatchTable, ByteArray
+from lastwrite.model.work import Limits, Piece
+from lastwrite.pipeline.system import Format
+
+
+class Chunk(NamedTuple):
+    """Whole batches in a buffer; ``shift`` is what a buffer position lacks to a file position."""
+
+    buffer: ByteArray
+    table: BatchTable
+    shift: int
+
+
+class Chunks:
+    """The worker's buffer, and the walk over a piece through it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._buffer = np.empty(limits.chunk_bytes, dtype=np.uint8)
+
+    def of(self, format: Format, piece: Piece) -> Iterator[Chunk]:
+        """The chunks of ``piece``; each is valid until the next is asked for.
+
+        Raises:
+            CorruptLog: as the format says, with file and position; also where the piece does not end at a
+                batch's end, so that the offset index it was cut by lies.
+            CommitConflict: the file is not the one that was planned.
+        """
+        with SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns) as reader:
+            position = piece.start  # of buffer[0] in the file
+            start = end = 0
+            lowest = piece.lowest_offset
+            while position + start < piece.end:
+                wanted = 0
+                if end > start:
+                    try:
+                        table, start_of_rest, wanted = format.split(self._buffer, start, end, lowest)
+                    except LogError as error:
+                        raise error.located(piece.path, position) from error
+                    if len(table):
+                        lowest = int(table["next_offset"][-1])
+                        if lowest > piece.end_offset:
+                            raise CorruptLog(
+                                f"offsets reach {lowest}, beyond the segment's end {piece.end_offset}",
+                                position + start, piece.path,
+                            )  # fmt: skip
+                        yield Chunk(self._buffer, table, position)
+                    start = start_of_rest
+                    if wanted < 0 and start < end:
+                        continue  # the table was full, or what comes next is at fault
+                left = piece.end - (position + end)
+                if (not left and start < end) or wanted > piece.end - (position + start):
+                    self._cut_short(piece, position + start, wanted)
+                if not left:
+                    break
+                self._make_room(start, end, wanted, piece.path, position)
+                position, end, start = position + start, end - start, 0
+                n = min(left, len(self._buffer) - end)
+                reader.read_into(self._buffer[end : end + n], position + end)
+                end += n
+            reader.check_unchanged()
+
+    def _make_room(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
+        """Move what is left to the buffer's begin; a larger buffer where the next batch needs one."""
+        if wanted > len(self._buffer):
+            if wanted > self._limits.plain_bytes:
+                raise OutOfMemoryBudget(
+                    f"a batch of {wanted} bytes is larger than the {self._limits.plain_bytes} that memory allows",
+                    position + start, path, "raise --memory",
+                )  # fmt: skip
+            grown = np.empty(wanted + (wanted >> 2), dtype=np.uint8)
+            grown[: end - start] = self._buffer[start:end]
+            self._buffer = grown
+        elif start:
+            left = end - start
+            if left <= start:
+                self._buffer[:left] = self._buffer[start:end]
+            else:
+                self._buffer[:left] = self._buffer[start:end].copy()
+
+    @staticmethod
+    def _cut_short(piece: Piece, position: int, wanted: int) -> None:
+        if piece.end < piece.size_bytes:
+            raise CorruptLog(
+                f"no batch ends at byte {piece.end}, where the offset index says that one begins",
+                position, piece.path, "delete the segment's .index, or let a broker rebuild it",
+            )  # fmt: skip
+        raise TruncatedLog(
+            f"the file ends inside a batch{f' of {wanted} bytes' if wanted else ''}",
+            position, piece.path, "start the broker once: it cuts a torn tail; or restore the file",
+        )  # fmt: skip

@@ -1,0 +1,146 @@
+"""``plan`` and ``compact``: a path and settings in, a report out.
+
+    lastwrite.compact("/var/lib/kafka/orders-0", config={"delete.retention.ms": 0})
+
+A Spark session is taken or started; a log that a broker or another run holds is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from lastwrite.errors import EnvironmentUnfit
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.report import CompactionReport
+from lastwrite.pipeline.engine import Engine, Options
+from lastwrite.pipeline.exchange import FolderExchange
+from lastwrite.pipeline.inline import Inline
+from lastwrite.pipeline.memory import MemoryPlan, plan_memory
+from lastwrite.pipeline.runner import InlineRunner, Runner, SparkRunner
+from lastwrite.pipeline.session import local_workers, spark_session
+from lastwrite.pipeline.system import system_named
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def compact(
+    path: str,
+    to: str | None = None,
+    system: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+    config: Mapping[str, object] | None = None,
+    now_ms: int | None = None,
+    exact: bool = False,
+    include_active: bool = False,
+    memory: str | int | None = None,
+    spark: SparkSession | Inline | None = None,
+    like_broker: bool = False,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> CompactionReport:
+    """Do to each partition at ``path`` what its system's cleaner would do at ``now_ms``.
+
+    Args:
+        path: a log root, a partition's folder, or one of its files.
+        to: a folder for cleaned copies; ``path`` is then left as it is.
+        config: settings under upstream's names; the rest are the system's defaults.
+        now_ms: the clock, milliseconds since 1970; None: now.
+        exact: compare whole keys, not 96-bit fingerprints alone.
+        include_active: clean the active segment too: for archives that nobody appends to.
+        memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the machine's.
+        spark: a session to use; None: one is started on ``master`` with the settings ``conf``.
+        like_broker: rewrite and merge every segment of the range, changed or not, as the broker does.
+
+    Raises:
+        NotALog, InvalidConfig: nothing was begun.
+        LogHeld: a broker or another run holds the log.
+        EnvironmentUnfit: Java or Spark is missing.
+
+    Damage and failures of single partitions do not raise: they stand in the report.
+    """
+    options = Options(
+        config=dict(config or {}), now_ms=_now() if now_ms is None else now_ms, exact=exact,
+        include_active=include_active, like_broker=like_broker, to=to,
+    )  # fmt: skip
+    return _run(path, system, topic, partition, options, memory, spark, master, conf, progress)
+
+
+def plan(
+    path: str,
+    system: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+    config: Mapping[str, object] | None = None,
+    now_ms: int | None = None,
+    exact: bool = False,
+    include_active: bool = False,
+    memory: str | int | None = None,
+    spark: SparkSession | Inline | None = None,
+    like_broker: bool = False,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> CompactionReport:
+    """What ``compact`` would do, to the byte, writing nothing. Arguments and errors are those of ``compact``."""
+    options = Options(
+        config=dict(config or {}), now_ms=_now() if now_ms is None else now_ms, exact=exact,
+        include_active=include_active, like_broker=like_broker, dry_run=True,
+    )  # fmt: skip
+    return _run(path, system, topic, partition, options, memory, spark, master, conf, progress)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _run(
+    path: str, system_name: str | None, topic: str | None, partition: int | None, options: Options,
+    memory: str | int | None, spark: SparkSession | Inline | None, master: str, conf: Mapping[str, str] | None,
+    progress: Progress | None,
+) -> CompactionReport:  # fmt: skip
+    system = system_named(system_name)
+    system.check_config(options.config)
+    folders = system.find(str(path), topic, partition)
+    progress = progress or NoProgress()
+    roots = sorted({system.root_of(folder) for folder in folders})
+    with contextlib.ExitStack() as stack:
+        for root in roots:
+            if options.dry_run or options.to is not None:
+                system.refuse_if_held(root)
+            else:
+                stack.enter_context(system.hold(root))
+        runner, memory_plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
+        exchange = FolderExchange(runner)
+        stack.callback(exchange.close)
+        engine = Engine(system, exchange, runner.workers, memory_plan.limits(), options, progress)
+        return engine.compact(folders)
+
+
+@contextlib.contextmanager
+def runner_for(
+    spark: SparkSession | Inline | None, master: str, memory: str | int | None, conf: Mapping[str, str],
+    progress: Progress,
+) -> Iterator[tuple[Runner, MemoryPlan]]:  # fmt: skip
+    """A runner on ``spark``, or on a session started on ``master`` and stopped at the end."""
+    if isinstance(spark, Inline):
+        yield InlineRunner(), plan_memory(memory, 1)
+        return
+    if spark is not None:
+        if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
+            raise EnvironmentUnfit("a Spark Connect session cannot run this", remedy="pass a classic session")
+        workers = spark.sparkContext.defaultParallelism
+        yield SparkRunner(spark, workers), plan_memory(memory, workers)
+        return
+    workers = local_workers(master) or 0
+    memory_plan = plan_memory(memory, workers or 1)
+    progress.note("starting Spark")
+    with spark_session(master, memory_plan, conf) as session:
+        yield SparkRunner(session, workers or session.sparkContext.defaultParallelism), memory_plan
+
+

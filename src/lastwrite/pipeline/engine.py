@@ -1,0 +1,461 @@
+"""The engine: five stages over many partitions at once.
+
+    plan ──► scan ──► elect ──► rewrite ──► commit
+
+The driver plans and commits; scan, elect and rewrite are units of work that a runner takes to workers.
+Partitions go in waves, so that what the driver and the scratch folder hold does not grow with their
+number. A partition that turns out damaged, or fails, leaves the wave; the others go on.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lastwrite.compaction.election import ENTRY_BYTES, bucket_bits
+from lastwrite.compaction.untouched import rewritten_runs
+from lastwrite.compaction.verdict import Verdict
+from lastwrite.errors import LogError, UnsupportedFormat
+from lastwrite.formats.fingerprint import SECRET_WORDS
+from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.model.progress import Progress
+from lastwrite.model.report import CompactionReport, PartitionReport, Status
+from lastwrite.model.work import (
+    Elected,
+    ElectUnit,
+    Limits,
+    Piece,
+    PieceScan,
+    RewriteUnit,
+    Rewritten,
+    ScanUnit,
+)
+from lastwrite.pipeline.runner import Failed
+from lastwrite.pipeline.system import Decision, System
+
+_PIECE_BYTES = 32 << 20
+_WAVE_BYTES = 64 << 30
+_WAVE_PARTITIONS = 4096
+_LEAST_PART_BYTES = 64 << 20
+
+
+def new_secret() -> bytes:
+    """The secret of a round, drawn afresh."""
+    return secrets.token_bytes(8 * SECRET_WORDS)
+
+
+class Exchange(Protocol):
+    """Runs units of the three middle stages and carries entries and losers between them."""
+
+    @property
+    def scratch(self) -> str: ...
+
+    def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]: ...
+
+    def elect(self, units: Sequence[ElectUnit], progress: Progress) -> list[Elected | Failed[ElectUnit]]: ...
+
+    def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a caller asks of a compaction."""
+
+    config: Mapping[str, object]
+    now_ms: int
+    exact: bool = False
+    include_active: bool = False
+    like_broker: bool = False
+    dry_run: bool = False
+    to: str | None = None
+
+
+@dataclass(slots=True)
+class _Output:
+    """A run of segments that becomes one."""
+
+    segments: tuple[int, ...]
+    parts: list[Rewritten] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Job:
+    """One partition on its way through the stages."""
+
+    number: int
+    folder: str
+    report: PartitionReport
+    log: PartitionLog | None = None
+    decision: Decision | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    scans: list[PieceScan] = field(default_factory=list)
+    outputs: list[_Output] = field(default_factory=list)
+    bits: int = 0
+    secret: bytes = field(default_factory=new_secret)
+    winners: int = 0
+    started: float = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self.report.status is Status.CLEANED
+
+    def end(self, status: Status, reason: str | None = None) -> None:
+        self.report.status = status
+        self.report.reason = reason
+
+    def fail(self, error: Exception) -> None:
+        if self.is_open:
+            exit_status = error.exit_status if isinstance(error, LogError) else 1
+            self.end(Status.DAMAGED if exit_status == 3 else Status.FAILED, str(error))
+
+
+class Engine:
+    """Compacts partitions of one system; see ``compact``."""
+
+    def __init__(
+        self, system: System, exchange: Exchange, workers: int, limits: Limits, options: Options, progress: Progress
+    ) -> None:
+        self._system = system
+        self._exchange = exchange
+        self._workers = workers
+        self._limits = limits
+        self._options = options
+        self._progress = progress
+        self._stage_seconds = dict.fromkeys(("plan", "scan", "elect", "rewrite", "commit"), 0.0)
+
+    def compact(self, folders: Sequence[str]) -> CompactionReport:
+        """Run the five stages over the partitions in ``folders``; the report has them in this order."""
+        begin = time.perf_counter()
+        reports = []
+        for wave in self._waves(folders):
+            reports += [job.report for job in wave]
+        return CompactionReport(
+            partitions=reports, dry_run=self._options.dry_run, now_ms=self._options.now_ms,
+            seconds=time.perf_counter() - begin, stage_seconds=self._stage_seconds,
+        )  # fmt: skip
+
+    def _waves(self, folders: Sequence[str]) -> Iterator[list[_Job]]:
+        wave: list[_Job] = []
+        size = 0
+        for folder in folders:
+            job = self._timed("plan", self._plan, folder, len(wave))
+            wave.append(job)
+            size += job.report.bytes_before if job.is_open else 0
+            if size >= _WAVE_BYTES or len(wave) >= _WAVE_PARTITIONS:
+                self._run_wave(wave)
+                yield wave
+                wave, size = [], 0
+        if wave:
+            self._run_wave(wave)
+            yield wave
+
+    def _run_wave(self, wave: list[_Job]) -> None:
+        for name, stage in (("scan", self._scan), ("elect", self._elect), ("rewrite", self._rewrite)):
+            self._timed(name, stage, [job for job in wave if job.is_open])
+        self._timed("commit", self._commit, wave)
+
+    def _timed(self, name: str, stage, *args):  # type: ignore[no-untyped-def]
+        begin = time.perf_counter()
+        try:
+            return stage(*args)
+        finally:
+            self._stage_seconds[name] += time.perf_counter() - begin
+
+    # ------------------------------------------------------------------ plan
+
+    def _plan(self, folder: str, number: int) -> _Job:
+        """Read the partition's bounds and decide, from headers and checkpoints, whether it is cleaned."""
+        name = self._system.name_of(folder)
+        report = PartitionReport(topic=name.topic, partition=name.partition, status=Status.CLEANED)
+        job = _Job(number, folder, report, started=time.perf_counter())
+        try:
+            if not self._options.dry_run and self._options.to is None:
+                self._system.recover(folder)
+            log = self._system.read(folder)
+        except UnsupportedFormat as error:
+            job.end(Status.SKIPPED, str(error))
+            return job
+        except (LogError, OSError) as error:
+            job.fail(error)
+            return job
+        job.log = log
+        report.segments_before = report.segments_after = report.segments_untouched = len(log.segments)
+        report.bytes_before = report.bytes_after = log.size_bytes
+        report.problems = list(log.problems)
+        damage = [p for p in log.problems if p.kind is ProblemKind.DAMAGED]
+        if damage:
+            job.end(Status.DAMAGED, str(damage[0]))
+            return job
+        if log.problems:
+            job.end(Status.SKIPPED, str(log.problems[0]))
+            return job
+        try:
+            decision = self._system.decide(
+                log, self._options.config, self._options.now_ms, self._options.include_active
+            )
+        except UnsupportedFormat as error:
+            job.end(Status.SKIPPED, str(error))
+            return job
+        except LogError as error:
+            job.fail(error)
+            return job
+        job.decision = decision
+        report.first_dirty_offset = decision.first_dirty
+        report.first_uncleanable_offset = decision.end
+        report.dirty_ratio = decision.dirty_ratio
+        if decision.reason is not None:
+            job.end(Status.SKIPPED, decision.reason)
+            return job
+        try:
+            self._cut(job, log, decision)
+        except (LogError, OSError) as error:
+            job.fail(error)
+        return job
+
+    def _cut(self, job: _Job, log: PartitionLog, decision: Decision) -> None:
+        """Cut every segment into pieces at batch borders; those outside the range are only checked."""
+        for n, segment in enumerate(log.segments):
+            cuts = self._system.cut(log, n, _PIECE_BYTES)
+            for start, end in zip(cuts, cuts[1:], strict=False):
+                job.pieces.append(
+                    Piece(
+                        number=len(job.pieces), segment=n, path=segment.path, start=start, end=end,
+                        size_bytes=segment.size_bytes, mtime_ns=segment.mtime_ns,
+                        lowest_offset=segment.base_offset, end_offset=log.segment_end(n),
+                        keyed=segment.base_offset < decision.end,
+                    )
+                )  # fmt: skip
+        job.bits = bucket_bits(self._system.estimate_records(log))
+
+    # ------------------------------------------------------------------ scan
+
+    def _scan(self, jobs: list[_Job]) -> None:
+        target = max(
+            8 << 20, sum(piece.bytes for job in jobs for piece in job.pieces) // (4 * self._workers)
+        )
+        units: list[ScanUnit] = []
+        owners: list[_Job] = []
+        for job in jobs:
+            for pieces in _split_by_bytes(job.pieces, target):
+                units.append(self._scan_unit(job, pieces))
+                owners.append(job)
+        for job, answer in zip(owners, self._exchange.scan(units, self._progress), strict=True):
+            if isinstance(answer, Failed):
+                job.fail(answer.error)
+            else:
+                job.scans += answer
+        for job in jobs:
+            job.scans.sort(key=lambda scan: scan.piece)
+            problems = [scan.problem for scan in job.scans if scan.problem is not None]
+            damage = [p for p in problems if p.kind is ProblemKind.DAMAGED]
+            job.report.problems += damage or problems[:1]
+            if damage:
+                job.end(Status.DAMAGED, str(damage[0]))
+            elif problems and job.is_open:
+                job.end(Status.SKIPPED, str(problems[0]))
+            elif job.is_open:
+                job.report.records_before = job.report.records_after = sum(scan.records for scan in job.scans)
+
+    def _scan_unit(self, job: _Job, pieces: Sequence[Piece]) -> ScanUnit:
+        assert job.decision is not None
+        return ScanUnit(
+            partition=job.number, system=self._system.name, pieces=tuple(pieces),
+            first_dirty=job.decision.first_dirty, bits=job.bits, exact=self._options.exact, secret=job.secret,
+            policy=job.decision.policy.to_tuple(), limits=self._limits, scratch=self._exchange.scratch,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------ elect
+
+    def _elect(self, jobs: list[_Job]) -> None:
+        units: list[ElectUnit] = []
+        for job in jobs:
+            units += self._elect_units(job)
+        by_number = {job.number: job for job in jobs}
+        for answer in self._exchange.elect(units, self._progress):
+            if isinstance(answer, Failed):
+                by_number[answer.unit.partition].fail(answer.error)
+                continue
+            job = by_number[answer.partition]
+            job.winners += answer.winners
+            for piece, losers in answer.losers.items():
+                job.scans[piece].losers += losers
+
+    def _elect_units(self, job: _Job) -> Iterator[ElectUnit]:
+        blocks = [(scan, block) for scan in job.scans for block in scan.blocks]
+        if not blocks:
+            return
+        size = sum(ENTRY_BYTES * block.count + 2 * block.key_bytes for _, block in blocks)
+        buckets = 1 << job.bits
+        slices = -(-size // self._limits.slice_bytes)
+        if size > 4 << 20:
+            slices = max(slices, 2 * self._workers)
+        slices = min(slices, buckets)
+        for n in range(slices):
+            first, end = buckets * n // slices, buckets * (n + 1) // slices
+            yield ElectUnit(
+                partition=job.number, bits=job.bits, first_bucket=first, end_bucket=end,
+                blocks=tuple(block for _, block in blocks),
+                dirty_from=tuple(scan.dirty_from for scan, _ in blocks),
+                states=tuple((scan.states, scan.states_at) for scan, _ in blocks),
+                exact=self._options.exact, limits=self._limits,
+            )  # fmt: skip
+
+    # ------------------------------------------------------------------ rewrite
+
+    def _rewrite(self, jobs: list[_Job]) -> None:
+        for job in jobs:
+            self._choose_outputs(job)
+        total = sum(self._output_bytes(job, output) for job in jobs for output in job.outputs)
+        fair = max(_LEAST_PART_BYTES, total // self._workers)
+        units: list[RewriteUnit] = []
+        for job in jobs:
+            for n, output in enumerate(job.outputs):
+                try:
+                    units += self._rewrite_units(job, n, output, fair)
+                except (LogError, OSError) as error:
+                    job.fail(error)
+                    break
+        units = [unit for unit in units if any(job.number == unit.partition and job.is_open for job in jobs)]
+        by_number = {job.number: job for job in jobs}
+        for answer in self._exchange.rewrite(units, self._progress):
+            if isinstance(answer, Failed):
+                by_number[answer.unit.partition].fail(answer.error)
+                continue
+            job = by_number[answer.partition]
+            if answer.problem is not None:
+                job.report.problems.append(answer.problem)
+                job.end(Status.DAMAGED, str(answer.problem))
+            elif answer.error is not None:
+                job.fail(answer.error)
+            job.outputs[answer.group].parts.append(answer)
+        for job in jobs:
+            for output in job.outputs:
+                output.parts.sort(key=lambda part: part.part)
+
+    def _choose_outputs(self, job: _Job) -> None:
+        """Which segments are rewritten, and which of them together."""
+        assert job.log is not None and job.decision is not None
+        segments = job.log.segments
+        records, lost, changes = [0] * len(segments), [0] * len(segments), [0] * len(segments)
+        for piece, scan in zip(job.pieces, job.scans, strict=True):
+            records[piece.segment] += scan.records
+            lost[piece.segment] += scan.losers
+            changes[piece.segment] += scan.losers + scan.changed_batches
+        for group in self._system.group(job.log, job.decision.end, self._options.config):
+            sizes = [segments[n].size_bytes for n in group]
+            kept = [
+                size * (records[n] - lost[n]) // max(1, records[n]) for n, size in zip(group, sizes, strict=True)
+            ]
+            changed = [bool(changes[n]) for n in group]
+            runs = [(0, len(group))] if self._options.like_broker else rewritten_runs(sizes, kept, changed)
+            job.outputs += [_Output(tuple(group[first:end])) for first, end in runs]
+
+    @staticmethod
+    def _output_bytes(job: _Job, output: _Output) -> int:
+        assert job.log is not None
+        return sum(job.log.segments[n].size_bytes for n in output.segments)
+
+    def _rewrite_units(self, job: _Job, number: int, output: _Output, fair: int) -> Iterator[RewriteUnit]:
+        assert job.log is not None and job.decision is not None
+        pieces = [piece for piece in job.pieces if piece.segment in output.segments]
+        size = sum(piece.bytes for piece in pieces)
+        parts = list(_split_by_bytes(pieces, fair)) if size > fair * 3 // 2 else [pieces]
+        folder = None
+        if not self._options.dry_run:
+            folder = self._system.output_folder(job.log, self._options.to)
+        for n, part in enumerate(parts):
+            scans = [job.scans[piece.number] for piece in part]
+            yield RewriteUnit(
+                partition=job.number, system=self._system.name, group=number, part=n, parts=len(parts),
+                base_offset=job.log.segments[output.segments[0]].base_offset, pieces=tuple(part),
+                states=tuple((scan.states, scan.states_at, scan.records) for scan in scans),
+                policy=job.decision.policy.to_tuple(), index_interval_bytes=job.decision.index_interval_bytes,
+                limits=self._limits, folder=folder,
+            )  # fmt: skip
+
+    # ------------------------------------------------------------------ commit
+
+    def _commit(self, wave: list[_Job]) -> None:
+        self._progress.stage("commit", len(wave))
+        for job in wave:
+            try:
+                if job.is_open:
+                    self._publish(job)
+                    self._account(job)
+                else:
+                    self._discard(job)
+                    if self._options.to is not None and not self._options.dry_run and job.log is not None:
+                        self._system.publish_copy(job.log, (), (), self._options.to, None)
+            except (LogError, OSError) as error:
+                job.report.status = Status.CLEANED
+                job.fail(error)
+                self._discard(job)
+            job.report.seconds = time.perf_counter() - job.started
+            self._progress.advance(1)
+
+    def _publish(self, job: _Job) -> None:
+        assert job.log is not None and job.decision is not None
+        if self._options.dry_run:
+            return
+        finished = []
+        for output in job.outputs:
+            sources = tuple(job.log.segments[n] for n in output.segments)
+            finished.append((sources, self._system.join_parts(
+                job.log, sources[0].base_offset, output.parts, self._system.output_folder(job.log, self._options.to),
+                job.decision.index_interval_bytes, self._limits,
+            )))  # fmt: skip
+        if self._options.to is None:
+            self._system.commit(job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end)
+        else:
+            self._system.publish_copy(
+                job.log, [s for s, _ in finished], [f for _, f in finished], self._options.to, job.decision.end
+            )
+
+    def _discard(self, job: _Job) -> None:
+        for output in job.outputs:
+            for part in output.parts:
+                self._system.discard(part)
+
+    def _account(self, job: _Job) -> None:
+        """The report's figures, from the verdicts."""
+        report = job.report
+        counts = [0] * len(Verdict)
+        for output in job.outputs:
+            for part in output.parts:
+                counts = [a + b for a, b in zip(counts, part.counts, strict=True)]
+                report.bytes_written += part.bytes_written
+        sources = sum(self._output_bytes(job, output) for output in job.outputs)
+        rewritten = sum(len(output.segments) for output in job.outputs)
+        dropped = sum(counts) - counts[Verdict.KEEP]
+        report.segments_after = report.segments_before - rewritten + len(job.outputs)
+        report.segments_untouched = report.segments_before - rewritten
+        report.records_after = (report.records_before or 0) - dropped
+        report.bytes_after = report.bytes_before - sources + report.bytes_written
+        report.tombstones_dropped = counts[Verdict.EXPIRED]
+        report.verdicts = {verdict.label: counts[verdict] for verdict in Verdict}
+        report.verdicts[Verdict.KEEP.label] = report.records_after
+        report.keys = job.winners
+        if not job.outputs:
+            job.end(Status.UNCHANGED, "every record stays")
+        if self._options.dry_run:
+            report.bytes_written = 0
+
+
+def _split_by_bytes(pieces: Sequence[Piece], target: int) -> Iterator[list[Piece]]:
+    """Neighbouring pieces in lists of about ``target`` bytes."""
+    held: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        if held and size + piece.bytes // 2 > target:
+            yield held
+            held, size = [], 0
+        held.append(piece)
+        size += piece.bytes
+    if held:
+        yield held
+
+
+__all__ = ["Engine", "Exchange", "Options"]

@@ -1,0 +1,248 @@
+"""Kafka's share of the engine: its store, its rules and its format, joined."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from lastwrite.compaction.grouping import group_segments
+from lastwrite.compaction.ranges import cleanable_range
+from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.compaction.verdict import Policy
+from lastwrite.errors import CorruptLog
+from lastwrite.formats.kafka.batch import decode_batch_header
+from lastwrite.formats.kafka.chunk import KafkaFormat
+from lastwrite.logstore import commit as committing
+from lastwrite.logstore import kafka as store
+from lastwrite.logstore import lock
+from lastwrite.logstore.aside import AsideSegment
+from lastwrite.logstore.reading import SegmentReader
+from lastwrite.model.columns import BatchTable
+from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
+from lastwrite.pipeline.rewrite import rewrite
+from lastwrite.pipeline.system import Decision, Format, IndexChecker, SegmentAppender
+
+_HEADER_BYTES = 61
+_SAMPLES = 32
+
+
+class KafkaSystem:
+    """See ``pipeline.system.System`` for what each call owes."""
+
+    name = "kafka"
+
+    def new_format(self, plain_bytes: int) -> Format:
+        return KafkaFormat(plain_bytes)
+
+    # ------------------------------------------------------------------ where things lie
+
+    def find(self, path: str, topic: str | None, partition: int | None) -> list[str]:
+        return store.find_partitions(path, topic, partition)
+
+    def name_of(self, folder: str) -> TopicPartition:
+        return store.partition_name(folder)
+
+    def root_of(self, folder: str) -> str:
+        return os.path.dirname(os.path.abspath(folder))
+
+    def hold(self, root: str) -> AbstractContextManager[None]:
+        return lock.hold(root)
+
+    def refuse_if_held(self, root: str) -> None:
+        lock.refuse_if_held(root)
+
+    def recover(self, folder: str) -> None:
+        store.recover(folder)
+
+    def read(self, folder: str) -> PartitionLog:
+        return store.read_partition(folder)
+
+    # ------------------------------------------------------------------ rules
+
+    def check_config(self, config: Mapping[str, object]) -> None:
+        KafkaTopicConfig.from_names(config)
+
+    def _config(self, config: Mapping[str, object]) -> KafkaTopicConfig:
+        # Whoever calls ``compact`` on a log without saying its policy means compaction: the topic's own
+        # policy is not on disk (docs/decisions).
+        return KafkaTopicConfig.from_names({"cleanup.policy": "compact", **config})
+
+    def decide(
+        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool
+    ) -> Decision:
+        settings = self._config(config)
+        found = cleanable_range(log, settings, now_ms, include_active)
+        reason = found.reason
+        if not settings.compacts:
+            reason = f"cleanup.policy is {','.join(settings.cleanup_policy) or 'empty'}, without compact"
+        elif reason is None and not found.eligible:
+            reason = "not due"
+        return Decision(
+            first_dirty=found.first_dirty, end=found.first_uncleanable, dirty_ratio=found.ratio, reason=reason,
+            policy=Policy(
+                now_ms=now_ms, tombstone_retention_ms=settings.delete_retention_ms, shell_offset=log.high_watermark
+            ),
+            index_interval_bytes=settings.index_interval_bytes,
+        )  # fmt: skip
+
+    def group(self, log: PartitionLog, end: int, config: Mapping[str, object]) -> list[list[int]]:
+        settings = self._config(config)
+        place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
+        groups = group_segments(log.segments, end, settings.segment_bytes, settings.segment_index_bytes)
+        return [[place[segment.base_offset] for segment in group] for group in groups]
+
+    # ------------------------------------------------------------------ pieces
+
+    def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
+        """Cut by the offset index, which the scan then proves; a segment without one is one piece."""
+        source = log.segments[segment]
+        cuts = [0]
+        if source.size_bytes > piece_bytes * 3 // 2:
+            positions = np.asarray(store.read_offset_index(source)[1])
+            count = -(-source.size_bytes // piece_bytes)
+            for n in range(1, count):
+                found = int(np.searchsorted(positions, source.size_bytes * n // count))
+                if found < len(positions) and cuts[-1] < int(positions[found]) < source.size_bytes:
+                    cuts.append(int(positions[found]))
+        if source.size_bytes:
+            cuts.append(source.size_bytes)
+        return cuts
+
+    def estimate_records(self, log: PartitionLog) -> int:
+        """About how many records there are, from the first batch of some segments."""
+        filled = [segment for segment in log.segments if segment.size_bytes >= _HEADER_BYTES]
+        step = max(1, len(filled) // _SAMPLES)
+        records, sampled = 0.0, 0
+        header = np.empty(_HEADER_BYTES, dtype=np.uint8)
+        for segment in filled[::step]:
+            with SegmentReader(segment.path, segment.size_bytes, segment.mtime_ns) as reader:
+                reader.read_into(header, 0)
+            try:
+                first = decode_batch_header(memoryview(header), 0)
+            except (CorruptLog, Exception):  # the scan will name it
+                continue
+            records += segment.size_bytes * max(first.record_count, 1) / (first.batch_length + 12)
+            sampled += segment.size_bytes
+        total = log.size_bytes
+        return int(records * total / sampled) if sampled else total // 64
+
+    def index_checker(self, piece: Piece) -> IndexChecker:
+        return KafkaIndexChecker(piece)
+
+    # ------------------------------------------------------------------ outputs
+
+    def appender(self, base_offset: int, folder: str | None, index_interval_bytes: int | None) -> SegmentAppender:
+        return AsideSegment(base_offset, folder, index_interval_bytes)
+
+    def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        if to is None:
+            return log.folder
+        return committing.staging_folder(os.path.join(to, str(log.name)))
+
+    def join_parts(
+        self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
+        index_interval_bytes: int, limits: Limits,
+    ) -> Rewritten:  # fmt: skip
+        """One segment of its parts; a single part is the segment already."""
+        if len(parts) == 1:
+            return parts[0]
+        pieces, states = [], []
+        for n, part in enumerate(parts):
+            seen = os.stat(part.log_path)
+            pieces.append(
+                Piece(n, 0, part.log_path, 0, seen.st_size, seen.st_size, seen.st_mtime_ns, 0, 2**63 - 1, True)
+            )
+            states.append(np.zeros(part.records, dtype=np.uint8))
+        unit = RewriteUnit(
+            partition=0, system=self.name, group=0, part=0, parts=1, base_offset=base_offset, pieces=tuple(pieces),
+            states=(), policy=Policy(now_ms=0, tombstone_retention_ms=0, shell_offset=log.high_watermark).to_tuple(),
+            index_interval_bytes=index_interval_bytes, limits=limits, folder=folder,
+        )  # fmt: skip
+        whole = rewrite(unit, tuple(states))
+        for part in parts:
+            self.discard(part)
+        if whole.problem is not None:
+            raise CorruptLog(whole.problem.message, whole.problem.position, whole.problem.path)
+        if whole.error is not None:
+            raise whole.error
+        return whole
+
+    def discard(self, part: Rewritten) -> None:
+        """Remove what was written aside."""
+        for path in (part.log_path, part.index_path, part.time_index_path):
+            if path and os.path.exists(path):
+                os.unlink(path)
+
+    def commit(
+        self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], first_dirty: int
+    ) -> None:
+        committing.commit(log, _outputs(sources, made), first_dirty, checkpoint_root=self.root_of(log.folder))
+
+    def publish_copy(
+        self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], to: str,
+        first_dirty: int | None,
+    ) -> None:  # fmt: skip
+        committing.publish_copy(log, _outputs(sources, made), os.path.join(to, str(log.name)), first_dirty)
+
+
+def _outputs(sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten]) -> list[committing.Output]:
+    return [
+        committing.Output(
+            base_offset=group[0].base_offset, sources=tuple(group), log_path=new.log_path,
+            index_path=new.index_path, time_index_path=new.time_index_path,
+        )
+        for group, new in zip(sources, made, strict=True)
+    ]  # fmt: skip
+
+
+class KafkaIndexChecker:
+    """An index entry is true when nothing that it leads past is wanted (spec/kafka-storage.md S.10, S.11)."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+        offsets, positions = store.read_offset_index_of(piece.path)
+        inside = (positions >= piece.start) & (positions < piece.end)
+        self._first = int(np.argmax(inside)) if inside.any() else 0
+        self._offsets, self._positions = offsets[inside], positions[inside]
+        self._times, self._time_offsets = store.read_time_index_of(piece.path)
+        self._largest = np.iinfo(np.int64).min
+
+    def check(self, table: BatchTable, shift: int) -> None:
+        begins = table["position"] + shift
+        end = int(begins[-1]) + int(table["size"][-1])
+        chosen = np.flatnonzero((self._positions >= begins[0]) & (self._positions < end))
+        if len(chosen):
+            rows = np.searchsorted(begins, self._positions[chosen], side="right") - 1
+            wrong = (begins[rows] != self._positions[chosen]) | (self._offsets[chosen] < table["base_offset"][rows])
+            if wrong.any():
+                entry = int(chosen[int(np.argmax(wrong))]) + self._first
+                raise CorruptLog(
+                    f"the entry leads to byte {int(self._positions[entry - self._first])}, where its offset is not",
+                    8 * entry, store.index_path(self._piece.path), "delete the index: a broker makes it anew",
+                )  # fmt: skip
+        last = table["next_offset"] - 1
+        chosen = np.flatnonzero((self._time_offsets >= last[0]) & (self._time_offsets <= last[-1]))
+        reached = np.maximum(np.maximum.accumulate(table["max_timestamp"]), self._largest)
+        if len(chosen):
+            rows = np.searchsorted(last, self._time_offsets[chosen], side="right") - 1
+            exact = last[rows] == self._time_offsets[chosen]
+            wrong = reached[rows] > self._times[chosen]
+            wrong |= exact & (table["max_timestamp"][rows] != self._times[chosen])
+            if wrong.any():
+                entry = int(chosen[int(np.argmax(wrong))])
+                raise CorruptLog(
+                    f"the entry says that no record up to offset {int(self._time_offsets[entry])} is later than "
+                    f"{int(self._times[entry])}, which is not so",
+                    12 * entry, store.time_index_path(self._piece.path), "delete the index: a broker makes it anew",
+                )  # fmt: skip
+        self._largest = int(reached[-1])
+
+    def finish(self) -> None:
+        """Nothing is left to say."""
+
+
+KAFKA = KafkaSystem()

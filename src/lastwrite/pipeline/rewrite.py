@@ -1,0 +1,94 @@
+"""Stage four, rewrite: copy what survives into a new segment, written aside.
+
+A task takes the pieces of one new segment, or a part of them when one segment is large; it judges each
+chunk with the states that election left, lets the format thin it, and appends what comes out. Without a
+folder it does all this and writes nothing: that is how ``plan`` knows exact sizes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lastwrite.compaction.verdict import Policy, Verdict, judge
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.logstore.scratch import read_states
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.work import Piece, RewriteUnit, Rewritten
+from lastwrite.pipeline.chunks import Chunks
+from lastwrite.pipeline.system import Format, SegmentAppender, system_named
+
+
+def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> Rewritten:
+    """Rewrite the unit's pieces. ``states`` (by piece) spares reading them from scratch files.
+
+    Errors come back in the result, so that other partitions' work goes on.
+    """
+    result = Rewritten(unit.partition, unit.group, unit.part)
+    system = system_named(unit.system)
+    format = system.new_format(unit.limits.plain_bytes)
+    appender = system.appender(
+        unit.base_offset, unit.folder, unit.index_interval_bytes if unit.parts == 1 else None
+    )
+    worker = _Rewriter(unit, format, appender)
+    try:
+        for n, piece in enumerate(unit.pieces):
+            worker.rewrite_piece(piece, read_states(*unit.states[n]) if states is None else states[n], result)
+        appender.finish(result)
+    except CorruptLog as error:
+        appender.abandon()
+        result.problem = Problem(
+            ProblemKind.DAMAGED, error.problem, error.path or unit.pieces[0].path, error.at, error.remedy
+        )
+    except (LogError, OSError) as failure:
+        appender.abandon()
+        result.error = failure
+    result.counts = tuple(int(n) for n in worker.counts)
+    result.records = int(worker.counts[Verdict.KEEP])
+    return result
+
+
+class _Rewriter:
+    """A worker's buffers, used again for every chunk."""
+
+    def __init__(self, unit: RewriteUnit, format: Format, appender: SegmentAppender) -> None:
+        self._format = format
+        self._appender = appender
+        self._chunks = Chunks(unit.limits)
+        self._policy = Policy.from_tuple(unit.policy)
+        self.counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
+        self._out = np.empty(0, dtype=np.uint8)
+        self._keep = np.empty(0, dtype=np.uint8)
+        self._rows = np.empty((4096, 4), dtype=np.int64)
+        self._actions = np.empty(4096, dtype=np.uint8)
+        self._horizons = np.empty(4096, dtype=np.int64)
+
+    def rewrite_piece(self, piece: Piece, states: ByteArray, result: Rewritten) -> None:
+        at = 0
+        for chunk in self._chunks.of(self._format, piece):
+            table = chunk.table
+            batches = len(table)
+            records = int(table["records"].sum())
+            if at + records > len(states):
+                raise CorruptLog("more records than the scan saw", chunk.shift, piece.path)
+            if records > len(self._keep):
+                self._keep = np.empty(2 * records, dtype=np.uint8)
+            keep = self._keep[:records]
+            actions, horizons = self._actions[:batches], self._horizons[:batches]
+            judge(table, states[at : at + records], self._policy, keep, actions, horizons, self.counts)
+            at += records
+            room = self._format.rebuilt_size(table, records)
+            if room > len(self._out):
+                self._out = np.empty(room + (room >> 2), dtype=np.uint8)
+            try:
+                self._out, size, filled = self._format.rebuild(
+                    chunk.buffer, table, actions, horizons, keep, self._out, self._rows
+                )
+            except LogError as error:
+                raise error.located(piece.path, chunk.shift) from error
+            self._appender.append(self._out[:size], self._rows[:filled])
+            result.bytes_read += int(table["size"].sum())
+        if at != len(states):
+            raise CorruptLog("fewer records than the scan saw", piece.end, piece.path)
+
+

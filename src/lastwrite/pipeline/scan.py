@@ -1,0 +1,272 @@
+"""Stage two, scan: check what lies in a piece, and hand up a fingerprint for each keyed record.
+
+A task takes pieces of one partition. Every batch is proven by its checksum while it is in cache, every
+record is visited once; what goes up is 16 bytes a keyed record, in blocks sorted by bucket, and a state
+byte a record. A block whose keys repeat is thinned before it is handed on: its own losers are marked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from lastwrite.compaction import election
+from lastwrite.compaction.verdict import Policy, Verdict, judge
+from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.formats.fingerprint import secret_from
+from lastwrite.model.columns import (
+    HAS_PRODUCER,
+    IS_CONTROL,
+    IS_TRANSACTIONAL,
+    SHADOWED,
+    TOMBSTONE,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+    UInt64Array,
+)
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.work import Piece, PieceScan, ScanUnit
+from lastwrite.pipeline.chunks import Chunks
+from lastwrite.pipeline.system import Format, system_named
+
+_SAMPLE_SHARE = 16  # one bucket in so many tells whether a block's keys repeat
+
+
+class EntryBlock:
+    """Entries of one piece, sorted by bucket, ready to travel. Valid until the next is made."""
+
+    def __init__(
+        self, piece: int, rows: UInt64Array, ends: np.ndarray, lengths: np.ndarray | None, keys: ByteArray | None,  # type: ignore[type-arg]
+    ) -> None:  # fmt: skip
+        self.piece = piece
+        self.rows = rows
+        self.ends = ends  # uint32 a bucket
+        self.lengths = lengths  # with exact comparison: uint32 an entry, and the keys
+        self.keys = keys
+
+
+def scan(unit: ScanUnit, hand_on: Callable[[EntryBlock], None]) -> Iterator[tuple[PieceScan, ByteArray]]:
+    """Scan the unit's pieces; each gives its result and its states (valid until the next is asked for).
+
+    ``hand_on`` takes each block of entries as it fills. A piece that is damaged or of a format we do not
+    clean gives a result with its problem; the other pieces are scanned all the same.
+    """
+    format = system_named(unit.system).new_format(unit.limits.plain_bytes)
+    worker = _Scanner(unit, format, hand_on)
+    for piece in unit.pieces:
+        result = PieceScan(unit.partition, piece.number)
+        try:
+            worker.scan_piece(piece, result)
+        except UnsupportedFormat as error:
+            result.problem = _problem(ProblemKind.UNSUPPORTED, error, piece)
+        except CorruptLog as error:
+            result.problem = _problem(ProblemKind.DAMAGED, error, piece)
+        yield result, worker.states[: result.records]
+
+
+def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
+    return Problem(kind, error.problem, error.path or piece.path, error.at, error.remedy)
+
+
+class _Scanner:
+    """A worker's buffers, used again for every piece."""
+
+    def __init__(self, unit: ScanUnit, format: Format, hand_on: Callable[[EntryBlock], None]) -> None:
+        self._unit = unit
+        self._format = format
+        self._hand_on = hand_on
+        self._chunks = Chunks(unit.limits)
+        self._secret = secret_from(unit.secret)
+        self._policy = Policy.from_tuple(unit.policy)
+        self.states = np.empty(1 << 18, dtype=np.uint8)
+        self._entries = np.empty((unit.limits.block_entries, 2), dtype=np.uint64)
+        self._sorted = np.empty_like(self._entries)
+        self._filled = 0
+        self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
+        self._keys = _KeyBytes(unit.limits.block_entries) if unit.exact else None
+        self._table: UInt64Array = np.empty((0, 3), dtype=np.uint64)
+
+    def scan_piece(self, piece: Piece, result: PieceScan) -> None:
+        unit = self._unit
+        self._filled = 0
+        checker = system_named(unit.system).index_checker(piece)
+        for chunk in self._chunks.of(self._format, piece):
+            table = chunk.table
+            checker.check(table, chunk.shift)
+            result.batches += len(table)
+            result.next_offset = int(table["next_offset"][-1])
+            self._refuse(table, chunk.shift, piece, result)
+            if piece.keyed and result.problem is None:
+                self._scan_chunk(chunk.buffer, table, piece, chunk.shift, result)
+            else:
+                result.records += int(table["records"].sum())
+        checker.finish()
+        if piece.keyed and result.problem is None:
+            self._flush(piece, result)
+            result.tombstones = int(np.count_nonzero(self.states[: result.records] & TOMBSTONE))
+
+    @staticmethod
+    def _refuse(table: BatchTable, shift: int, piece: Piece, result: PieceScan) -> None:
+        """Until transactions and producers are handled, a log that holds any is not cleaned."""
+        if result.problem is not None:
+            return
+        found = table["flags"] & (HAS_PRODUCER | IS_TRANSACTIONAL | IS_CONTROL)
+        if found.any():
+            row = table[int(np.argmax(found != 0))]
+            what = (
+                "a transaction's control batch" if row["flags"] & IS_CONTROL
+                else "a transaction's batch" if row["flags"] & IS_TRANSACTIONAL
+                else "an idempotent producer's batch"
+            )  # fmt: skip
+            result.problem = Problem(
+                ProblemKind.UNSUPPORTED, what, piece.path, int(row["position"]) + shift,
+                "transactions and idempotent producers come with the next release",
+            )  # fmt: skip
+
+    def _scan_chunk(self, buffer: ByteArray, table: BatchTable, piece: Piece, shift: int, result: PieceScan) -> None:
+        records = int(table["records"].sum())
+        self._make_room(records + result.records)
+        first_record = result.records
+        starts = np.cumsum(table["records"]) - table["records"]
+        try:
+            for run in self._format.opened(buffer, table):
+                first, last = run.first, run.last
+                in_run = int(table["records"][first:last].sum())
+                if self._filled + in_run > len(self._entries):
+                    self._flush(piece, result)
+                    if in_run > len(self._entries):
+                        self._entries = np.empty((in_run, 2), dtype=np.uint64)
+                        self._sorted = np.empty_like(self._entries)
+                ordinal = first_record + int(starts[first])
+                if ordinal + in_run > 0xFFFFFFFF:
+                    raise CorruptLog("more than 2^32 records in one piece", piece.start, piece.path)
+                before = self._filled
+                positions = None if self._keys is None else self._keys.room(len(self._entries))
+                self._filled = self._format.walk(
+                    run, table, self._secret, ordinal, self.states[ordinal:], self._entries, before, positions
+                )
+                if self._keys is not None:
+                    self._keys.take(run.plain, before, self._filled)
+                self._find_border(run, table, ordinal, result)
+        except LogError as error:
+            raise error.located(piece.path, shift) from error
+        result.records += records
+        counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
+        result.changed_batches += judge(
+            table, self.states[first_record : result.records], self._policy,
+            np.empty(records, dtype=np.uint8), np.empty(len(table), dtype=np.uint8),
+            np.empty(len(table), dtype=np.int64), counts,
+        )  # fmt: skip
+
+    def _find_border(self, run: object, table: BatchTable, ordinal: int, result: PieceScan) -> None:
+        """Move ``dirty_from`` behind the records of this run that lie below the first dirty offset."""
+        border = self._unit.first_dirty
+        first, last = run.first, run.last  # type: ignore[attr-defined]
+        if int(table["base_offset"][first]) >= border:
+            return
+        clean = table["next_offset"][first:last] <= border
+        whole = int(np.count_nonzero(clean))
+        below = int(table["records"][first : first + whole].sum())
+        if first + whole < last:
+            below += self._format.records_below(run, table[first + whole], border)  # type: ignore[arg-type]
+        result.dirty_from = ordinal + below
+
+    def _make_room(self, records: int) -> None:
+        if records > len(self.states):
+            grown = np.empty(2 * records, dtype=np.uint8)
+            grown[: len(self.states)] = self.states
+            self.states = grown
+
+    def _flush(self, piece: Piece, result: PieceScan) -> None:
+        """Sort the entries by bucket, mark what repeats where it pays, and hand the block on."""
+        count, self._filled = self._filled, 0
+        if not count:
+            return
+        rows, ends = self._sorted[:count], self._ends
+        lengths = keys = None
+        if self._keys is None:
+            election.partition(self._entries, count, self._unit.bits, rows, ends)
+            rows = self._thin(rows, ends, result)
+        else:
+            order = np.empty(count, dtype=np.int64)
+            election.partition_order(self._entries, count, self._unit.bits, order, ends)
+            np.take(self._entries, order, axis=0, out=rows)
+            lengths, keys = self._keys.ordered(order)
+        result.keyed += count
+        self._hand_on(EntryBlock(piece.number, rows, ends, lengths, keys))
+
+    def _thin(self, rows: UInt64Array, ends: np.ndarray, result: PieceScan) -> UInt64Array:  # type: ignore[type-arg]
+        """Drop the block's own losers where a sample, or one overfull bucket, says that many keys repeat."""
+        buckets = len(ends)
+        sample = max(1, buckets // _SAMPLE_SHARE)
+        sampled = int(ends[sample - 1])
+        shares = np.diff(ends.astype(np.int64), prepend=0)
+        if not sampled or shares.max() < 4 * max(64, len(rows) // buckets):
+            probe = rows[:sampled].copy()
+            if not sampled or self._elect(probe, ends[:sample], result) > 3 * sampled // 4:
+                return rows
+        self._elect(rows, ends, result)
+        result.losers += int(election.mark(rows, 0, len(rows), self.states))
+        # Election overwrote the first lane: sort again, from the entries that stay.
+        kept = self._entries[: len(rows)]
+        chosen = kept[self.states[(kept[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)] & SHADOWED == 0]
+        election.partition(chosen, len(chosen), self._unit.bits, rows, ends)
+        return rows[: len(chosen)]
+
+    def _elect(self, rows: UInt64Array, ends: np.ndarray, result: PieceScan) -> int:  # type: ignore[type-arg]
+        blocks = ends.reshape(1, -1)
+        slots = int(election.table_slots(blocks))
+        if len(self._table) < slots:
+            self._table = np.empty((slots, 3), dtype=np.uint64)
+        nothing = np.empty(0, dtype=np.int64)
+        return int(
+            election.elect(
+                rows, np.zeros(1, dtype=np.int64), blocks, np.array([result.dirty_from], dtype=np.int64),
+                self._table, nothing, np.empty(0, dtype=np.uint8),
+            )
+        )  # fmt: skip
+
+
+class _KeyBytes:
+    """The whole keys of a block's entries, for exact comparison."""
+
+    def __init__(self, entries: int) -> None:
+        self._place = np.empty((entries, 2), dtype=np.int64)
+        self._lengths = np.empty(entries, dtype=np.uint32)
+        self._parts: list[ByteArray] = []
+        self._starts = np.empty(entries, dtype=np.int64)
+        self._size = 0
+
+    def room(self, entries: int) -> Int64Array:
+        if len(self._place) < entries:
+            self._place = np.empty((entries, 2), dtype=np.int64)
+            self._lengths = np.resize(self._lengths, entries)
+            self._starts = np.resize(self._starts, entries)
+        return self._place
+
+    def take(self, plain: ByteArray, first: int, last: int) -> None:
+        """Copy the keys of entries ``first`` to ``last`` out of the run's bytes."""
+        place = self._place[first:last]
+        lengths = place[:, 1]
+        ends = np.cumsum(lengths)
+        self._lengths[first:last] = lengths
+        self._starts[first:last] = self._size + ends - lengths
+        total = int(ends[-1]) if len(ends) else 0
+        self._parts.append(plain[gather(place[:, 0], lengths, total)])
+        self._size += total
+
+    def ordered(self, order: Int64Array) -> tuple[np.ndarray, ByteArray]:  # type: ignore[type-arg]
+        """Lengths and key bytes in the order of a sorted block; forgets them."""
+        lengths = self._lengths[: len(order)][order]
+        whole = np.concatenate(self._parts) if self._parts else np.empty(0, dtype=np.uint8)
+        keys = whole[gather(self._starts[: len(order)][order], lengths.astype(np.int64), self._size)]
+        self._parts, self._size = [], 0
+        return lengths, keys
+
+
+def gather(starts: Int64Array, lengths: Int64Array, total: int) -> Int64Array:
+    """The positions of the bytes of many stretches, one behind the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)

@@ -1,0 +1,84 @@
+"""Spark, started as this work needs it, or the caller's own session.
+
+Local mode needs no server: a JVM beside the driver and a Python worker a core. The JVM only schedules,
+so it gets a small heap, one compiler tier (it lives for seconds) and no web page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig
+from lastwrite.pipeline.memory import MemoryPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def local_workers(master: str) -> int | None:
+    """How many workers ``local[n]`` means; None for a cluster.
+
+    Raises:
+        InvalidConfig: not a master URL that Spark has.
+    """
+    if master == "local":
+        return 1
+    if master.startswith("local[") and master.endswith("]"):
+        count = master[6:-1].split(",")[0]
+        if count == "*":
+            return os.cpu_count() or 1
+        if count.isdigit() and int(count) > 0:
+            return int(count)
+        raise InvalidConfig(f"master {master!r}: local[n] takes a number or *")
+    return None
+
+
+@contextlib.contextmanager
+def spark_session(master: str, memory: MemoryPlan, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session of our own, stopped at the end.
+
+    Raises:
+        EnvironmentUnfit: no Java of version 17 or newer, or Spark does not start.
+    """
+    from lastwrite.pipeline.java import prepare_environment
+
+    prepare_environment()
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise EnvironmentUnfit(f"PySpark cannot be imported: {error}", remedy="pip install pyspark") from error
+    heap = memory.heap_bytes >> 20
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": f"{heap}m",
+        "spark.driver.extraJavaOptions": (
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=64m -Xss512k "
+            f"-Xms{min(heap, 128)}m -XX:MaxDirectMemorySize=64m"
+        ),
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.python.worker.reuse": "true",
+        "spark.scheduler.mode": "FIFO",
+        "spark.rdd.compress": "false",
+        "spark.shuffle.compress": "false",
+        "spark.default.parallelism": "8",
+        **conf,
+    }
+    builder = SparkSession.builder.master(master).appName("lastwrite")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        raise EnvironmentUnfit(
+            f"Spark did not start: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            remedy="run: lastwrite doctor",
+        ) from error
+    try:
+        yield session
+    finally:
+        session.stop()

@@ -1,0 +1,179 @@
+"""What a system brings to the engine: a format, a policy, a log store.
+
+The stages know these protocols and no system. A new system is a module beside ``kafka`` and a row in
+``SYSTEMS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol
+
+import numpy as np
+
+from lastwrite.compaction.verdict import Policy
+from lastwrite.errors import InvalidConfig
+from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, UInt64Array
+from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from lastwrite.model.work import Limits, Piece, Rewritten
+
+
+class RunOfBatches(Protocol):
+    """Neighbouring batches whose records lie in one buffer."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+    @property
+    def plain(self) -> ByteArray: ...
+
+
+class Format(Protocol):
+    """Bytes to columns and back; see ``formats.kafka.chunk`` for the meaning of each call."""
+
+    def split(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> tuple[BatchTable, int, int]: ...
+
+    def opened(
+        self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
+    ) -> Iterator[RunOfBatches]: ...
+
+    def walk(
+        self, run: RunOfBatches, table: BatchTable, secret: UInt64Array, ordinal: int, states: ByteArray,
+        entries: UInt64Array, filled: int, keys: Int64Array | None = None,
+    ) -> int: ...  # fmt: skip
+
+    def records_below(self, run: RunOfBatches, row: np.void, offset: int) -> int: ...
+
+    def rebuilt_size(self, table: BatchTable, records: int) -> int: ...
+
+    def rebuild(
+        self, buffer: ByteArray, table: BatchTable, actions: ByteArray, horizons: Int64Array, keep: ByteArray,
+        out: ByteArray, rows: Int64Array,
+    ) -> tuple[ByteArray, int, int]: ...  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What the system's rules say of one partition before its records are read."""
+
+    first_dirty: int
+    end: int  # exclusive; no segment at or above is cleaned
+    dirty_ratio: float
+    reason: str | None  # why it is skipped; None: it is cleaned
+    policy: Policy
+    index_interval_bytes: int = 4096
+
+
+class IndexChecker(Protocol):
+    """Holds a piece's index entries against the batches that are really there."""
+
+    def check(self, table: BatchTable, shift: int) -> None:
+        """The next batches; ``shift`` is what their positions lack to file positions."""
+        ...
+
+    def finish(self) -> None: ...
+
+
+class SegmentAppender(Protocol):
+    """Writes one new segment aside, with its indexes."""
+
+    def append(self, data: ByteArray, rows: Int64Array) -> None: ...
+    def finish(self, result: Rewritten) -> None: ...
+    def abandon(self) -> None: ...
+
+
+class System(Protocol):
+    """One system's share in every stage."""
+
+    name: str
+
+    def new_format(self, plain_bytes: int) -> Format: ...
+
+    def find(self, path: str, topic: str | None, partition: int | None) -> list[str]:
+        """The partition folders at ``path``, sorted."""
+        ...
+
+    def root_of(self, folder: str) -> str:
+        """The folder that a broker's lock and checkpoints of this partition lie in."""
+        ...
+
+    def hold(self, root: str) -> AbstractContextManager[None]: ...
+
+    def refuse_if_held(self, root: str) -> None: ...
+
+    def recover(self, folder: str) -> None:
+        """Finish or undo what a crash left half done."""
+        ...
+
+    def name_of(self, folder: str) -> TopicPartition: ...
+
+    def read(self, folder: str) -> PartitionLog: ...
+
+    def decide(
+        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool
+    ) -> Decision: ...
+
+    def group(self, log: PartitionLog, end: int, config: Mapping[str, object]) -> list[list[int]]:
+        """The places of the segments below ``end``, in groups that may become one segment each."""
+        ...
+
+    def check_config(self, config: Mapping[str, object]) -> None: ...
+
+    def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
+        """Positions, first 0 and last the size, at which the segment may be cut into pieces."""
+        ...
+
+    def estimate_records(self, log: PartitionLog) -> int: ...
+
+    def index_checker(self, piece: Piece) -> IndexChecker: ...
+
+    def appender(
+        self, base_offset: int, folder: str | None, index_interval_bytes: int | None
+    ) -> SegmentAppender:
+        """A new segment in ``folder`` (None: measured, not written); interval None: a part, without indexes."""
+        ...
+
+    def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        """Where new segments are written aside: in the partition, or beside its copy below ``to``."""
+        ...
+
+    def join_parts(
+        self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
+        index_interval_bytes: int, limits: Limits,
+    ) -> Rewritten: ...  # fmt: skip
+
+    def discard(self, part: Rewritten) -> None: ...
+
+    def commit(
+        self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], first_dirty: int
+    ) -> None:
+        """Swap each of ``made`` in for its ``sources``, then record the checkpoint."""
+        ...
+
+    def publish_copy(
+        self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], to: str,
+        first_dirty: int | None,
+    ) -> None:  # fmt: skip
+        """A cleaned copy below ``to``; ``first_dirty`` None: as it is."""
+        ...
+
+
+SYSTEMS = {"kafka": "lastwrite.pipeline.kafka:KAFKA"}
+
+
+def system_named(name: str | None) -> System:
+    """The system ``name``; None: the one there is.
+
+    Raises:
+        InvalidConfig: no such system.
+    """
+    place = SYSTEMS.get(name or "kafka")
+    if place is None:
+        raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")
+    module, _, attribute = place.partition(":")
+    system: System = getattr(import_module(module), attribute)
+    return system
