@@ -1,0 +1,143 @@
+"""Kafka's own cleaner, loader and append path as a judge, from the peer outside this repository.
+
+``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository), and
+``LASTWRITE_KAFKA_HOME`` a folder that its ``setup.sh`` has filled; without the latter it is filled once,
+in the user's cache folder, by Maven. Tests that need the oracle skip with the reason where it cannot run.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PEER = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers")) / "kafka"
+
+# Far more slots than a scenario has keys: a round takes all keys at once, as ours does.
+MAP_SLOTS = 100_000
+
+
+@functools.cache
+def kafka_home() -> Path:
+    """The folder with Kafka's jars and the oracle's classes; skips the test where there can be none."""
+    if not (PEER / "oracle.sh").exists():
+        pytest.skip(f"no Kafka peer at {PEER}; LASTWRITE_PEERS names the folder of peers")
+    _need_java()
+    given = os.environ.get("LASTWRITE_KAFKA_HOME")
+    if given:
+        if not (Path(given) / "classes").is_dir():
+            pytest.skip(f"LASTWRITE_KAFKA_HOME is {given}, which {PEER / 'setup.sh'} has not filled")
+        return Path(given)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / "kafka-peer"
+    if not (cache / "classes").is_dir():
+        if shutil.which("mvn") is None:
+            pytest.skip("Maven is missing, which brings Kafka's jars")
+        building = cache.with_name(f"kafka-peer.{os.getpid()}")
+        made = subprocess.run([str(PEER / "setup.sh"), str(building)], capture_output=True, text=True, check=False)
+        if made.returncode:
+            shutil.rmtree(building, ignore_errors=True)
+            pytest.skip(f"Kafka's jars did not come: {(made.stderr or made.stdout).strip()[-300:]}")
+        shutil.rmtree(cache, ignore_errors=True)
+        building.rename(cache)
+    return cache
+
+
+def _need_java() -> None:
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("Java is missing, which runs Kafka's own cleaner")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = said.partition('"')[2].partition(".")[0].strip('"')
+    if not version.isdigit() or int(version) < 17:
+        pytest.skip(f"Java 17 or newer is missing; `java -version` says: {said.splitlines()[0] if said else 'nothing'}")
+
+
+@functools.cache
+def _gen_log() -> ModuleType:
+    """The peer's generator of scenarios, which is a script and a module."""
+    spec = importlib.util.spec_from_file_location("lastwrite_gen_log", PEER / "gen_log.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = before
+    return module
+
+
+class Oracle:
+    """CleanerOracle in its own JVM."""
+
+    def __init__(self) -> None:
+        self._asked = _gen_log().Oracle(kafka_home())
+
+    def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
+        """The answer to a request; an AssertionError where Kafka threw."""
+        answer: dict[str, Any] = self._asked.ask(op, **arguments)
+        assert answer["ok"], f"{op} {arguments}: {answer.get('error')}: {answer.get('message')}"
+        return answer
+
+    def close(self) -> None:
+        self._asked.close()
+
+
+def scenario(seed: int) -> dict[str, Any]:
+    """A random scenario of the peer, stripped of producers, transactions, old formats and retention.
+
+    Beside what the peer draws, some phases get a high watermark below the log's end, and some scenarios
+    a raised log start. ``codecs`` tells whether all batches are plain.
+    """
+    plan: dict[str, Any] = _gen_log().scenario(seed)
+    rng = random.Random(f"lastwrite-{seed}")
+    config = {name: value for name, value in plan["topic_config"].items() if not name.startswith("retention")}
+    config["cleanup.policy"] = "compact"
+    plain = rng.random() < 0.5
+    lagging = rng.random() < 0.2
+    phases = []
+    for phase in plan["phases"]:
+        actions = []
+        for action in phase["actions"]:
+            if "marker" in action:
+                continue
+            if "batch" in action:
+                batch = {k: v for k, v in action["batch"].items() if k not in ("pid", "epoch", "seq", "txn", "magic")}
+                if plain:
+                    batch["codec"] = "none"
+                action = {"batch": batch}
+            actions.append(action)
+        phases.append(
+            {
+                "actions": _gen_log()._explicit(actions),
+                "now_ms": phase["now_ms"],
+                # The share of the log that is replicated when the round begins.
+                "replicated": rng.choice([0.3, 0.6, 0.9, 1.0]) if lagging else 1.0,
+                # How far the log start moves before the round; None: not at all.
+                "raise_log_start": rng.choice([0.1, 0.5]) if rng.random() < 0.05 else None,
+            }
+        )
+    codecs = {a["batch"]["codec"] for phase in phases for a in phase["actions"] if "batch" in a}
+    return {"name": plan["name"], "config": config, "phases": phases, "plain": codecs <= {"none"}}
+
+
+def cut_indexes(folder: Path) -> None:
+    """Cut the zeros behind the entries of indexes, as a broker does that shuts down.
+
+    The oracle closes a log without that. It would take the zeros for entries when it opens the log again.
+    """
+    for suffix, entry_bytes in (("index", 8), ("timeindex", 12)):
+        for file in folder.glob(f"*.{suffix}"):
+            filled = len(file.read_bytes().rstrip(b"\0"))
+            times = file.stat()
+            os.truncate(file, -(-filled // entry_bytes) * entry_bytes)
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))

@@ -1,0 +1,209 @@
+"""Kafka's own cleaner as judge: 300 random logs by its own append path, cleaned round by round.
+
+For each round the log before it is cleaned three times: by Kafka, by Lastwrite doing all that a broker does
+(``like_broker``), and by Lastwrite leaving segments alone in which nothing changes. All three have to leave the
+same records in the same batches; the first two the same segments with the same indexes, byte for byte where
+no codec is in the way. What Lastwrite wrote is then recovered by Kafka's loader, which has to keep all of it.
+
+The plain model of ``tests/model.py`` and the rules of ranges and groups stand beside it, so that a
+difference shows where it begins.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lastwrite.compaction.grouping import group_segments
+from lastwrite.compaction.ranges import cleanable_range
+from lastwrite.compaction.settings import KafkaTopicConfig
+from tests.conformance.oracle import MAP_SLOTS, Oracle, cut_indexes, scenario
+from tests.engine import compact
+from tests.logs import (
+    NAME,
+    bases,
+    check_indexes,
+    read_checkpoint,
+    read_files,
+    read_segments,
+    write_checkpoint,
+)
+from tests.model import ModelBatch, ModelSegment, clean_segments
+from tests.reference import listed
+
+SEEDS = int(os.environ.get("LASTWRITE_ORACLE_SEEDS", "300"))
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Iterator[Oracle]:
+    asked = Oracle()
+    yield asked
+    asked.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round of the real cleaner: the log root before it and after it, and what the cleaner said."""
+
+    before: Path
+    after: Path
+    config: dict[str, str]
+    now_ms: int
+    bounds: dict[str, int]  # log_start, log_end, high_watermark
+    checkpoint: int | None
+    answer: dict[str, Any]
+
+    @property
+    def cleaned(self) -> bool:
+        return not self.answer.get("skipped")
+
+    @property
+    def end(self) -> int:
+        return int(self.answer["first_uncleanable_segment_base"])
+
+
+def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round]:
+    """The rounds of a scenario. Each starts from what Kafka left, with the checkpoint files that a broker keeps."""
+    work = folder / "kafka"
+    (work / NAME).mkdir(parents=True)
+    config = plan["config"]
+    log_start, checkpoint = 0, None
+    for number, phase in enumerate(plan["phases"], 1):
+        written = oracle.ask(
+            "write", dir=str(work / NAME), now_ms=phase["actions"][0]["clock"], log_start=log_start, lenient=True,
+            # A leader refuses records without a key in a compacted topic; a topic may become one later.
+            config={**config, "cleanup.policy": "delete"}, actions=phase["actions"],
+        )  # fmt: skip
+        cut_indexes(work / NAME)
+        high_watermark = max(int(written["log_end"] * phase["replicated"]), log_start)
+        if phase["raise_log_start"] is not None:
+            log_start = max(log_start, int(high_watermark * phase["raise_log_start"]))
+        write_checkpoint(work, "replication-offset-checkpoint", {NAME: high_watermark})
+        write_checkpoint(work, "log-start-offset-checkpoint", {NAME: log_start})
+        write_checkpoint(work, "cleaner-offset-checkpoint", {} if checkpoint is None else {NAME: checkpoint})
+        before = folder / f"before-{number}"
+        shutil.copytree(work, before)
+        answer = oracle.ask(
+            "clean", dir=str(work / NAME), config=config, now_ms=phase["now_ms"], checkpoint=checkpoint,
+            log_start=log_start, high_watermark=high_watermark, map_slots=MAP_SLOTS,
+        )  # fmt: skip
+        cut_indexes(work / NAME)
+        bounds = {"log_start": log_start, "log_end": written["log_end"], "high_watermark": high_watermark}
+        yield Round(before, work, config, phase["now_ms"], bounds, checkpoint, answer)
+        checkpoint = answer.get("end_offset", checkpoint)
+
+
+def batches_of(segments: tuple[ModelSegment, ...]) -> list[ModelBatch]:
+    return [batch for segment in segments for batch in segment.batches]
+
+
+def without_base_timestamps(batches: list[ModelBatch]) -> list[ModelBatch]:
+    """Readers cannot tell a base timestamp from another, as long as it is not a horizon."""
+    return [replace(batch, base_timestamp_ms=batch.horizon_ms or 0) for batch in batches]
+
+
+@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
+def test_the_same_log_is_left(seed: int, oracle: Oracle, tmp_path: Path) -> None:
+    plan = scenario(seed)
+    for round_ in played(oracle, plan, tmp_path):
+        check_rules(round_)
+        check_model(round_)
+        check_like_broker(oracle, round_, plan["plain"])
+        check_sparing(round_)
+        shutil.rmtree(round_.before)
+
+
+def check_rules(round_: Round) -> None:
+    """Range and verdict of the plan are those of Kafka's own manager."""
+    found = cleanable_range(listed(round_.before), KafkaTopicConfig.from_names(round_.config), round_.now_ms)
+    said = round_.answer
+    assert found.first_dirty == said["first_dirty"]
+    assert found.first_uncleanable == said["first_uncleanable_segment_base"]
+    assert (found.clean_bytes, found.cleanable_bytes) == (said["clean_bytes"], said["cleanable_bytes"])
+    assert found.ratio == pytest.approx(said["ratio"], abs=1e-12)
+    assert found.overdue_ms == said["overdue_ms"]
+    assert found.eligible == said["picked_by_kafka"]
+    assert found.checkpoint_corrected == said["checkpoint_corrected"]
+
+
+def check_model(round_: Round) -> None:
+    """The plain model leaves what Kafka left, segment by segment, base timestamps too."""
+    before, after = read_segments(round_.before / NAME), read_segments(round_.after / NAME)
+    if not round_.cleaned:
+        assert after == before
+        return
+    config = KafkaTopicConfig.from_names(round_.config)
+    before_log = listed(round_.before)
+    groups = group_segments(before_log.segments, round_.end, config.segment_bytes, config.segment_index_bytes)
+    expected = clean_segments(
+        before,
+        [[segment.base_offset for segment in group] for group in groups],
+        first_dirty=round_.answer["first_dirty"],
+        end=round_.end,
+        high_watermark=round_.bounds["high_watermark"],
+        now_ms=round_.now_ms,
+        retention_ms=config.delete_retention_ms,
+    )
+    assert after == expected
+    assert round_.answer["end_offset"] == round_.end
+
+
+def check_like_broker(oracle: Oracle, round_: Round, plain: bool) -> None:
+    ours = round_.before.with_name("like-broker")
+    shutil.copytree(round_.before, ours)
+    compact(ours, round_.config, round_.now_ms, like_broker=True)
+    theirs = round_.after
+    assert bases(ours / NAME) == bases(theirs / NAME)
+    assert read_segments(ours / NAME) == read_segments(theirs / NAME)
+    if round_.cleaned:
+        assert read_checkpoint(ours, "cleaner-offset-checkpoint") == {NAME: round_.end}
+        cleaned = [base for base in bases(ours / NAME) if base < round_.end]
+        for base in cleaned:
+            check_indexes(ours / NAME, base)
+            made, wanted = read_files(ours / NAME, base), read_files(theirs / NAME, base)
+            assert made.mtime_ms == wanted.mtime_ms
+            if plain:
+                assert made == wanted
+        left = {file.name for file in (ours / NAME).iterdir() if file.suffix in (".cleaned", ".swap", ".deleted")}
+        assert not left
+        check_recovery(oracle, round_, ours, cleaned)
+    shutil.rmtree(ours)
+
+
+def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]) -> None:
+    """Kafka's loader, after a crash, checks every crc and builds every index anew: nothing may change."""
+    segments = read_segments(ours / NAME)
+    files = {base: read_files(ours / NAME, base) for base in cleaned}
+    loaded = oracle.ask(
+        "load", dir=str(ours / NAME), config=round_.config, now_ms=round_.now_ms, clean_shutdown=False,
+        log_start=round_.bounds["log_start"], recovery_point=0,
+    )  # fmt: skip
+    cut_indexes(ours / NAME)
+    assert loaded["log_end"] == round_.bounds["log_end"]
+    assert read_segments(ours / NAME) == segments
+    for base, made in files.items():
+        rebuilt = read_files(ours / NAME, base)
+        assert (rebuilt.log, rebuilt.index, rebuilt.time_index) == (made.log, made.index, made.time_index), base
+
+
+def check_sparing(round_: Round) -> None:
+    """Segments in which nothing changes are left alone: other files, the same batches and records."""
+    ours = round_.before.with_name("sparing")
+    shutil.copytree(round_.before, ours)
+    compact(ours, round_.config, round_.now_ms, like_broker=False)
+    left, wanted = read_segments(ours / NAME), read_segments(round_.after / NAME)
+    assert without_base_timestamps(batches_of(left)) == without_base_timestamps(batches_of(wanted))
+    if round_.cleaned:
+        assert read_checkpoint(ours, "cleaner-offset-checkpoint") == {NAME: round_.end}
+        for base in bases(ours / NAME):
+            if base < round_.end:
+                check_indexes(ours / NAME, base)
+    shutil.rmtree(ours)

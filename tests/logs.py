@@ -1,0 +1,190 @@
+"""Partition folders on disk, for tests: written from batches, read back into the model, their indexes judged.
+
+Nothing here is fast, and nothing uses ``logstore``: what the product writes is read by other eyes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import BatchHeader, Record, decode_batch, encode_batch
+from tests.model import ModelBatch, ModelRecord, ModelSegment
+
+NAME = "t-0"
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def write_segment(
+    folder: Path, base_offset: int, batches: Sequence[bytes], interval_bytes: int = 4096, mtime_ms: int | None = None
+) -> None:
+    """A closed segment as a broker leaves it: ``.log``, ``.index`` and ``.timeindex``, all modified at ``mtime_ms``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    headers = [decode_batch(batch, 0).header for batch in batches]
+    offsets, times = plain_index(base_offset, headers, interval_bytes)
+    stem = folder / f"{base_offset:020d}"
+    for suffix, content in ((".log", b"".join(batches)), (".index", offsets), (".timeindex", times)):
+        stem.with_suffix(suffix).write_bytes(content)
+        if mtime_ms is not None:
+            os.utime(stem.with_suffix(suffix), ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
+
+
+def plain_index(base_offset: int, headers: Iterable[BatchHeader], interval_bytes: int) -> tuple[bytes, bytes]:
+    """The offset index and the time index of a closed segment, batch by batch as the rule has it (S.10, S.11)."""
+    offsets, times = bytearray(), bytearray()
+    position = since_entry = 0
+    largest, largest_offset, last_time = -1, base_offset, -1
+
+    def add_time() -> None:
+        nonlocal last_time
+        if largest > last_time:
+            times.extend(largest.to_bytes(8, "big", signed=True) + (largest_offset - base_offset).to_bytes(4, "big"))
+            last_time = largest
+
+    for header in headers:
+        if header.max_timestamp_ms > largest:
+            largest, largest_offset = header.max_timestamp_ms, header.last_offset
+        if since_entry > interval_bytes:
+            offsets.extend((header.last_offset - base_offset).to_bytes(4, "big") + position.to_bytes(4, "big"))
+            add_time()
+            since_entry = 0
+        since_entry += header.size_bytes
+        position += header.size_bytes
+    add_time()
+    return bytes(offsets), bytes(times)
+
+
+def write_checkpoint(root: Path, file: str, entries: Mapping[str, int]) -> None:
+    """An offset checkpoint file of ``root``; ``entries`` by folder name, such as ``t-0``."""
+    lines = [" ".join([*name.rsplit("-", 1), str(offset)]) for name, offset in entries.items()]
+    (root / file).write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+
+
+def read_checkpoint(root: Path, file: str) -> dict[str, int]:
+    """The entries of an offset checkpoint file by folder name; none where there is no file."""
+    if not (root / file).exists():
+        return {}
+    version, count, *lines = (root / file).read_text().splitlines()
+    assert version == "0" and int(count) == len(lines), (version, count, lines)
+    return {f"{topic}-{partition}": int(offset) for topic, partition, offset in map(str.split, lines)}
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def bases(folder: Path) -> list[int]:
+    return sorted(int(file.stem) for file in folder.glob("*.log"))
+
+
+def headers_of(file: Path) -> list[tuple[int, BatchHeader]]:
+    """Every batch header of a segment with its position."""
+    data = file.read_bytes()
+    found, at = [], 0
+    while at < len(data):
+        header = decode_batch(data, at).header
+        found.append((at, header))
+        at += header.size_bytes
+    return found
+
+
+def read_segments(folder: Path) -> tuple[ModelSegment, ...]:
+    """All segments of a partition folder, every crc checked."""
+    segments = []
+    for base in bases(folder):
+        data = (folder / f"{base:020d}.log").read_bytes()
+        batches, at = [], 0
+        while at < len(data):
+            batch = decode_batch(data, at)
+            header, attributes = batch.header, batch.attributes
+            batches.append(
+                ModelBatch(
+                    header.base_offset,
+                    header.last_offset,
+                    tuple(ModelRecord(r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in batch.records),
+                    int(attributes.codec),
+                    attributes.append_time,
+                    header.base_timestamp_ms,
+                    header.max_timestamp_ms,
+                    header.delete_horizon_ms,
+                    header.partition_leader_epoch,
+                )
+            )
+            at += header.size_bytes
+        segments.append(ModelSegment(base, tuple(batches)))
+    return tuple(segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What the files of a segment hold, and when they were modified."""
+
+    log: bytes
+    index: bytes
+    time_index: bytes
+    mtime_ms: int
+
+
+def read_files(folder: Path, base_offset: int) -> Files:
+    stem = folder / f"{base_offset:020d}"
+    index, time_index = stem.with_suffix(".index"), stem.with_suffix(".timeindex")
+    return Files(
+        stem.with_suffix(".log").read_bytes(),
+        # A broker creates the indexes of a new segment with its first entry.
+        index.read_bytes() if index.exists() else b"",
+        time_index.read_bytes() if time_index.exists() else b"",
+        stem.with_suffix(".log").stat().st_mtime_ns // 1_000_000,
+    )
+
+
+def check_indexes(folder: Path, base_offset: int) -> None:
+    """Assert that every entry of a closed segment's indexes is true, and that none is missing at the end.
+
+    An offset entry names a batch: its last offset, the position it starts at. A time entry (t, o) promises
+    that all records later than t lie behind offset o. The last one holds the segment's largest timestamp.
+    """
+    stem = folder / f"{base_offset:020d}"
+    batches = headers_of(stem.with_suffix(".log"))
+    ends = {position: header.last_offset for position, header in batches}
+    index, times = stem.with_suffix(".index").read_bytes(), stem.with_suffix(".timeindex").read_bytes()
+    assert len(index) % 8 == 0 and len(times) % 12 == 0, stem
+    before = (-1, -1)
+    for at in range(0, len(index), 8):
+        offset = base_offset + int.from_bytes(index[at : at + 4], "big")
+        position = int.from_bytes(index[at + 4 : at + 8], "big")
+        assert ends.get(position) == offset, f"{stem}.index, entry {at // 8}: no batch ends at {offset}, {position}"
+        assert offset > before[0] and position > before[1], f"{stem}.index, entry {at // 8} does not rise"
+        before = (offset, position)
+    largest = max((header.max_timestamp_ms for _, header in batches), default=-1)
+    time_before, offset_before = -1, -1
+    for at in range(0, len(times), 12):
+        time = int.from_bytes(times[at : at + 8], "big", signed=True)
+        offset = base_offset + int.from_bytes(times[at + 8 : at + 12], "big")
+        assert time > time_before and offset >= offset_before, f"{stem}.timeindex, entry {at // 12} does not rise"
+        late = [h for _, h in batches if h.max_timestamp_ms > time and h.last_offset <= offset]
+        assert not late, f"{stem}.timeindex, entry {at // 12}: ({time}, {offset}) hides {late[0]}"
+        assert any(h.last_offset == offset and h.max_timestamp_ms == time for _, h in batches), (stem, at // 12)
+        time_before, offset_before = time, offset
+    assert time_before == largest, f"{stem}.timeindex ends at {time_before}, the segment at {largest}"
+
+
+# ---------------------------------------------------------------------- from the model
+
+
+def encode_model(batch: ModelBatch) -> bytes:
+    """A batch of the model as bytes."""
+    records = [Record(r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in batch.records]
+    return encode_batch(
+        records,
+        base_offset=batch.base_offset,
+        last_offset=batch.last_offset,
+        codec=Codec(batch.codec),
+        append_time=batch.append_time,
+        delete_horizon_ms=batch.horizon_ms,
+        leader_epoch=batch.leader_epoch,
+        max_timestamp_ms=batch.max_timestamp_ms if batch.append_time or not records else None,
+    )

@@ -1,0 +1,101 @@
+"""A whole compactor of a few dozen plain lines: what the product has to leave on disk, where nothing crashes.
+
+The model decides what stays; batches that change are encoded anew, all others are copied; each group of segments
+becomes one file with its indexes. Kafka's own cleaner leaves the same bytes (``tests/conformance``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lastwrite.compaction.grouping import group_segments
+from lastwrite.compaction.ranges import Range, cleanable_range
+from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from tests.logs import (
+    NAME,
+    bases,
+    encode_model,
+    headers_of,
+    read_checkpoint,
+    read_files,
+    read_segments,
+    write_checkpoint,
+    write_segment,
+)
+from tests.model import ModelBatch, clean_segments
+
+
+def listed(root: Path) -> PartitionLog:
+    """The log under ``root`` as its files and the checkpoints beside it describe it."""
+    folder = root / NAME
+    segments = []
+    end = 0
+    for base in bases(folder):
+        files = read_files(folder, base)
+        headers = headers_of(folder / f"{base:020d}.log")
+        largest = int.from_bytes(files.time_index[-12:-4], "big", signed=True) if files.time_index else -1
+        end = headers[-1][1].next_offset if headers else base
+        segments.append(
+            Segment(
+                base_offset=base,
+                path=str(folder / f"{base:020d}.log"),
+                size_bytes=len(files.log),
+                mtime_ns=files.mtime_ms * 1_000_000,
+                largest_timestamp_ms=largest if largest >= 0 else files.mtime_ms,
+                first_batch_timestamp_ms=headers[0][1].max_timestamp_ms if headers else None,
+                index_bytes=len(files.index),
+                time_index_bytes=len(files.time_index),
+            )
+        )
+    return PartitionLog(
+        name=TopicPartition("t", 0),
+        folder=str(folder),
+        segments=tuple(segments),
+        log_start=max(
+            read_checkpoint(root, "log-start-offset-checkpoint").get(NAME, 0), segments[0].base_offset
+        ),
+        end_offset=end,
+        high_watermark=min(read_checkpoint(root, "replication-offset-checkpoint").get(NAME, end), end),
+        checkpoint=read_checkpoint(root, "cleaner-offset-checkpoint").get(NAME),
+    )
+
+
+def compact(root: Path, config: Mapping[str, object], now_ms: int, include_active: bool = False) -> Range:
+    """Clean the log under ``root`` in place, as a broker would that finds it dirty enough; the round's range."""
+    topic = KafkaTopicConfig.from_names({**config, "min.cleanable.dirty.ratio": "0"})
+    log = listed(root)
+    folder = root / NAME
+    found = cleanable_range(log, topic, now_ms, include_active)
+    if not found.eligible:
+        return found
+    groups = group_segments(log.segments, found.first_uncleanable, topic.segment_bytes, topic.segment_index_bytes)
+    before = read_segments(folder)
+    originals: dict[ModelBatch, bytes] = {}
+    for segment in before:
+        data = (folder / f"{segment.base_offset:020d}.log").read_bytes()
+        for (position, header), batch in zip(
+            headers_of(folder / f"{segment.base_offset:020d}.log"), segment.batches, strict=True
+        ):
+            originals[batch] = data[position : position + header.size_bytes]
+    after = clean_segments(
+        before,
+        [[segment.base_offset for segment in group] for group in groups],
+        first_dirty=found.first_dirty,
+        end=found.first_uncleanable,
+        high_watermark=log.high_watermark,
+        now_ms=now_ms,
+        retention_ms=topic.delete_retention_ms,
+    )
+    for group, segment in zip(groups, after, strict=False):
+        for source in group:
+            for file in folder.glob(f"{source.base_offset:020d}.*"):
+                if file.suffix in (".log", ".index", ".timeindex"):
+                    file.unlink()
+                elif file.suffix == ".snapshot" and source is not group[0]:
+                    file.unlink()
+        batches = [originals.get(batch) or encode_model(batch) for batch in segment.batches]
+        write_segment(folder, segment.base_offset, batches, topic.index_interval_bytes, group[-1].mtime_ms)
+    write_checkpoint(root, "cleaner-offset-checkpoint", {NAME: found.first_uncleanable})
+    return found

@@ -1,0 +1,173 @@
+"""Hypothesis strategies: random logs and the rounds that clean them.
+
+A ``Life`` is a log that grows and is cleaned by turns: each ``Phase`` appends batches, cut into segments
+anywhere, then moves the clock and runs a round. ``append`` writes a phase behind what lies in a folder,
+whatever a compactor left there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hypothesis import strategies as st
+
+from tests.logs import bases, encode_model, headers_of, write_segment
+from tests.model import ModelBatch, ModelRecord
+
+START_MS = 1_700_000_000_000
+CODECS = (0, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Batches with offsets from 0 on, in the segments that they fill, and the round that follows.
+
+    ``segments``: the last one is the active segment, and may be empty.
+    """
+
+    segments: tuple[tuple[ModelBatch, ...], ...]
+    now_ms: int
+    replicated: float  # the share of the log's offsets below the high watermark
+
+    @property
+    def end_offset(self) -> int:
+        return max((batch.next_offset for segment in self.segments for batch in segment), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """All phases of one log, with the settings of its topic."""
+
+    phases: tuple[Phase, ...]
+    config: dict[str, str]
+
+    @property
+    def interval_bytes(self) -> int:
+        return int(self.config["index.interval.bytes"])
+
+
+keys = st.sampled_from([b"", b"a", b"b", b"c", b"d", b"\x00", b"\xff\xfe", b"k" * 40])
+values = st.none() | st.sampled_from([b"", b"v"]) | st.binary(max_size=30) | st.just(b"long" * 60)
+header_lists = st.lists(
+    st.tuples(st.sampled_from([b"", b"h", "é".encode()]), st.none() | st.binary(max_size=4)), max_size=2
+).map(tuple)
+
+
+@st.composite
+def record_bodies(draw: st.DrawFn, clock_ms: int) -> ModelRecord:
+    """A record at offset 0; one in sixteen has no key."""
+    return ModelRecord(
+        0,
+        draw(st.sampled_from([clock_ms, clock_ms, clock_ms + 1, clock_ms - 500, -1, START_MS + 10**11])),
+        None if draw(st.integers(0, 15)) == 0 else draw(keys),
+        draw(values),
+        draw(st.just(()) | header_lists),
+    )
+
+
+@st.composite
+def batches(draw: st.DrawFn, base_offset: int, clock_ms: int, codecs: tuple[int, ...] = CODECS) -> ModelBatch:
+    """A batch as a producer or a broker writes it, or one that an earlier compaction has thinned."""
+    bodies = draw(st.lists(record_bodies(clock_ms), min_size=1, max_size=5))
+    gaps = [draw(st.sampled_from([0, 0, 0, 0, 1, 3])) for _ in range(len(bodies) + 1)]
+    records, offset = [], base_offset
+    for body, gap in zip(bodies, gaps, strict=False):
+        records.append(replace(body, offset=offset + gap))
+        offset += gap + 1
+    append_time = draw(st.integers(0, 7)) == 0
+    if append_time:
+        records = [replace(record, timestamp_ms=clock_ms) for record in records]
+    return ModelBatch(
+        base_offset,
+        offset - 1 + gaps[-1],
+        tuple(records),
+        draw(st.sampled_from(codecs)),
+        append_time,
+        max_timestamp_ms=clock_ms if append_time else max(record.timestamp_ms for record in records),
+        leader_epoch=draw(st.integers(-1, 2)),
+    )
+
+
+@st.composite
+def phases(draw: st.DrawFn, clock_ms: int, codecs: tuple[int, ...]) -> Phase:
+    segments: list[tuple[ModelBatch, ...]] = []
+    offset = draw(st.sampled_from([0, 0, 7, 1000]))
+    for _ in range(draw(st.integers(0, 5))):
+        filled: list[ModelBatch] = []
+        for _ in range(draw(st.integers(1, 4))):
+            filled.append(draw(batches(offset, clock_ms, codecs)))
+            offset = filled[-1].next_offset + draw(st.sampled_from([0, 0, 0, 1, 50]))
+        segments.append(tuple(filled))
+    if not segments or draw(st.booleans()):
+        segments.append(())  # rolled just now
+    return Phase(
+        tuple(segments),
+        clock_ms + draw(st.sampled_from([0, 1, 999, 1000, 2000])),
+        draw(st.sampled_from([1.0, 1.0, 1.0, 0.7, 0.3])),
+    )
+
+
+@st.composite
+def lives(draw: st.DrawFn, codecs: tuple[int, ...] = CODECS, min_rounds: int = 1, max_rounds: int = 4) -> Life:
+    """Logs that grow and are cleaned up to ``max_rounds`` times, under settings that make small logs do much."""
+    clock_ms = START_MS
+    made = []
+    for _ in range(draw(st.integers(min_rounds, max_rounds))):
+        made.append(draw(phases(clock_ms, codecs)))
+        clock_ms = made[-1].now_ms + draw(st.sampled_from([0, 1, 10]))
+    config = {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(draw(st.sampled_from([300, 1000, 4000, 2**20]))),
+        "index.interval.bytes": str(draw(st.sampled_from([0, 1, 100, 4096]))),
+        "segment.index.bytes": str(draw(st.sampled_from([100, 2**20]))),
+        "delete.retention.ms": str(draw(st.sampled_from([0, 1000]))),
+        "min.cleanable.dirty.ratio": "0",
+    }
+    return Life(tuple(made), config)
+
+
+def shifted(batch: ModelBatch, offsets: int) -> ModelBatch:
+    """``batch`` so many offsets further on."""
+    return replace(
+        batch,
+        base_offset=batch.base_offset + offsets,
+        last_offset=batch.last_offset + offsets,
+        records=tuple(replace(record, offset=record.offset + offsets) for record in batch.records),
+    )
+
+
+def append(folder: Path, phase: Phase, interval_bytes: int) -> int:
+    """Write ``phase`` behind the log in ``folder``, first into its active segment; the log's new end offset.
+
+    A segment that follows others bears the number of its first batch, or of the log's end.
+    """
+    end = 0
+    present = bases(folder)
+    if present:
+        last = headers_of(folder / f"{present[-1]:020d}.log")
+        end = last[-1][1].next_offset if last else present[-1]
+    shift = end
+    for at, segment in enumerate(phase.segments):
+        moved = [shifted(batch, shift) for batch in segment]
+        new = [encode_model(batch) for batch in moved]
+        if at == 0 and present:
+            base = present[-1]
+            new = _split((folder / f"{base:020d}.log").read_bytes()) + new
+        elif at == 0:
+            base = 0
+        else:
+            base = moved[0].base_offset if moved else end
+        write_segment(folder, base, new, interval_bytes, phase.now_ms)
+        end = moved[-1].next_offset if moved else end
+    return end
+
+
+def _split(data: bytes) -> list[bytes]:
+    """The batches of a segment's bytes."""
+    found, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at + 8 : at + 12], "big") + 12
+        found.append(data[at : at + size])
+        at += size
+    return found
