@@ -1,0 +1,201 @@
+"""Kafka judges what we wrote: produce, stop, compact, start again, consume; twice over.
+
+The model here knows records only, no bytes: what was produced, and the rules of ``spec/kafka-cleanup.md`` 7 and 8.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.errors import LogHeld
+from tests.system.broker.broker import Broker, Unavailable, kafka_home
+from tests.system.broker.clients import (
+    CODECS,
+    Seen,
+    Sent,
+    bounds,
+    consume,
+    create_topic,
+    first_offset_since,
+    produce,
+    set_topic,
+)
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
+
+NOW_MS = 1_800_000_000_000
+RETENTION_MS = 60_000
+CONFIG = {"delete.retention.ms": RETENTION_MS, "min.cleanable.dirty.ratio": 0}
+SMALL = {  # several segments, an index entry every few batches
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "4000",
+    "segment.index.bytes": "1024",
+    "index.interval.bytes": "300",
+}
+
+
+class TopicModel:
+    """One topic as a consumer sees it, and the round that compaction makes of it."""
+
+    def __init__(self) -> None:
+        self.records: list[Seen] = []
+        self.end = 0
+        self.horizons: dict[int, int] = {}  # of tombstones, by offset, since a round first kept them
+
+    def append(self, stored: list[Seen]) -> None:
+        assert [record.offset for record in stored] == list(range(self.end, self.end + len(stored)))
+        self.records += stored
+        self.end += len(stored)
+
+    def compact(self, end: int, now_ms: int) -> None:
+        """Clean everything below ``end``, the base of the active segment."""
+        last = {record.key: record.offset for record in self.records if record.offset < end}
+        self.records = [record for record in self.records if record.offset >= end or self._stays(record, last, now_ms)]
+
+    def _stays(self, record: Seen, last: dict[bytes | None, int], now_ms: int) -> bool:
+        if record.key is None or last[record.key] > record.offset:
+            return False
+        if record.value is not None:
+            return True
+        return now_ms < self.horizons.setdefault(record.offset, now_ms + RETENTION_MS)
+
+
+class Trial:
+    """A broker, its topics, and what they have to hold."""
+
+    def __init__(self, home: Path, data: Path) -> None:
+        self.broker = Broker(home, data)
+        self.codecs: dict[str, str] = {}  # the producer's, by topic
+        self.models: dict[str, TopicModel] = {}
+
+    def create(self, topic: str, codec: str = "none", **settings: str) -> None:
+        create_topic(self.broker, topic, SMALL | {name.replace("_", "."): value for name, value in settings.items()})
+        self.codecs[topic] = codec
+        self.models[topic] = TopicModel()
+
+    def produce(self, seed: int, count: int) -> None:
+        for topic, model in self.models.items():
+            model.append(produce(self.broker, topic, events(seed, count), codec=self.codecs[topic], batch_records=7))
+
+    def expect_compacted(self, now_ms: int) -> None:
+        for topic, model in self.models.items():
+            segments = sorted(int(path.stem) for path in (self.broker.data / f"{topic}-0").glob("*.log"))
+            assert len(segments) > 1, topic
+            model.compact(segments[-1], now_ms)
+
+    def judge(self) -> None:
+        """Every topic: no complaint from the broker, the model's records, offsets that can be found."""
+        for topic, model in self.models.items():
+            assert consume(self.broker, topic) == model.records, topic
+            assert bounds(self.broker, topic) == (0, model.end), topic
+        for topic in ("client-none", "broker-zstd"):
+            records = self.models[topic].records
+            for offset in range(0, self.models[topic].end, 17):
+                found = consume(self.broker, topic, start=offset, limit=1)
+                assert found == [record for record in records if record.offset >= offset][:1], (topic, offset)
+            for timestamp_ms in sorted({record.timestamp_ms for record in records})[::9]:
+                first = next(record.offset for record in records if record.timestamp_ms >= timestamp_ms)
+                assert first_offset_since(self.broker, topic, timestamp_ms) == first, (topic, timestamp_ms)
+        complaints = [line for line in self.broker.said() if " ERROR " in line or any(t in line for t in self.models)]
+        assert complaints == []
+
+
+def events(seed: int, count: int) -> list[Sent]:
+    """Updates and deletes of sixty keys; headers, empty keys and values; timestamps that mostly rise."""
+    rng = random.Random(seed)
+    keys = [f"key-{n}".encode() for n in range(58)] + [b"", b"\x00\xff"]
+    sent = []
+    for n in range(count):
+        key = rng.choice(keys)
+        value = None if rng.random() < 0.2 else rng.randbytes(rng.choice([0, 3, 40])) + b"." * rng.choice([0, 60])
+        names = [rng.choice(["h", "é", ""]) for _ in range(rng.choice([0, 0, 2]))]
+        headers = tuple((name, rng.choice([None, b"", b"\xca\xfe"])) for name in names)
+        stamp = 1_700_000_000_000 + seed * 10_000_000 + n * 1000 + rng.choice([0, 0, 0, -7000])
+        sent.append(Sent(key, value, stamp, headers))
+    return sent
+
+
+@pytest.fixture(scope="module")
+def home() -> Path:
+    try:
+        return kafka_home()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def trial(home: Path, tmp_path: Path) -> Iterator[Trial]:
+    made = Trial(home, tmp_path / "data")
+    try:
+        yield made
+    finally:
+        made.broker.kill()
+
+
+def test_a_broker_serves_what_compaction_left(trial: Trial, tmp_path: Path) -> None:
+    broker = trial.broker.start()
+    for codec in CODECS:
+        trial.create(f"client-{codec}", codec)  # compressed by librdkafka
+    for codec in CODECS[1:]:
+        trial.create(f"broker-{codec}", compression_type=codec)  # compressed again by the broker, in Java
+    trial.create("append-time", message_timestamp_type="LogAppendTime")
+    trial.produce(1, 400)
+    trial.create("keyless", cleanup_policy="delete", retention_ms="-1")
+    mixed = [sent._replace(key=None) if n % 5 == 0 else sent for n, sent in enumerate(events(1, 400))]
+    trial.models["keyless"].append(produce(broker, "keyless", mixed))
+    set_topic(broker, "keyless", {"cleanup.policy": "compact"})  # under compact a broker refuses records without key
+
+    with pytest.raises(LogHeld):
+        lastwrite.compact(broker.data, config=CONFIG)
+    broker.stop()
+
+    trial.expect_compacted(NOW_MS)
+    report = lastwrite.compact(broker.data, config=CONFIG, now_ms=NOW_MS)
+    statuses = {partition.topic: str(partition.status) for partition in report.partitions}
+    assert {topic: statuses[topic] for topic in trial.models} == dict.fromkeys(trial.models, "cleaned")
+    broker.start()
+    trial.judge()
+
+    trial.produce(2, 200)
+    broker.stop()
+    shutil.copytree(broker.data, tmp_path / "early")
+    early = Trial(broker.home, tmp_path / "early")
+    for topic, model in trial.models.items():
+        early.models[topic] = copy = TopicModel()
+        copy.records, copy.end, copy.horizons = list(model.records), model.end, dict(model.horizons)
+
+    # One millisecond before their horizon the first round's tombstones stay.
+    early.expect_compacted(NOW_MS + RETENTION_MS - 1)
+    compact_by_command(early, NOW_MS + RETENTION_MS - 1)
+    with early.broker:
+        early.judge()
+
+    # At it they go; those of the second round stay.
+    trial.expect_compacted(NOW_MS + RETENTION_MS)
+    assert len(trial.models["client-none"].records) < len(early.models["client-none"].records)
+    compact_by_command(trial, NOW_MS + RETENTION_MS)
+    broker.start()
+    trial.judge()
+    trial.produce(3, 20)
+    trial.judge()
+
+
+def compact_by_command(trial: Trial, now_ms: int) -> None:
+    command = [Path(sys.executable).with_name("lastwrite"), "compact", trial.broker.data, "--json", "--now", str(now_ms)]
+    settings = [argument for name, value in CONFIG.items() for argument in ("--config", f"{name}={value}")]
+    done = subprocess.run(
+        [*command, *settings],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    statuses = {partition["topic"]: partition["status"] for partition in json.loads(done.stdout)["partitions"]}
+    assert {topic: statuses[topic] for topic in trial.models} == dict.fromkeys(trial.models, "cleaned")
