@@ -155,11 +155,11 @@ def test_a_broker_serves_what_compaction_left(trial: Trial, tmp_path: Path) -> N
     set_topic(broker, "keyless", {"cleanup.policy": "compact"})  # under compact a broker refuses records without key
 
     with pytest.raises(LogHeld):
-        lastwrite.compact(broker.data, config=CONFIG)
+        lastwrite.compact(str(broker.data), config=CONFIG)
     broker.stop()
 
     trial.expect_compacted(NOW_MS)
-    report = lastwrite.compact(broker.data, config=CONFIG, now_ms=NOW_MS)
+    report = lastwrite.compact(str(broker.data), config=CONFIG, now_ms=NOW_MS)
     statuses = {partition.topic: str(partition.status) for partition in report.partitions}
     assert {topic: statuses[topic] for topic in trial.models} == dict.fromkeys(trial.models, "cleaned")
     broker.start()
@@ -190,7 +190,8 @@ def test_a_broker_serves_what_compaction_left(trial: Trial, tmp_path: Path) -> N
 
 
 def compact_by_command(trial: Trial, now_ms: int) -> None:
-    command = [Path(sys.executable).with_name("lastwrite"), "compact", trial.broker.data, "--json", "--now", str(now_ms)]
+    program = str(Path(sys.executable).with_name("lastwrite"))
+    command = [program, "compact", str(trial.broker.data), "--json", "--now", str(now_ms)]
     settings = [argument for name, value in CONFIG.items() for argument in ("--config", f"{name}={value}")]
     done = subprocess.run(
         [*command, *settings],
