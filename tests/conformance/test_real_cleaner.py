@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from lastwrite.compaction.grouping import group_segments
 from lastwrite.compaction.ranges import cleanable_range
 from lastwrite.compaction.settings import KafkaTopicConfig
+from tests import reference
 from tests.conformance.oracle import MAP_SLOTS, Oracle, cut_indexes, scenario
 from tests.engine import compact
 from tests.logs import (
@@ -36,6 +39,7 @@ from tests.logs import (
 )
 from tests.model import ModelBatch, ModelSegment, clean_segments
 from tests.reference import listed
+from tests.strategies import Life, append, lives
 
 SEEDS = int(os.environ.get("LASTWRITE_ORACLE_SEEDS", "300"))
 
@@ -207,3 +211,32 @@ def check_sparing(round_: Round) -> None:
             if base < round_.end:
                 check_indexes(ours / NAME, base)
     shutil.rmtree(ours)
+
+
+@settings(max_examples=100)
+@given(life=lives())
+def test_the_reference_of_the_property_tests_is_right(life: Life, oracle: Oracle) -> None:
+    """What those tests hold the engine against, on the logs that they draw."""
+    with tempfile.TemporaryDirectory(prefix="lastwrite-life-") as folder:
+        root, twin = Path(folder) / "kafka", Path(folder) / "reference"
+        (root / NAME).mkdir(parents=True)
+        for phase in life.phases:
+            end = append(root / NAME, phase, life.interval_bytes)
+            high_watermark = int(end * phase.replicated)
+            write_checkpoint(root, "replication-offset-checkpoint", {NAME: high_watermark})
+            shutil.rmtree(twin, ignore_errors=True)
+            shutil.copytree(root, twin)
+            found = reference.compact(twin, life.config, phase.now_ms)
+            said = oracle.ask(
+                "clean", dir=str(root / NAME), config=life.config, now_ms=phase.now_ms, map_slots=MAP_SLOTS,
+                high_watermark=high_watermark,
+            )  # fmt: skip
+            cut_indexes(root / NAME)
+            assert found.eligible == said["picked_by_kafka"]
+            assert read_segments(twin / NAME) == read_segments(root / NAME)
+            file = "cleaner-offset-checkpoint"
+            assert read_checkpoint(twin, file) == read_checkpoint(root, file)
+            plain = all(batch.codec == 0 for batch in batches_of(read_segments(root / NAME)))
+            for base in bases(root / NAME):
+                if plain and base < found.first_uncleanable:
+                    assert read_files(twin / NAME, base) == read_files(root / NAME, base)

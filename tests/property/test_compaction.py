@@ -1,0 +1,161 @@
+"""What holds of every compaction, of any log: the engine in this process beside plain Python.
+
+Each example is the life of a log: it grows and is cleaned by turns, under a clock that moves over delete
+horizons. The engine works on one copy of its folder, the reference on another.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import reference
+from tests.engine import compact
+from tests.logs import NAME, bases, check_indexes, read_checkpoint, read_files, read_segments, write_checkpoint
+from tests.model import ModelBatch, ModelRecord, ModelSegment, fold, records_of
+from tests.strategies import Life, Phase, append, lives
+
+
+@contextmanager
+def empty_root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="lastwrite-life-") as folder:
+        root = Path(folder) / "log"
+        (root / NAME).mkdir(parents=True)
+        yield root
+
+
+def grow(root: Path, phase: Phase, life: Life) -> None:
+    end = append(root / NAME, phase, life.interval_bytes)
+    write_checkpoint(root, "replication-offset-checkpoint", {NAME: int(end * phase.replicated)})
+
+
+def twin_of(root: Path) -> Path:
+    twin = root.with_name("twin")
+    shutil.rmtree(twin, ignore_errors=True)
+    shutil.copytree(root, twin)
+    return twin
+
+
+def batches_of(segments: tuple[ModelSegment, ...]) -> list[ModelBatch]:
+    """All batches; a base timestamp that is no horizon is nobody's business."""
+    return [replace(b, base_timestamp_ms=b.horizon_ms or 0) for segment in segments for b in segment.batches]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+@given(lives(codecs=(0,)))
+def test_like_a_broker_it_leaves_the_same_files(life: Life) -> None:
+    with empty_root() as root:
+        for phase in life.phases:
+            grow(root, phase, life)
+            twin = twin_of(root)
+            compact(root, life.config, phase.now_ms, like_broker=True)
+            reference.compact(twin, life.config, phase.now_ms)
+            assert bases(root / NAME) == bases(twin / NAME)
+            for base in bases(root / NAME):
+                assert read_files(root / NAME, base) == read_files(twin / NAME, base), base
+            file = "cleaner-offset-checkpoint"
+            assert read_checkpoint(root, file) == read_checkpoint(twin, file)
+
+
+@given(lives(), st.booleans())
+def test_it_leaves_the_same_batches(life: Life, like_broker: bool) -> None:
+    with empty_root() as root:
+        for phase in life.phases:
+            grow(root, phase, life)
+            twin = twin_of(root)
+            compact(root, life.config, phase.now_ms, like_broker=like_broker)
+            found = reference.compact(twin, life.config, phase.now_ms)
+            assert batches_of(read_segments(root / NAME)) == batches_of(read_segments(twin / NAME))
+            for base in bases(root / NAME):
+                if base < found.first_uncleanable:
+                    check_indexes(root / NAME, base)
+
+
+@given(lives(), st.booleans())
+def test_with_the_active_segment_it_leaves_the_same_batches(life: Life, like_broker: bool) -> None:
+    with empty_root() as root:
+        for phase in life.phases:
+            grow(root, replace(phase, replicated=1.0), life)
+            twin = twin_of(root)
+            compact(root, life.config, phase.now_ms, like_broker=like_broker, include_active=True)
+            reference.compact(twin, life.config, phase.now_ms, include_active=True)
+            assert batches_of(read_segments(root / NAME)) == batches_of(read_segments(twin / NAME))
+            assert reference.listed(root).end_offset == reference.listed(twin).end_offset
+
+
+@given(lives())
+def test_a_reader_ends_with_the_same_table(life: Life) -> None:
+    with empty_root() as root:
+        written: list[ModelRecord] = []
+        for phase in life.phases:
+            end = reference.listed(root).end_offset if bases(root / NAME) else 0
+            grow(root, phase, life)
+            written += [record for record in records_of(read_segments(root / NAME)) if record.offset >= end]
+            compact(root, life.config, phase.now_ms)
+            assert fold(records_of(read_segments(root / NAME))) == fold(written)
+
+
+@given(lives(), st.booleans())
+def test_survivors_are_what_they_were(life: Life, include_active: bool) -> None:
+    with empty_root() as root:
+        for phase in life.phases:
+            grow(root, phase, life)
+            before, end = records_of(read_segments(root / NAME)), reference.listed(root).end_offset
+            report = compact(root, life.config, phase.now_ms, include_active=include_active)
+            after = records_of(read_segments(root / NAME))
+            offsets = [record.offset for record in after]
+            assert offsets == sorted(set(offsets))
+            assert set(after) <= set(before)
+            assert reference.listed(root).end_offset == end
+            # The last write of a key goes only as a tombstone.
+            last = {record.key: record for record in before if record.key is not None}
+            assert all(record.value is None for record in last.values() if record not in after)
+            [told] = report.partitions
+            assert told.bytes_after == sum(len(read_files(root / NAME, base).log) for base in bases(root / NAME))
+            if told.records_after is not None:
+                assert (told.records_before, told.records_after) == (len(before), len(after))
+
+
+@given(lives(min_rounds=2), st.booleans())
+def test_once_more_changes_nothing(life: Life, like_broker: bool) -> None:
+    with empty_root() as root:
+        for phase in life.phases:
+            grow(root, phase, life)
+            compact(root, life.config, phase.now_ms, like_broker=like_broker)
+            before = files_of(root / NAME)
+            compact(root, life.config, phase.now_ms + 10**12, like_broker=like_broker)
+            assert files_of(root / NAME) == before
+
+
+@given(lives())
+def test_whole_keys_and_fingerprints_agree(life: Life) -> None:
+    with empty_root() as root:
+        for phase in life.phases:
+            grow(root, phase, life)
+            twin = twin_of(root)
+            compact(root, life.config, phase.now_ms, like_broker=True)
+            compact(twin, life.config, phase.now_ms, like_broker=True, exact=True)
+            assert files_of(root / NAME) == files_of(twin / NAME)
+
+
+@given(lives(), st.booleans())
+def test_a_copy_is_what_the_place_would_be(life: Life, like_broker: bool) -> None:
+    with empty_root() as root:
+        for phase in life.phases:
+            grow(root, phase, life)
+            before, target = files_of(root / NAME), root.with_name("copy")
+            shutil.rmtree(target, ignore_errors=True)
+            compact(root, life.config, phase.now_ms, like_broker=like_broker, to=str(target))
+            assert files_of(root / NAME) == before
+            compact(root, life.config, phase.now_ms, like_broker=like_broker)
+            assert files_of(target / NAME) == files_of(root / NAME)
