@@ -1,0 +1,185 @@
+"""Names of files and folders in a Kafka log directory.
+
+``00000000000000004711.log`` is the segment that begins at offset 4711; side files share its number.  A suffix
+behind the whole name says what is being done with the file: ``.cleaned`` is being written, ``.swap`` is
+finished and about to replace others, ``.deleted`` is on its way out.  Our own outputs carry a word between,
+``….log.<attempt>.cleaned``, so that two attempts at one segment never write to one file; Kafka's loader looks
+at the digits in front and the suffix at the end and deletes them all the same.
+
+The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``.
+
+Source: Kafka 4.4 ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Snapshots``; spec/kafka-storage
+S.1 to S.3.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import NamedTuple
+
+from lastwrite.model.log import TopicPartition
+
+OFFSET_DIGITS = 20
+
+# In the log root.
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+META_PROPERTIES = "meta.properties"
+REMOTE_INDEX_CACHE = "remote-log-index-cache"
+
+# In a partition's folder.
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+METADATA_TOPIC = "__cluster_metadata"  # KRaft's own log: never compacted
+
+_MAX_I64 = (1 << 63) - 1
+_MAX_I32 = (1 << 31) - 1
+
+
+class FileKind(StrEnum):
+    """What a file in a partition's folder is; of the first five, the value is the extension."""
+
+    LOG = ".log"
+    INDEX = ".index"
+    TIME_INDEX = ".timeindex"
+    TRANSACTION_INDEX = ".txnindex"
+    SNAPSHOT = ".snapshot"
+    LEADER_EPOCHS = LEADER_EPOCHS
+    PARTITION_METADATA = PARTITION_METADATA
+    METADATA_SNAPSHOT = ".checkpoint"  # only KRaft's own log has them
+    QUORUM_STATE = "quorum-state"  # likewise
+    FOREIGN = "foreign"
+
+
+SEGMENT_KINDS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+
+class Suffix(StrEnum):
+    """What is being done with a file."""
+
+    LIVE = ""
+    CLEANED = ".cleaned"
+    SWAP = ".swap"
+    DELETED = ".deleted"
+    TEMPORARY = ".tmp"
+
+
+class FileName(NamedTuple):
+    """A file name taken apart.
+
+    ``offset`` is the number in the name, None where it has none; of a metadata snapshot its end offset.
+    ``attempt`` is our own word before ``.cleaned``.
+    """
+
+    kind: FileKind
+    suffix: Suffix = Suffix.LIVE
+    offset: int | None = None
+    attempt: str | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        return self.kind is FileKind.FOREIGN
+
+
+class FolderState(StrEnum):
+    """What Kafka does with a partition's folder."""
+
+    LIVE = "live"
+    DELETED = "delete"
+    FUTURE = "future"  # being filled from another disk
+    STRAY = "stray"  # not assigned to this broker
+
+
+class FolderName(NamedTuple):
+    """A folder name taken apart.  Of a deleted or stray partition the topic may have been cut short."""
+
+    partition: TopicPartition
+    state: FolderState = FolderState.LIVE
+
+
+FOREIGN = FileName(FileKind.FOREIGN)
+
+_SEGMENT_FILE = re.compile(
+    r"(?P<offset>[0-9]{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
+    r"(?:(?:\.(?P<attempt>[0-9A-Za-z_-]+))?(?P<cleaned>\.cleaned)|(?P<other>\.swap|\.deleted))?"
+)
+_METADATA_SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<suffix>\.deleted|\.part)?")
+_FOLDER = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})"
+    r"(?:\.[0-9a-f]{32}-(?P<state>delete|future|stray))?"
+)
+
+
+def segment_file_name(offset: int, kind: FileKind, suffix: Suffix = Suffix.LIVE, *, attempt: str | None = None) -> str:
+    """The name of a segment's file or of a snapshot: 20 digits, extension, suffix.
+
+    ``attempt`` goes with ``.cleaned`` only: letters, digits, ``_`` and ``-``.
+
+    Raises:
+        ValueError: an offset below 0 or above 2^63 - 1, or parts that no file name has together.
+    """
+    if not 0 <= offset <= _MAX_I64:
+        raise ValueError(f"offset {offset} is outside 0 to 2^63 - 1")
+    name = f"{offset:020d}{kind}{'' if attempt is None else '.' + attempt}{suffix}"
+    if classify(name) != FileName(kind, suffix, offset, attempt):
+        raise ValueError(f"{name!r} is no name of a segment's file")
+    return name
+
+
+def classify(name: str) -> FileName:
+    """Say what a file in a partition's folder is, by its name alone.
+
+    Whatever Kafka would not have named so is foreign, also where Kafka's own parser would put up with it
+    (``5.log``): it would not find the file again under the name that it makes of the number.
+    """
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is not None:
+        offset = int(match["offset"])
+        kind = FileKind(match["kind"])
+        suffix = Suffix(match["cleaned"] or match["other"] or "")
+        if offset > _MAX_I64:
+            return FOREIGN
+        if kind is FileKind.SNAPSHOT and suffix not in (Suffix.LIVE, Suffix.DELETED):
+            return FOREIGN
+        return FileName(kind, suffix, offset, match["attempt"])
+    for kind in (FileKind.LEADER_EPOCHS, FileKind.PARTITION_METADATA, FileKind.QUORUM_STATE):
+        if name == kind.value:
+            return FileName(kind)
+        if name == kind.value + Suffix.TEMPORARY:
+            return FileName(kind, Suffix.TEMPORARY)
+    match = _METADATA_SNAPSHOT.fullmatch(name)
+    if match is not None and int(match["offset"]) <= _MAX_I64:
+        suffix = {None: Suffix.LIVE, ".deleted": Suffix.DELETED}.get(match["suffix"], Suffix.TEMPORARY)
+        return FileName(FileKind.METADATA_SNAPSHOT, suffix, int(match["offset"]))
+    return FOREIGN
+
+
+def folder_name(partition: TopicPartition) -> str:
+    """The name of a live partition's folder.
+
+    Raises:
+        ValueError: no topic can have that name, or the partition is out of range.
+    """
+    name = f"{partition.topic}-{partition.partition}"
+    if decode_folder_name(name) != FolderName(partition):
+        raise ValueError(f"{name!r} names no partition")
+    return name
+
+
+def decode_folder_name(name: str) -> FolderName | None:
+    """Say which partition lies in a folder of a log root; None for a folder that holds none.
+
+    The topic has 1 to 249 letters, digits, ``.``, ``_`` and ``-``; the partition is what follows the last ``-``.
+    """
+    match = _FOLDER.fullmatch(name)
+    if match is None or match["topic"] in (".", "..") or int(match["partition"]) > _MAX_I32:
+        return None
+    return FolderName(
+        TopicPartition(match["topic"], int(match["partition"])), FolderState(match["state"] or FolderState.LIVE)
+    )

@@ -1,0 +1,86 @@
+"""Producer snapshots: what a broker knows of every producer below the offset in the file's name.
+
+The smallest is an empty state: ``0001``, the crc, ``00000000``.  Each producer adds 46 bytes, in no order.
+Nothing may follow them.
+
+Source: Kafka 4.4 ``ProducerStateManager``, ``ProducerSnapshot.json``; spec/kafka-storage S.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import google_crc32c
+
+from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.layout import I16, I32, I64, U32, At, Buffer, layout
+
+VERSION = 1
+CRC_START = 6  # the first byte that the crc covers
+
+
+class SnapshotHeader(NamedTuple):
+    """The 10 bytes before the producers."""
+
+    # fmt: off
+    #                                      offset  type
+    version:        Annotated[int, At(0, I16)]  # 1
+    crc:            Annotated[int, At(2, U32)]  # CRC-32C of byte 6 to the end
+    producer_count: Annotated[int, At(6, I32)]
+    # fmt: on
+
+
+class ProducerEntry(NamedTuple):
+    """What a broker knows of one producer."""
+
+    # fmt: off
+    #                                                offset  type
+    producer_id:              Annotated[int, At(0,  I64)]
+    producer_epoch:           Annotated[int, At(8,  I16)]
+    last_sequence:            Annotated[int, At(10, I32)]  # -1: none
+    last_offset:              Annotated[int, At(14, I64)]  # of its last batch; -1: none in this epoch
+    offset_delta:             Annotated[int, At(22, I32)]  # that batch's last offset less its first
+    timestamp_ms:             Annotated[int, At(26, I64)]  # of its last batch or marker
+    coordinator_epoch:        Annotated[int, At(34, I32)]  # -1: none
+    current_txn_first_offset: Annotated[int, At(38, I64)]  # -1: no open transaction
+    # fmt: on
+
+
+SNAPSHOT_HEADER = layout(SnapshotHeader, byte_order=">", size=10)
+PRODUCER_ENTRY = layout(ProducerEntry, byte_order=">", size=46)
+
+
+def decode_snapshot(data: Buffer) -> tuple[ProducerEntry, ...]:
+    """All producers of a snapshot file, in the file's order.
+
+    Raises:
+        TruncatedLog: fewer bytes than the header, or than its count, asks for.
+        UnsupportedFormat: a version other than 1.
+        CorruptLog: wrong crc, a negative count, or bytes behind the last producer.
+    """
+    view = memoryview(data)
+    if len(view) < SNAPSHOT_HEADER.size:
+        raise TruncatedLog(f"producer snapshot of {len(view)} bytes", 0)
+    header = SnapshotHeader._make(SNAPSHOT_HEADER.unpack_from(view))
+    if header.version != VERSION:
+        raise UnsupportedFormat(f"producer snapshot of version {header.version}", 0)
+    if header.producer_count < 0:
+        raise CorruptLog(f"{header.producer_count} producers", 6)
+    end = SNAPSHOT_HEADER.size + header.producer_count * PRODUCER_ENTRY.size
+    if end > len(view):
+        raise TruncatedLog(f"{header.producer_count} producers in {len(view)} bytes", 6)
+    if end < len(view):
+        raise CorruptLog(f"{len(view) - end} bytes behind the last producer", end)
+    crc = google_crc32c.value(bytes(view[CRC_START:]))
+    if crc != header.crc:
+        raise CorruptLog(f"producer snapshot with crc {header.crc:#010x} whose bytes give {crc:#010x}", 2)
+    return tuple(map(ProducerEntry._make, PRODUCER_ENTRY.iter_unpack(view[SNAPSHOT_HEADER.size :])))
+
+
+def encode_snapshot(producers: Sequence[ProducerEntry]) -> bytes:
+    """The bytes of a snapshot file; the empty state is 10 bytes."""
+    body = b"".join(PRODUCER_ENTRY.pack(*producer) for producer in producers)
+    head = SNAPSHOT_HEADER.pack(VERSION, 0, len(producers))
+    crc = int(google_crc32c.value(head[CRC_START:] + body))
+    return head[:2] + crc.to_bytes(4, "big") + head[CRC_START:] + body

@@ -1,0 +1,229 @@
+r"""The small text files of a Kafka log directory.
+
+An offset checkpoint of two entries, each a topic, a partition and an offset::
+
+    0\n                 version
+    2\n                 number of entries
+    orders 0 4711\n
+    orders 1 12\n
+
+``leader-epoch-checkpoint`` has the same frame; an entry is an epoch and the first offset written under it.
+``partition.metadata`` holds the topic's id, and ``.kafka_cleanshutdown`` the broker's epoch.
+
+We are stricter than Kafka: a negative offset or an entry that occurs twice is damage.
+
+Source: Kafka 4.4 ``CheckpointFile``, ``LeaderEpochCheckpointFile``, ``LeaderEpochFileCache``,
+``PartitionMetadataFile``, ``CleanShutdownFileHandler``; spec/kafka-storage S.14, S.15.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
+from lastwrite.model.log import TopicPartition
+
+_NUMBER = re.compile(rb"[0-9]{1,19}")
+_SPACES = re.compile(rb"[ \t\v\f\r]+")
+_MAX_I32 = (1 << 31) - 1
+_MAX_I64 = (1 << 63) - 1
+
+
+class LeaderEpoch(NamedTuple):
+    """Offsets from ``start_offset`` to the next entry's were first written under ``epoch``."""
+
+    epoch: int
+    start_offset: int
+
+
+def decode_offset_checkpoint(text: bytes) -> dict[TopicPartition, int]:
+    """The offset of each partition, in the file's order; an empty file has none.
+
+    Raises:
+        TruncatedLog: fewer entries than announced.
+        UnsupportedFormat: a version other than 0.
+        CorruptLog: anything else; the position is that of the line.
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for at, (topic, partition, offset) in _entries(text, 3):
+        try:
+            name = TopicPartition(topic.decode("utf-8"), _number(partition, at, _MAX_I32))
+        except UnicodeDecodeError:
+            raise CorruptLog("topic name is not UTF-8", at) from None
+        if name in offsets:
+            raise CorruptLog(f"{name} occurs twice", at)
+        offsets[name] = _number(offset, at, _MAX_I64)
+    return offsets
+
+
+def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The file's text, entries in the order of ``offsets``.
+
+    Raises:
+        ValueError: a negative offset.
+    """
+    for name, offset in offsets.items():
+        if offset < 0:
+            raise ValueError(f"offset {offset} of {name}")
+    return _framed(f"{name.topic} {name.partition} {offset}" for name, offset in offsets.items())
+
+
+def decode_leader_epochs(text: bytes) -> tuple[LeaderEpoch, ...]:
+    """The entries of ``leader-epoch-checkpoint``; both columns rise; errors as ``decode_offset_checkpoint``."""
+    epochs: list[LeaderEpoch] = []
+    for at, (epoch, start_offset) in _entries(text, 2):
+        entry = LeaderEpoch(_number(epoch, at, _MAX_I32), _number(start_offset, at, _MAX_I64))
+        if epochs and (entry.epoch <= epochs[-1].epoch or entry.start_offset <= epochs[-1].start_offset):
+            raise CorruptLog(f"epoch {entry.epoch} from {entry.start_offset} does not rise", at)
+        epochs.append(entry)
+    return tuple(epochs)
+
+
+def encode_leader_epochs(epochs: Sequence[LeaderEpoch]) -> bytes:
+    """The text of ``leader-epoch-checkpoint``.
+
+    Raises:
+        ValueError: a negative number, or columns that do not rise.
+    """
+    if any(entry.epoch < 0 or entry.start_offset < 0 for entry in epochs):
+        raise ValueError(f"negative leader epoch or offset: {epochs}")
+    if any(a.epoch >= b.epoch or a.start_offset >= b.start_offset for a, b in pairwise(epochs)):
+        raise ValueError(f"leader epochs do not rise: {epochs}")
+    return _framed(f"{entry.epoch} {entry.start_offset}" for entry in epochs)
+
+
+def with_leader_epoch(epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int) -> tuple[LeaderEpoch, ...]:
+    """The entries after a batch of ``epoch`` was appended at ``start_offset``.
+
+    Nothing changes where the last entry says so already; entries at the end that contradict the new one go.
+    """
+    if epoch < 0 or start_offset < 0:
+        raise ValueError(f"leader epoch {epoch} from {start_offset}")
+    if epochs and epochs[-1].epoch == epoch and epochs[-1].start_offset <= start_offset:
+        return tuple(epochs)
+    kept = list(epochs)
+    while kept and (kept[-1].epoch >= epoch or kept[-1].start_offset >= start_offset):
+        kept.pop()
+    return (*kept, LeaderEpoch(epoch, start_offset))
+
+
+def decode_partition_metadata(text: bytes) -> str:
+    """The topic's id: 22 characters of URL-safe base 64 that stand for 16 bytes.
+
+    Raises:
+        UnsupportedFormat: a version other than 0.
+        CorruptLog: not the two lines, or an id that is none; the all-zero id is none.
+    """
+    lines = text.split(b"\n", 1)
+    version = _property(lines[0], b"version", 0)
+    if not _NUMBER.fullmatch(version):
+        raise CorruptLog("version is no number", 0)
+    if int(version) != 0:
+        raise UnsupportedFormat(f"partition metadata of version {int(version)}", 0)
+    at = len(lines[0]) + 1
+    if len(lines) == 1:
+        raise TruncatedLog("no topic id", len(text))
+    topic_id = _property(lines[1].removesuffix(b"\n"), b"topic_id", at).decode("ascii", "replace")
+    try:
+        topic_id_bytes(topic_id)
+    except ValueError as error:
+        raise CorruptLog(str(error), at) from None
+    return topic_id
+
+
+def encode_partition_metadata(topic_id: str) -> bytes:
+    """The text of ``partition.metadata``; it ends without a newline.
+
+    Raises:
+        ValueError: ``topic_id`` is no topic's id.
+    """
+    topic_id_bytes(topic_id)
+    return f"version: 0\ntopic_id: {topic_id}".encode()
+
+
+def topic_id_bytes(topic_id: str) -> bytes:
+    """The 16 bytes that a topic's id stands for.
+
+    Raises:
+        ValueError: not 22 characters of URL-safe base 64, or all zero.
+    """
+    try:
+        raw = base64.b64decode(topic_id + "==", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != 16 or not any(raw) or topic_id_text(raw) != topic_id:
+        raise ValueError(f"{topic_id!r} is no topic id")
+    return raw
+
+
+def topic_id_text(raw: bytes) -> str:
+    """The 22 characters that stand for the 16 bytes of a topic's id."""
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def decode_clean_shutdown(text: bytes) -> int | None:
+    """The broker epoch in ``.kafka_cleanshutdown``; None where there is none to be read.
+
+    That the file is there says that the shutdown was orderly, whatever it holds; so nothing is an error here.
+    """
+    try:
+        content = json.loads(text)
+        epoch = content["brokerEpoch"] if content["version"] == 0 else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else None
+
+
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    """The text of ``.kafka_cleanshutdown``."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def _entries(text: bytes, width: int) -> Iterator[tuple[int, list[bytes]]]:
+    """The entries of a checkpoint, each with the position of its line, once version and count are right."""
+    if not text:
+        return
+    lines: list[tuple[int, bytes]] = []
+    at = 0
+    for line in text.removesuffix(b"\n").split(b"\n"):
+        lines.append((at, line.rstrip(b"\r")))
+        at += len(line) + 1
+    version = _number(lines[0][1], 0, _MAX_I32)
+    if version != 0:
+        raise UnsupportedFormat(f"checkpoint of version {version}", 0)
+    if len(lines) == 1:
+        raise TruncatedLog("checkpoint without a number of entries", len(text))
+    count = _number(lines[1][1], lines[1][0], _MAX_I32)
+    if len(lines) - 2 < count:
+        raise TruncatedLog(f"checkpoint announces {count} entries and has {len(lines) - 2}", len(text))
+    if len(lines) - 2 > count:
+        raise CorruptLog(f"checkpoint announces {count} entries and has {len(lines) - 2}", lines[2 + count][0])
+    for at, line in lines[2:]:
+        fields = _SPACES.split(line)
+        if len(fields) != width or not all(fields):
+            raise CorruptLog(f"{line!r} has not {width} fields", at)
+        yield at, fields
+
+
+def _framed(entries: Iterable[str]) -> bytes:
+    lines = list(entries)
+    return "".join(f"{line}\n" for line in ("0", str(len(lines)), *lines)).encode()
+
+
+def _number(digits: bytes, at: int, limit: int) -> int:
+    if not _NUMBER.fullmatch(digits) or int(digits) > limit:
+        raise CorruptLog(f"{digits!r} is not a number of 0 to {limit}", at)
+    return int(digits)
+
+
+def _property(line: bytes, name: bytes, at: int) -> bytes:
+    key, colon, content = line.rstrip(b"\r").partition(b":")
+    if not colon or key != name:
+        raise CorruptLog(f"a line {line!r} where {name.decode()} should be", at)
+    return content.strip(b" \t")
