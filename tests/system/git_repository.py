@@ -30,7 +30,7 @@ class Repository:
         outer = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         return subprocess.run(
             ["git", "-c", "protocol.file.allow=always", *arguments], cwd=self.folder, input=feed,
-            env=outer | named | environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=outer | named | environment, check=True, capture_output=True,
         ).stdout  # fmt: skip
 
     def write(self, path: str | bytes, content: bytes = b"x", mode: int | None = None) -> None:

@@ -222,9 +222,8 @@ def settings_that_change_what_git_prints(r: Repository) -> None:
 def an_old_mode(r: Repository) -> None:
     """Trees of git's first months hold 100664, which every command shows as 100644."""
     blob = r.git("hash-object", "-w", "--stdin", feed=b"x").strip()
-    tree = b"".join(
-        mode + b" " + name + b"\0" + bytes.fromhex(blob.decode()) for mode, name in ((b"100664", b"a"), (b"100644", b"b"))
-    )
+    blob_id = bytes.fromhex(blob.decode())
+    tree = b"".join(entry + b"\0" + blob_id for entry in (b"100664 a", b"100644 b"))
     written = r.git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", feed=tree).strip().decode()
     commit = r.git("commit-tree", written, "-m", "m").strip().decode()
     r.git("reset", "--soft", commit)

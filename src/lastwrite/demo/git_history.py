@@ -20,7 +20,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
@@ -153,7 +153,7 @@ def open_history(folder: str) -> History:
 class _Git:
     """A running git whose output is read in chunks while ``feed`` goes to its input."""
 
-    def __init__(self, folder: str, *arguments: str, feed: Iterator[bytes] = iter(())) -> None:
+    def __init__(self, folder: str, *arguments: str, feed: Iterable[bytes] = ()) -> None:
         self._folder = folder
         self._what = arguments[0]
         self._process = _start(folder, arguments)
@@ -188,12 +188,12 @@ class _Git:
                 remedy="see `git fsck` there, or name another repository with --repo",
             )  # fmt: skip
 
-    def _write(self, feed: Iterator[bytes]) -> None:
+    def _write(self, feed: Iterable[bytes]) -> None:
         try:
             with _pipe(self._process.stdin) as stdin:
                 for line in feed:
                     stdin.write(line)
-        except (BrokenPipeError, OSError):
+        except OSError:
             pass  # git has ended; its status says why
 
     def _listen(self) -> None:
