@@ -1,0 +1,77 @@
+"""The verdict kernel beside the plain model: what stays, what each batch becomes, and the counts."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lastwrite.compaction.verdict import Policy, Verdict, judge
+from lastwrite.model.columns import COPY, DROP, EMPTY, KEYLESS, NO_HORIZON, REBUILD, SHADOWED, TOMBSTONE, batch_table
+from tests.model import ModelBatch, ModelRecord, clean
+
+KEYS = st.none() | st.sampled_from([b"a", b"b", b"c", b""])
+VALUES = st.none() | st.just(b"v")
+
+
+@st.composite
+def runs_of_batches(draw: st.DrawFn) -> list[ModelBatch]:
+    """Batches as rounds leave them: thinned, empty, with horizons before and after the clock at 100."""
+    found, offset = [], 0
+    for _ in range(draw(st.integers(0, 6))):
+        size = draw(st.integers(1, 4))
+        places = sorted(draw(st.sets(st.integers(0, size - 1))))
+        records = tuple(ModelRecord(offset + at, 5, draw(KEYS), draw(VALUES)) for at in places)
+        horizon = draw(st.sampled_from([None, None, 0, 99, 100, 101]))
+        found.append(ModelBatch(offset, offset + size - 1, records, horizon_ms=horizon if records else None))
+        offset += size + draw(st.sampled_from([0, 0, 2]))
+    return found
+
+
+@given(runs_of_batches(), st.integers(0, 20), st.integers(0, 25), st.sampled_from([0, 7]))
+def test_the_verdicts_are_the_models(run: list[ModelBatch], first_dirty: int, shell: int, retention_ms: int) -> None:
+    end = run[-1].next_offset if run else 0
+    expected = clean(
+        run, first_dirty=first_dirty, end=end, high_watermark=shell, now_ms=100, retention_ms=retention_ms
+    )
+    latest = {
+        record.key: record.offset for batch in run for record in batch.records
+        if record.key is not None and record.offset >= first_dirty
+    }  # fmt: skip
+    table = batch_table(len(run))
+    states = []
+    for row, batch in zip(table, run, strict=True):
+        row["next_offset"], row["records"] = batch.next_offset, len(batch.records)
+        row["horizon"] = NO_HORIZON if batch.horizon_ms is None else batch.horizon_ms
+        row["flags"] = 0
+        for record in batch.records:
+            shadowed = record.key is not None and latest.get(record.key, -1) > record.offset
+            states.append(KEYLESS * (record.key is None) | TOMBSTONE * (record.value is None) | SHADOWED * shadowed)
+    keep, actions = np.full(len(states), 9, np.uint8), np.full(len(run), 9, np.uint8)
+    horizons, counts = np.zeros(len(run), np.int64), np.zeros(len(Verdict), np.int64)
+
+    policy = Policy(now_ms=100, tombstone_retention_ms=retention_ms, shell_offset=shell)
+    changed = judge(table, np.array(states, np.uint8), policy, keep, actions, horizons, counts)
+
+    left = {batch.base_offset: batch for batch in expected.batches}
+    at = 0
+    for batch, action, horizon in zip(run, actions, horizons, strict=True):
+        stays = left.get(batch.base_offset)
+        kept = [bool(k) for k in keep[at : at + len(batch.records)]]
+        at += len(batch.records)
+        if stays is None:
+            assert action == DROP and not any(kept)
+            continue
+        assert kept == [record in stays.records for record in batch.records]
+        if stays == batch:
+            assert action == COPY
+        elif not stays.records:
+            assert action == EMPTY
+        else:
+            assert action == REBUILD
+            assert horizon == (NO_HORIZON if stays.horizon_ms is None else stays.horizon_ms)
+    assert changed == sum(left.get(batch.base_offset) != batch for batch in run)
+    assert counts[Verdict.KEEP] == expected.kept
+    assert counts[Verdict.KEYLESS] == expected.keyless
+    assert counts[Verdict.SHADOWED] == expected.shadowed
+    assert counts[Verdict.EXPIRED] == expected.expired
