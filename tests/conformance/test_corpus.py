@@ -34,7 +34,7 @@ def consumed(folder: Path) -> list[tuple[object, ...]]:
     def plain(text: str | None) -> bytes | None:
         return None if text is None else base64.b64decode(text)
 
-    out = []
+    out: list[tuple[object, ...]] = []
     for line in gzip.decompress((folder.parent.with_suffix(".jsonl.gz")).read_bytes()).splitlines():
         seen = json.loads(line)
         if seen["topic"] == topic:
@@ -52,7 +52,7 @@ def test_the_corpus_is_there() -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
 def test_records_are_those_that_a_consumer_got(folder: Path) -> None:
-    found = []
+    found: list[tuple[object, ...]] = []
     for log in sorted(folder.glob("*.log")):
         for _, batch in batches_of(log):
             if not batch.attributes.control:
