@@ -1,8 +1,8 @@
 """Kafka's own cleaner, loader and append path as a judge, from the peer outside this repository.
 
 ``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository), and
-``LASTWRITE_KAFKA_HOME`` a folder that its ``setup.sh`` has filled; without the latter it is filled once,
-in the user's cache folder, by Maven. Tests that need the oracle skip with the reason where it cannot run.
+``LASTWRITE_KAFKA_HOME`` a folder that its ``setup.sh`` has filled; without one Maven fills it once, in the
+user's cache folder. Tests that need the oracle skip with the reason where it cannot run.
 """
 
 from __future__ import annotations
@@ -34,12 +34,10 @@ def kafka_home() -> Path:
         pytest.skip(f"no Kafka peer at {PEER}; LASTWRITE_PEERS names the folder of peers")
     _need_java()
     given = os.environ.get("LASTWRITE_KAFKA_HOME")
-    if given:
-        if not (Path(given) / "classes").is_dir():
-            pytest.skip(f"LASTWRITE_KAFKA_HOME is {given}, which {PEER / 'setup.sh'} has not filled")
+    if given and _is_filled(Path(given)):  # a folder with jars alone serves the tests with a broker
         return Path(given)
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / "kafka-peer"
-    if not (cache / "classes").is_dir():
+    if not _is_filled(cache):
         if shutil.which("mvn") is None:
             pytest.skip("Maven is missing, which brings Kafka's jars")
         building = cache.with_name(f"kafka-peer.{os.getpid()}")
@@ -50,6 +48,10 @@ def kafka_home() -> Path:
         shutil.rmtree(cache, ignore_errors=True)
         building.rename(cache)
     return cache
+
+
+def _is_filled(home: Path) -> bool:
+    return (home / "classes" / "CleanerOracle.class").exists() and (home / "lib").is_dir()
 
 
 def _need_java() -> None:
