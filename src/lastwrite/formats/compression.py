@@ -159,7 +159,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
         return framed
     # A stream does not know its length when it begins: that is what keeps the content size out of the frame.
     stream = cramjam.zstd.Compressor(level=3)
-    stream.compress(data)
+    stream.compress(bytes(memoryview(data)))
     return bytes(stream.finish())
 
 

@@ -65,6 +65,7 @@ def _swapper(width: int) -> Any:
     return swap
 
 
+load8 = _loader(8)  # (bytes, position) -> uint64
 load64 = _loader(64)  # (bytes, position) -> little-endian uint64
 load32 = _loader(32)
 store64 = _storer(64)  # (bytes, position, uint64)

@@ -81,7 +81,7 @@ class SparkRunner:
         progress.stage(name, sum(weights))
         if not units:
             return []
-        tasks = _pack(weights, self.workers * self._TASKS_A_WORKER)
+        tasks = pack(weights, self.workers * self._TASKS_A_WORKER)
         batches = [[(i, units[i]) for i in task] for task in tasks]
 
         def run_batch(batch: list[tuple[int, U]]) -> list[tuple[int, Any]]:
@@ -121,7 +121,7 @@ class SparkRunner:
             progress.advance(total - told)
 
 
-def _pack(weights: Sequence[int], tasks: int) -> list[list[int]]:
+def pack(weights: Sequence[int], tasks: int) -> list[list[int]]:
     """The units' places in at most ``tasks`` lists: large units alone and first, small ones together."""
     order = sorted(range(len(weights)), key=lambda i: -weights[i])
     if len(order) <= tasks:

@@ -24,6 +24,7 @@ from lastwrite.formats.checksum import crc32c
 from lastwrite.formats.fingerprint import fingerprint
 from lastwrite.formats.intrinsics import (
     copy_bytes,
+    load8,
     load32,
     load64,
     store16,
@@ -163,11 +164,18 @@ def _long_varint(data, at, end):
     return np.int64(0), np.int64(-1)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, forceinline=True)
 def _varint(data, at, end):
-    if at < end and data[at] < 128:
-        byte = np.int64(data[at])
-        return (byte >> 1) ^ -(byte & 1), at + 1
+    """A varint that begins at ``at``; lengths of one and two bytes, nearly all, take no loop."""
+    if at < end:
+        byte = np.int64(load8(data, at))
+        if byte < 128:
+            return (byte >> 1) ^ -(byte & 1), at + 1
+        if at + 1 < end:
+            second = np.int64(load8(data, at + 1))
+            if second < 128:
+                byte = (byte & 127) | (second << 7)
+                return (byte >> 1) ^ -(byte & 1), at + 2
     return _long_varint(data, at, end)
 
 
@@ -190,40 +198,32 @@ def _headers_end(data, at, end):
     return at
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, forceinline=True)
 def _record(data, at, end):
     """One record: (end or -1, timestamp delta, position of the offset delta, offset delta, key
     position, key length or -1, value length or -1)."""
+    bad = np.int64(-1)
+    zero = np.int64(0)
     length, body = _varint(data, at, end)
     if body < 0 or length < SMALLEST_RECORD - 1 or length > end - body:
-        return np.int64(-1), np.int64(0), at, np.int64(0), at, np.int64(0), np.int64(0)
+        return bad, zero, zero, zero, zero, zero, zero
     stop = body + length
     stamp, offset_at = _varint(data, body + 1, stop)
-    bad = offset_at < 0
-    delta = np.int64(0)
-    key_length = np.int64(0)
-    value_length = np.int64(0)
-    place = np.int64(-1)
-    if not bad:
-        delta, place = _varint(data, offset_at, stop)
-        if place >= 0:
-            key_length, place = _varint(data, place, stop)
-    key_at = place
-    if place < 0 or key_length < -1 or key_length > stop - place:
-        bad = True
-    else:
-        if key_length > 0:
-            place += key_length
-        value_length, place = _varint(data, place, stop)
-        if place < 0 or value_length < -1 or value_length > stop - place:
-            bad = True
-        else:
-            if value_length > 0:
-                place += value_length
-            if not (place + 1 == stop and data[place] == 0):
-                bad = _headers_end(data, place, stop) != stop
-    if bad:
-        stop = np.int64(-1)
+    if offset_at < 0:
+        return bad, zero, zero, zero, zero, zero, zero
+    delta, place = _varint(data, offset_at, stop)
+    if place < 0:
+        return bad, zero, zero, zero, zero, zero, zero
+    key_length, key_at = _varint(data, place, stop)
+    if key_at < 0 or key_length < -1 or key_length > stop - key_at:
+        return bad, zero, zero, zero, zero, zero, zero
+    value_length, place = _varint(data, key_at + max(key_length, zero), stop)
+    if place < 0 or value_length < -1 or value_length > stop - place:
+        return bad, zero, zero, zero, zero, zero, zero
+    place += max(value_length, zero)
+    # Nearly every record ends with a header count of 0.
+    if (place + 1 != stop or data[place] != 0) and _headers_end(data, place, stop) != stop:
+        return bad, zero, zero, zero, zero, zero, zero
     return stop, stamp, offset_at, delta, key_at, key_length, value_length
 
 

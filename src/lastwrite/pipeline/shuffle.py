@@ -1,0 +1,206 @@
+"""The exchange for clusters: blocks and losers go through Spark's own shuffle.
+
+No folder is shared but the log itself. A block is cut by the elect units' bucket ranges and each part goes
+to the task of its unit; the losers come back packed, four bytes each, to the task that rewrites their
+piece, which scans the piece once more for the states that election did not touch. What a stage made is
+kept on the executors' disks, since the driver looks at its figures before the next one starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lastwrite.compaction import election
+from lastwrite.model.columns import SHADOWED
+from lastwrite.model.progress import Progress
+from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
+from lastwrite.pipeline.elect import Stretch
+from lastwrite.pipeline.rewrite import rewrite
+from lastwrite.pipeline.runner import Failed, SparkRunner, guarded, pack
+from lastwrite.pipeline.scan import EntryBlock, scan
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+
+class ShuffleExchange:
+    """By Spark's shuffle."""
+
+    scratch = ""
+
+    def __init__(self, session: SparkSession, runner: SparkRunner) -> None:
+        self._context = session.sparkContext
+        self._runner = runner
+        self._kept: list[RDD[Any]] = []
+        self._scans: dict[int, ScanUnit] = {}
+
+    def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]:
+        self.close()
+        self._scans = {unit.partition: unit for unit in units}
+        weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
+        found = self._keep("scan", list(enumerate(units)), weights, _scan_rows, progress)
+        return [found[n] for n in range(len(units))]
+
+    def elect(self, units: Sequence[ElectUnit], progress: Progress) -> list[Elected | Failed[ElectUnit]]:
+        weights = [
+            16 * sum(block.count for block in unit.blocks) * (unit.end_bucket - unit.first_bucket) >> unit.bits
+            for unit in units
+        ]
+        tasks = pack(weights, self._runner.workers * 4)
+        task_of = {n: t for t, task in enumerate(tasks) for n in task}
+        by_partition: dict[int, list[tuple[int, ElectUnit]]] = {}
+        for n, unit in enumerate(units):
+            by_partition.setdefault(unit.partition, []).append((n, replace(unit, blocks=(), dirty_from=(), states=())))
+        borders = {
+            (unit.partition, block.piece): dirty
+            for unit in units
+            for block, dirty in zip(unit.blocks, unit.dirty_from, strict=True)
+        }
+
+        def cut(row: tuple[str, Any]) -> Iterator[tuple[int, Any]]:
+            if row[0] == "block":
+                partition, piece, serial, ends, rows, lengths, keys = row[1]
+                for n, unit in by_partition.get(partition, ()):
+                    part = _cut_block(unit, ends, rows, lengths, keys)
+                    yield task_of[n], (n, piece, serial, borders[partition, piece], *part)
+
+        def elect_task(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[str, Any]]:
+            held: dict[int, list[Any]] = {}
+            for _, (n, *part) in rows:
+                held.setdefault(n, []).append(part)
+            for n, parts in held.items():
+                yield from _elect_parts(n, partitions[n], parts)
+
+        partitions = {n: unit.partition for n, unit in enumerate(units)}
+        if not units:
+            return []
+        moved = self._kept[-1].flatMap(cut).partitionBy(len(tasks), lambda task: int(task))
+        found = self._collect("elect", moved.mapPartitions(elect_task), sum(weights), progress)
+        return [found.get(n, Elected(unit.partition, 0, {})) for n, unit in enumerate(units)]
+
+    def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]:
+        weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
+        tasks = pack(weights, self._runner.workers * 4)
+        task_of = {n: t for t, task in enumerate(tasks) for n in task}
+        place = {(unit.partition, piece.number): n for n, unit in enumerate(units) for piece in unit.pieces}
+        scans = self._scans
+
+        def address(row: tuple[str, Any]) -> Iterator[tuple[int, Any]]:
+            if row[0] == "losers":
+                partition, piece, losers = row[1]
+                n = place.get((partition, piece))
+                if n is not None:
+                    yield task_of[n], (n, piece, losers)
+
+        def rewrite_task(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[str, Any]]:
+            losers: dict[tuple[int, int], list[Any]] = {}
+            wanted: dict[int, RewriteUnit] = {}
+            for _, (n, piece, value) in rows:
+                if piece < 0:
+                    wanted[n] = value
+                else:
+                    losers.setdefault((n, piece), []).append(value)
+            for n, unit in wanted.items():
+                yield "result", (n, guarded(lambda unit, n=n: _rewrite_scanned(  # type: ignore[misc]
+                    unit, replace(scans[unit.partition], pieces=unit.pieces),
+                    {piece.number: losers.get((n, piece.number), []) for piece in unit.pieces},
+                ), unit))  # fmt: skip
+
+        if not units:
+            return []
+        asked = self._context.parallelize([(task_of[n], (n, -1, unit)) for n, unit in enumerate(units)], len(tasks))
+        moved = asked.union(self._kept[-1].flatMap(address)).partitionBy(len(tasks), lambda task: int(task))
+        found = self._collect("rewrite", moved.mapPartitions(rewrite_task), sum(weights), progress)
+        return [found[n] for n in range(len(units))]
+
+    def _keep(self, name: str, rows: list[Any], weights: list[int], work: Any, progress: Progress) -> dict[int, Any]:
+        tasks = pack(weights, self._runner.workers * 4)
+        batches = [[rows[i] for i in task] for task in tasks]
+        made = self._context.parallelize(batches, max(1, len(batches))).flatMap(lambda batch: batch).flatMap(work)
+        return self._collect(name, made, sum(weights), progress)
+
+    def _collect(self, name: str, made: RDD[Any], total: int, progress: Progress) -> dict[int, Any]:
+        """Keep what a stage made, and bring its results to the driver."""
+        from pyspark import StorageLevel
+
+        progress.stage(name, total)
+        kept = made.persist(StorageLevel.DISK_ONLY)
+        self._kept.append(kept)
+        found = dict(kept.filter(lambda row: row[0] == "result").map(lambda row: row[1]).collect())
+        progress.advance(total)
+        return found
+
+    def close(self) -> None:
+        for kept in self._kept:
+            kept.unpersist()
+        self._kept = []
+
+
+def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
+    """Blocks as rows, then the unit's result."""
+    n, unit = numbered
+    blocks: list[Any] = []
+    results: list[PieceScan] = []
+
+    def keep(block: EntryBlock) -> None:
+        blocks.append((
+            unit.partition, block.piece, len(blocks), block.ends.copy(), block.rows.copy(), block.lengths, block.keys,
+        ))  # fmt: skip
+
+    def work(unit: ScanUnit) -> list[PieceScan]:
+        for result, _ in scan(unit, keep):
+            result.blocks = [
+                Block(b[1], "", 0, len(b[4]), 0 if b[6] is None else len(b[6])) for b in blocks if b[1] == result.piece
+            ]
+            results.append(result)
+        return results
+
+    yield "result", (n, guarded(work, unit))
+    for block in blocks:
+        yield "block", block
+
+
+def _cut_block(unit: ElectUnit, ends: Any, rows: Any, lengths: Any, keys: Any) -> tuple[Any, Any, Any, Any]:
+    """The part of a block that lies in the unit's buckets."""
+    start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
+    end = int(ends[unit.end_bucket - 1])
+    part_ends = ends[unit.first_bucket : unit.end_bucket] - np.uint32(start)
+    if lengths is None:
+        return part_ends, rows[start:end], None, None
+    places = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    return part_ends, rows[start:end], lengths[start:end], keys[int(places[start]) : int(places[end])]
+
+
+def _elect_parts(n: int, partition: int, parts: list[Any]) -> Iterator[tuple[str, Any]]:
+    parts.sort(key=lambda part: (part[0], part[1]))  # piece, serial: the log's order
+    exact = parts[0][5] is not None
+    stretch = Stretch([part[3] for part in parts], exact)
+    stretch.rows = np.concatenate([part[4] for part in parts])
+    if exact:
+        stretch.lengths = np.concatenate([part[5] for part in parts])
+        stretch.keys = np.concatenate([part[6] for part in parts])
+    winners = stretch.elect(np.array([part[2] for part in parts], dtype=np.int64))
+    counts: dict[int, int] = {}
+    for k, part in enumerate(parts):
+        start = int(stretch.starts[k])
+        losers = election.losers_of(stretch.rows, start, start + int(stretch.sizes[k]))
+        counts[part[0]] = counts.get(part[0], 0) + len(losers)
+        if len(losers):
+            yield "losers", (partition, part[0], losers)
+    yield "result", (n, Elected(partition, winners, counts))
+
+
+def _rewrite_scanned(unit: RewriteUnit, again: ScanUnit, losers: dict[int, list[Any]]) -> Rewritten:
+    """Rewrite with the states of a second scan, which is the first one's equal, and the losers on top."""
+    states = []
+    for result, piece_states in scan(again, lambda block: None):
+        marked = piece_states.copy()
+        for ordinals in losers[result.piece]:
+            marked[ordinals] |= SHADOWED
+        states.append(marked)
+    return rewrite(unit, tuple(states))
