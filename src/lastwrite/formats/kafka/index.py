@@ -1,0 +1,371 @@
+"""The three indexes beside a Kafka segment: offset, time, aborted transactions.
+
+Offset index, the smallest case: three batches of 3000 bytes, ending at offsets 9, 19 and 29.  An entry is due
+once more than 4096 bytes were written since the last one, so only the third batch gets one, ``(29, 6000)``: its
+last offset and where it begins.  A reader who looks for offset 29 or above starts at 6000.  One who looks for
+25 starts at 0, because an entry says nothing of where its batch's smaller offsets begin: the rule is the
+greatest entry not above the target, else the segment's start.
+
+Time index: with that entry goes ``(largest timestamp so far, last offset of the earliest batch that has it)``,
+unless it would repeat the entry before.  One more follows when the segment is closed, so the last entry is
+the segment's largest timestamp.  A segment without timestamps has none.
+
+Files of an active segment are filled up with zeros to a fixed size and cut when the segment is closed.  Entries
+must rise, so the first that does not ends them; anything but zeros behind it is damage.
+
+Source: Kafka 4.4 ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex``, ``LogSegment.append``, KAFKA-806;
+spec/kafka-storage S.10 to S.12; spec/kafka-cleanup 20.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from lastwrite.errors import CorruptLog, UnsupportedFormat
+from lastwrite.formats.layout import I16, I32, I64, At, Buffer, layout
+
+Int64s = npt.NDArray[np.int64]
+
+DEFAULT_INTERVAL_BYTES = 4096  # index.interval.bytes
+MAX_RELATIVE_OFFSET = (1 << 31) - 1
+MAX_POSITION = (1 << 31) - 1
+NO_TIMESTAMP_MS = -1
+
+
+class OffsetEntry(NamedTuple):
+    """A run of bytes from ``position`` on ends with a batch whose last offset is this one."""
+
+    # fmt: off
+    #                                       offset  type
+    relative_offset: Annotated[int, At(0, I32)]  # above the segment's base offset
+    position:        Annotated[int, At(4, I32)]
+    # fmt: on
+
+
+class TimeEntry(NamedTuple):
+    """Every record with a later timestamp has a greater offset."""
+
+    # fmt: off
+    #                                       offset  type
+    timestamp_ms:    Annotated[int, At(0, I64)]
+    relative_offset: Annotated[int, At(8, I32)]  # above the segment's base offset
+    # fmt: on
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that wrote data and was aborted; offsets are absolute."""
+
+    # fmt: off
+    #                                           offset  type
+    version:            Annotated[int, At(0,  I16)]  # 0
+    producer_id:        Annotated[int, At(2,  I64)]
+    first_offset:       Annotated[int, At(10, I64)]  # may lie in an earlier segment
+    last_offset:        Annotated[int, At(18, I64)]  # of the marker, in this segment
+    last_stable_offset: Annotated[int, At(26, I64)]  # first of another one still open, else marker + 1
+    # fmt: on
+
+
+OFFSET_ENTRY = layout(OffsetEntry, byte_order=">", size=8)
+TIME_ENTRY = layout(TimeEntry, byte_order=">", size=12)
+ABORTED_TRANSACTION = layout(AbortedTransaction, byte_order=">", size=34)
+
+_OFFSET_DTYPE = np.dtype(OFFSET_ENTRY.dtype_items())
+_TIME_DTYPE = np.dtype(TIME_ENTRY.dtype_items())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OffsetIndex:
+    """Entries of a ``.index``, row for row: absolute ``offsets`` that rise, ``positions`` that do not fall."""
+
+    base_offset: int
+    offsets: Int64s
+    positions: Int64s
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """The greatest entry not above ``offset`` as (offset, position), else (base offset, 0).
+
+        No batch that holds ``offset`` or follows it begins before that position.
+        """
+        row = int(np.searchsorted(self.offsets, offset, side="right")) - 1
+        return (self.base_offset, 0) if row < 0 else (int(self.offsets[row]), int(self.positions[row]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeIndex:
+    """Entries of a ``.timeindex``, row for row: ``timestamps_ms`` that rise, absolute ``offsets`` that do not fall."""
+
+    base_offset: int
+    timestamps_ms: Int64s
+    offsets: Int64s
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ms)
+
+    @property
+    def largest_timestamp_ms(self) -> int | None:
+        """The last entry's timestamp: of a closed segment its largest.  None: the file's own time counts."""
+        return int(self.timestamps_ms[-1]) if len(self.timestamps_ms) else None
+
+    def lookup(self, timestamp_ms: int) -> tuple[int, int]:
+        """The greatest entry not above ``timestamp_ms`` as (timestamp, offset), else (-1, base offset)."""
+        row = int(np.searchsorted(self.timestamps_ms, timestamp_ms, side="right")) - 1
+        return (
+            (NO_TIMESTAMP_MS, self.base_offset) if row < 0 else (int(self.timestamps_ms[row]), int(self.offsets[row]))
+        )
+
+
+def decode_offset_index(data: Buffer, base_offset: int) -> OffsetIndex:
+    """Decode a ``.index``; zeros behind the entries are left out.  Copies the entries.
+
+    Raises:
+        CorruptLog: the size is no multiple of 8, a position falls or is negative, or something other than zeros
+            follows the entries.
+    """
+    entries = _entries(data, _OFFSET_DTYPE, "offset index")
+    relative = entries["relative_offset"].astype(np.int64)
+    positions = entries["position"].astype(np.int64)
+    # Relative offset 0 is no entry: the first batch never gets one, and the second ends above the base.
+    count = _rising(relative, 0)
+    _check_zeros(data, count * OFFSET_ENTRY.size, "offset index")
+    _check_never_falls(positions[:count], OFFSET_ENTRY.size, OFFSET_ENTRY.offset_of("position"), "position")
+    return OffsetIndex(base_offset, relative[:count] + base_offset, positions[:count])
+
+
+def encode_offset_index(index: OffsetIndex) -> bytes:
+    """The bytes of a ``.index``, without zeros behind.
+
+    Raises:
+        ValueError: an offset or a position that does not fit 31 bits.
+    """
+    entries = np.empty(len(index), _OFFSET_DTYPE)
+    entries["relative_offset"] = _fitting(index.offsets - index.base_offset, "relative offset")
+    entries["position"] = _fitting(index.positions, "position")
+    return entries.tobytes()
+
+
+def decode_time_index(data: Buffer, base_offset: int) -> TimeIndex:
+    """Decode a ``.timeindex``; zeros behind the entries are left out.  Copies the entries.
+
+    An entry of zeros says that the batch at the base offset has timestamp 0.  It counts where it is the only
+    one or a greater one follows; else the file is a new one, filled up with zeros.
+
+    Raises:
+        CorruptLog: the size is no multiple of 12, an offset falls or is negative, or something other than zeros
+            follows the entries.
+    """
+    entries = _entries(data, _TIME_DTYPE, "time index")
+    timestamps_ms = entries["timestamp_ms"].astype(np.int64)
+    relative = entries["relative_offset"].astype(np.int64)
+    count = _rising(timestamps_ms, NO_TIMESTAMP_MS)
+    if count == 1 and len(entries) > 1 and timestamps_ms[0] == 0 and relative[0] == 0:
+        count = 0
+    _check_zeros(data, count * TIME_ENTRY.size, "time index")
+    _check_never_falls(relative[:count], TIME_ENTRY.size, TIME_ENTRY.offset_of("relative_offset"), "offset")
+    return TimeIndex(base_offset, timestamps_ms[:count], relative[:count] + base_offset)
+
+
+def encode_time_index(index: TimeIndex) -> bytes:
+    """The bytes of a ``.timeindex``, without zeros behind.
+
+    Raises:
+        ValueError: an offset that does not fit 31 bits.
+    """
+    entries = np.empty(len(index), _TIME_DTYPE)
+    entries["timestamp_ms"] = index.timestamps_ms
+    entries["relative_offset"] = _fitting(index.offsets - index.base_offset, "relative offset")
+    return entries.tobytes()
+
+
+def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedTransaction, ...]:
+    """Decode a ``.txnindex``; an entry cut short at the end is left out, as Kafka does.
+
+    Raises:
+        UnsupportedFormat: an entry of a version above 0.
+        CorruptLog: a version below 0, or markers that lie below the base offset or do not rise.
+    """
+    view = memoryview(data)
+    size = ABORTED_TRANSACTION.size
+    aborted: list[AbortedTransaction] = []
+    last_offset = base_offset - 1
+    for at in range(0, len(view) - size + 1, size):
+        entry = AbortedTransaction._make(ABORTED_TRANSACTION.unpack_from(view, at))
+        if entry.version > 0:
+            raise UnsupportedFormat(f"transaction index of version {entry.version}", at)
+        if entry.version < 0:
+            raise CorruptLog(f"transaction index of version {entry.version}", at)
+        if entry.last_offset <= last_offset:
+            raise CorruptLog(f"marker at offset {entry.last_offset}, not above {last_offset}", at)
+        last_offset = entry.last_offset
+        aborted.append(entry)
+    return tuple(aborted)
+
+
+def encode_transaction_index(aborted: Sequence[AbortedTransaction]) -> bytes:
+    """The bytes of a ``.txnindex``; without entries there should be no file."""
+    return b"".join(ABORTED_TRANSACTION.pack(*entry) for entry in aborted)
+
+
+def aborted_between(
+    entries: Sequence[AbortedTransaction], fetch_offset: int, upper_offset: int
+) -> tuple[list[AbortedTransaction], bool]:
+    """The entries of one segment that a reader of [``fetch_offset``, ``upper_offset``) needs.
+
+    The second value says whether these are all; where they are not, the search goes on in the next segment.
+    """
+    found = []
+    for entry in entries:
+        if entry.last_offset >= fetch_offset and entry.first_offset < upper_offset:
+            found.append(entry)
+        if entry.last_stable_offset >= upper_offset:
+            return found, True
+    return found, False
+
+
+class SegmentIndexer:
+    """Builds the offset and time index of one segment from its batches, in order, in any number of portions.
+
+    Holds the entries: 8 and 12 bytes for each ``interval_bytes`` of the segment.
+    """
+
+    def __init__(self, base_offset: int, interval_bytes: int = DEFAULT_INTERVAL_BYTES) -> None:
+        if interval_bytes < 0:
+            raise ValueError(f"index interval of {interval_bytes} bytes")
+        self._base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        # Bytes since the last entry; largest timestamp and its offset; timestamp of the last time entry.
+        self._state = np.array([0, NO_TIMESTAMP_MS, base_offset, NO_TIMESTAMP_MS], np.int64)
+        self._end_offset = base_offset
+        self._end_position = 0
+        self._offset_rows: list[Int64s] = []
+        self._time_rows: list[Int64s] = []
+
+    @property
+    def largest_timestamp_ms(self) -> int | None:
+        """Of all batches so far; None where none has one."""
+        largest = int(self._state[1])
+        return None if largest == NO_TIMESTAMP_MS else largest
+
+    def append(self, positions: Int64s, sizes: Int64s, last_offsets: Int64s, max_timestamps_ms: Int64s) -> None:
+        """Take the next batches, one row each: first byte, bytes, last offset, header's largest timestamp.
+
+        A batch that compaction thinned counts with its last offset, not with that of its last record.
+
+        Raises:
+            CorruptLog: offsets that do not rise, or that lie too far above the base for an index; positions
+                that overlap or pass 2 GiB.  Nothing was taken then.
+        """
+        if not len(positions):
+            return
+        self._check(positions, sizes, last_offsets)
+        offset_rows = np.empty((len(positions), 2), np.int64)
+        time_rows = np.empty((len(positions), 2), np.int64)
+        offset_count, time_count = _mark(
+            positions, sizes, last_offsets, max_timestamps_ms, self._interval_bytes, self._state, offset_rows, time_rows
+        )
+        # Copied, so that the few entries do not keep the room for many.
+        self._offset_rows.append(offset_rows[:offset_count].copy())
+        self._time_rows.append(time_rows[:time_count].copy())
+        self._end_offset = int(last_offsets[-1]) + 1
+        self._end_position = int(positions[-1] + sizes[-1])
+
+    def finish(self) -> tuple[bytes, bytes]:
+        """The bytes of ``.index`` and ``.timeindex`` for a segment that ends here, closing time entry included."""
+        offset_rows = np.concatenate([np.empty((0, 2), np.int64), *self._offset_rows])
+        closing = [self._state[1:3]] if self._state[1] > self._state[3] else []
+        time_rows = np.concatenate([np.empty((0, 2), np.int64), *self._time_rows, *(row[None] for row in closing)])
+        return (
+            encode_offset_index(OffsetIndex(self._base_offset, offset_rows[:, 0], offset_rows[:, 1])),
+            encode_time_index(TimeIndex(self._base_offset, time_rows[:, 0], time_rows[:, 1])),
+        )
+
+    def _check(self, positions: Int64s, sizes: Int64s, last_offsets: Int64s) -> None:
+        first = np.flatnonzero(np.diff(last_offsets, prepend=np.int64(self._end_offset - 1)) <= 0)
+        if len(first):
+            row = int(first[0])
+            raise CorruptLog(f"batch ends at offset {last_offsets[row]}, no later than before", int(positions[row]))
+        if int(last_offsets[-1]) - self._base_offset > MAX_RELATIVE_OFFSET:
+            raise CorruptLog(
+                f"offset {last_offsets[-1]} is too far above the segment's base {self._base_offset}", int(positions[-1])
+            )
+        begins = np.concatenate([np.array([self._end_position], np.int64), positions[:-1] + sizes[:-1]])
+        overlaps = np.flatnonzero(positions < begins)
+        if len(overlaps):
+            row = int(overlaps[0])
+            raise CorruptLog("batch begins before the one before it ends", int(positions[row]))
+        if int(positions[-1]) > MAX_POSITION:
+            raise CorruptLog("batch begins beyond 2 GiB, where no index can point", int(positions[-1]))
+
+
+@njit(cache=True, nogil=True)
+def _mark(
+    positions: Int64s,
+    sizes: Int64s,
+    last_offsets: Int64s,
+    max_timestamps_ms: Int64s,
+    interval_bytes: int,
+    state: Int64s,
+    offset_rows: Int64s,
+    time_rows: Int64s,
+) -> tuple[int, int]:
+    """Fill in the entries that these batches give, and return how many of each kind."""
+    since, largest_ms, largest_offset, written_ms = state[0], state[1], state[2], state[3]
+    offset_count = 0
+    time_count = 0
+    for row in range(positions.shape[0]):
+        if max_timestamps_ms[row] > largest_ms:
+            largest_ms = max_timestamps_ms[row]
+            largest_offset = last_offsets[row]
+        if since > interval_bytes:
+            offset_rows[offset_count, 0] = last_offsets[row]
+            offset_rows[offset_count, 1] = positions[row]
+            offset_count += 1
+            if largest_ms > written_ms:
+                time_rows[time_count, 0] = largest_ms
+                time_rows[time_count, 1] = largest_offset
+                time_count += 1
+                written_ms = largest_ms
+            since = 0
+        since += sizes[row]
+    state[0], state[1], state[2], state[3] = since, largest_ms, largest_offset, written_ms
+    return offset_count, time_count
+
+
+def _entries(data: Buffer, dtype: np.dtype[np.void], what: str) -> npt.NDArray[np.void]:
+    surplus = len(data) % dtype.itemsize
+    if surplus:
+        raise CorruptLog(f"{what} of {len(data)} bytes, no multiple of {dtype.itemsize}", len(data) - surplus)
+    return np.frombuffer(data, dtype)
+
+
+def _rising(column: Int64s, floor: int) -> int:
+    """How many values at the front rise, from above ``floor``."""
+    falls = np.flatnonzero(np.diff(column, prepend=np.int64(floor)) <= 0)
+    return int(falls[0]) if len(falls) else len(column)
+
+
+def _check_zeros(data: Buffer, at: int, what: str) -> None:
+    rest = np.frombuffer(data, np.uint8)[at:]
+    if rest.any():
+        raise CorruptLog(f"{what} entry that does not rise", at)
+
+
+def _check_never_falls(column: Int64s, entry_bytes: int, field_at: int, what: str) -> None:
+    falls = np.flatnonzero(np.diff(column, prepend=np.int64(0)) < 0)
+    if len(falls):
+        row = int(falls[0])
+        raise CorruptLog(f"{what} {column[row]} after a greater one", row * entry_bytes + field_at)
+
+
+def _fitting(column: Int64s, what: str) -> Int64s:
+    if len(column) and (int(column.min()) < 0 or int(column.max()) > MAX_POSITION):
+        raise ValueError(f"{what} outside 0 to 2^31 - 1")
+    return column
