@@ -1,0 +1,216 @@
+"""The codecs: framings byte for byte, limits, and every way in which compressed data can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from itertools import pairwise
+from typing import Any
+
+import cramjam
+import lz4.frame
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.compression import (
+    XERIAL_HEADER,
+    Codec,
+    OutputTooSmall,
+    compress,
+    decompress,
+    decompress_into,
+)
+
+REAL = [codec for codec in Codec if codec is not Codec.NONE]
+PLAIN = b"".join(b"key-%06d some words that repeat, some words that do not %x;" % (i, i * i * i) for i in range(3000))
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("size", [0, 1, 7, 1000, 32767, 32768, 32769, 65536, 65537, len(PLAIN)])
+def test_bytes_come_back(codec: Codec, size: int) -> None:
+    data = compress(codec, PLAIN[:size])
+    assert bytes(decompress(codec, data, size)) == PLAIN[:size]
+    for view in (data, bytearray(data), memoryview(b"xx" + data)[2:], np.frombuffer(data, np.uint8)):
+        out = np.full(size + 10, 0xEE, np.uint8)
+        assert decompress_into(codec, view, out) == size
+        assert out[:size].tobytes() == PLAIN[:size]
+        assert compress(codec, out[:size]) == data
+    exact = np.empty(size, np.uint8)
+    assert decompress_into(codec, data, exact) == size
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("short_by", [1, 5000, len(PLAIN)])
+def test_a_small_buffer_is_no_damage(codec: Codec, short_by: int) -> None:
+    with pytest.raises(OutputTooSmall):
+        decompress_into(codec, compress(codec, PLAIN), np.empty(len(PLAIN) - short_by, np.uint8))
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_the_limit_holds(codec: Codec) -> None:
+    data = compress(codec, PLAIN)
+    assert len(decompress(codec, data, len(PLAIN))) == len(PLAIN)
+    with pytest.raises(OutOfMemoryBudget):
+        decompress(codec, data, len(PLAIN) - 1)
+    with pytest.raises(OutOfMemoryBudget):
+        decompress(codec, data, 0)
+
+
+@pytest.mark.parametrize("codec", REAL)
+def test_memory_follows_what_is_there(codec: Codec) -> None:
+    data = compress(codec, PLAIN[:1000])
+    tracemalloc.start()
+    try:
+        decompress(codec, data, 1 << 40)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def snappy_chunk_ends(data: bytes) -> list[int]:
+    ends = [len(XERIAL_HEADER)]
+    while ends[-1] < len(data):
+        ends.append(ends[-1] + 4 + int.from_bytes(data[ends[-1] : ends[-1] + 4], "big"))
+    return ends
+
+
+@pytest.mark.parametrize("codec", REAL)
+def test_cut_anywhere(codec: Codec) -> None:
+    data = compress(codec, PLAIN[:70_000])
+    out = np.empty(len(PLAIN), np.uint8)
+    for cut in [*range(40), *range(40, len(data), 997), len(data) - 1]:
+        if codec is Codec.SNAPPY and cut in snappy_chunk_ends(data):
+            # A xerial stream has no end mark: cut between two chunks it is a shorter stream.
+            assert decompress_into(codec, data[:cut], out) < 70_000
+            continue
+        with pytest.raises(CorruptLog):
+            decompress_into(codec, data[:cut], out)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("tail", [b"\0", b"\xff" * 3, b"some words behind", bytes(100)])
+def test_nothing_may_follow(codec: Codec, tail: bytes) -> None:
+    with pytest.raises(CorruptLog):
+        decompress(codec, compress(codec, PLAIN) + tail, 1 << 20)
+
+
+@pytest.mark.parametrize("codec", REAL)
+def test_nothing_at_all_is_truncated(codec: Codec) -> None:
+    with pytest.raises(TruncatedLog):
+        decompress(codec, b"", 100)
+
+
+@given(st.sampled_from(REAL), st.binary(max_size=80), st.binary(min_size=1, max_size=60), st.data())
+def test_damage_ends_in_our_errors(codec: Codec, noise: bytes, plain: bytes, data: st.DataObject) -> None:
+    flipped = bytearray(compress(codec, plain))
+    flipped[data.draw(st.integers(0, len(flipped) - 1))] = data.draw(st.integers(0, 255))
+    head = {Codec.SNAPPY: XERIAL_HEADER, Codec.LZ4: bytes.fromhex("04224d18604082")}.get(codec, flipped[:4])
+    for broken in (noise, bytes(flipped), head + noise):
+        try:
+            assert len(decompress(codec, broken, 100_000)) <= 100_000
+        except LogError as error:
+            assert error.at is not None or isinstance(error, OutOfMemoryBudget)
+
+
+def test_unknown_codecs() -> None:
+    assert [codec.label for codec in Codec] == ["none", "gzip", "snappy", "lz4", "zstd"]
+    for number in (-1, 5, 6, 7):
+        with pytest.raises(UnsupportedFormat) as caught:
+            Codec.of(number, 21)
+        assert caught.value.at == 21
+
+
+# ------------------------------------------------------------------------- framings
+
+
+def test_gzip_headers_of_others() -> None:
+    named = gzip.compress(PLAIN, 9, mtime=77)
+    assert bytes(decompress(Codec.GZIP, named, 1 << 20)) == PLAIN
+    assert bytes(decompress(Codec.GZIP, named + compress(Codec.GZIP, b"more"), 1 << 20)) == PLAIN + b"more"
+
+
+def test_xerial_chunks() -> None:
+    data = compress(Codec.SNAPPY, PLAIN)
+    assert data[:16] == bytes.fromhex("82534e41505059000000000100000001")
+    ends = snappy_chunk_ends(data)
+    sizes = [cramjam.snappy.decompress_raw_len(data[a + 4 : b]) for a, b in pairwise(ends)]
+    assert set(sizes[:-1]) == {32 * 1024} and sum(sizes) == len(PLAIN)
+    assert bytes(decompress(Codec.SNAPPY, data + data, 1 << 20)) == PLAIN + PLAIN
+
+
+def test_one_raw_snappy_block_as_librdkafka_writes() -> None:
+    raw = bytes(cramjam.snappy.compress_raw(PLAIN))
+    assert bytes(decompress(Codec.SNAPPY, raw, 1 << 20)) == PLAIN
+    with pytest.raises(CorruptLog):
+        decompress(Codec.SNAPPY, raw + b"\0", 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "at"),
+    [
+        (XERIAL_HEADER[:15], TruncatedLog, 0),
+        (XERIAL_HEADER + b"\0\0\0", TruncatedLog, 16),
+        (XERIAL_HEADER + b"\0\0\0\0", CorruptLog, 16),
+        (XERIAL_HEADER + b"\xff\xff\xff\xff", CorruptLog, 16),
+        (XERIAL_HEADER + b"\x7f\xff\xff\xff\0", TruncatedLog, 16),
+        (XERIAL_HEADER + b"\0\0\0\1\xff", CorruptLog, 20),
+        (XERIAL_HEADER[:8] + bytes(8), UnsupportedFormat, 8),
+        (XERIAL_HEADER + XERIAL_HEADER[:4] + bytes(12), CorruptLog, 16),
+        (b"\xff\xff\xff\xff\x0f", CorruptLog, 0),  # one raw block that claims 4 GiB
+    ],
+)
+def test_broken_snappy(data: bytes, error: type[LogError], at: int) -> None:
+    with pytest.raises(error) as caught:
+        decompress(Codec.SNAPPY, data, 1 << 20)
+    assert type(caught.value) is error and caught.value.at == at
+
+
+def lz4_frame(**options: Any) -> bytes:
+    frame: bytes = lz4.frame.compress(PLAIN, **options)
+    return frame
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"block_linked": False, "block_size": size, "store_size": store, "block_checksum": blocks,
+         "content_checksum": content}
+        for size in (4, 5, 6, 7) for store in (False, True) for blocks in (False, True) for content in (False, True)
+    ],
+)  # fmt: skip
+def test_lz4_frames_of_others(options: dict[str, Any]) -> None:
+    assert bytes(decompress(Codec.LZ4, lz4_frame(**options), 1 << 20)) == PLAIN
+
+
+def test_lz4_as_kafka_writes_it() -> None:
+    data = compress(Codec.LZ4, PLAIN)
+    assert data[:7] == bytes.fromhex("04224d18604082")
+    assert data[-4:] == bytes(4)
+
+
+def test_lz4_that_kafka_refuses() -> None:
+    with pytest.raises(UnsupportedFormat, match="dependent"):
+        decompress(Codec.LZ4, lz4_frame(block_linked=True, block_size=4), 1 << 20)
+    good = compress(Codec.LZ4, PLAIN[:100])
+    for place, byte, error in (
+        (0, 0x05, CorruptLog), (4, 0xA0, UnsupportedFormat), (4, 0x61, UnsupportedFormat), (4, 0x62, UnsupportedFormat),
+        (5, 0x30, CorruptLog), (5, 0x41, CorruptLog), (5, 0xC0, CorruptLog), (6, 0x83, CorruptLog),
+    ):  # fmt: skip
+        broken = bytearray(good)
+        broken[place] = byte
+        with pytest.raises(error):
+            decompress(Codec.LZ4, broken, 1 << 20)
+    with pytest.raises(CorruptLog, match="behind the lz4 frame"):
+        decompress(Codec.LZ4, good + good, 1 << 20)
+    with pytest.raises(CorruptLog, match="lz4 block of 65537"):
+        decompress(Codec.LZ4, good[:7] + (65537).to_bytes(4, "little") + bytes(65537 + 4), 1 << 20)
+
+
+def test_zstd_names_no_size() -> None:
+    data = compress(Codec.ZSTD, PLAIN)
+    assert data[:4] == bytes.fromhex("28b52ffd")
+    assert data[4] == 0  # no content size, no checksum, no dictionary
+    assert bytes(decompress(Codec.ZSTD, bytes(cramjam.zstd.compress(PLAIN, 19)), 1 << 20)) == PLAIN
