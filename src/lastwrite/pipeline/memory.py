@@ -16,7 +16,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.model.work import Limits
 
 MIB = 1 << 20
-_HEAP = 320 * MIB
+_HEAP = 480 * MIB  # Spark asks for 450 at least
 _JVM_BESIDE_HEAP = 260 * MIB  # code, metaspace, threads, direct buffers: measured, docs/decisions
 _DRIVER = 180 * MIB
 _WORKER = 190 * MIB

@@ -56,7 +56,7 @@ def spark_session(master: str, memory: MemoryPlan, conf: Mapping[str, str]) -> I
         "spark.driver.memory": f"{heap}m",
         "spark.driver.extraJavaOptions": (
             "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=64m -Xss512k "
-            f"-Xms{min(heap, 128)}m -XX:MaxDirectMemorySize=64m"
+            "-Xms96m -XX:MaxNewSize=64m -XX:MaxDirectMemorySize=64m"
         ),
         "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",

@@ -1,0 +1,97 @@
+"""Broken segments: real batches flipped, cut, spliced and lied about, and plain noise.
+
+Half of the mutations inside a batch get a checksum that fits, so that they reach the code behind it.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import google_crc32c
+
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import Record, encode_batch
+
+START = 1_700_000_000_000
+_EXTREMES = [0, 1, 2, 6, 7, 13, 14, 48, 49, 60, 61, 127, 128, 255, 2**15, 2**31 - 1, -1, -2, -(2**31)]
+
+
+def sound_segments(rng: random.Random) -> list[bytes]:
+    """Small segments with all codecs, headers, nulls, horizons, holes and empty batches; and real ones."""
+    found = []
+    for codec in Codec:
+        for _ in range(3):
+            found.append(_segment(rng, codec))
+    corpus = Path(__file__).parents[1] / "corpus"
+    for file in sorted(corpus.rglob("*.log")):
+        data = file.read_bytes()
+        if 0 < len(data) <= 8192:
+            found.append(data)
+    return found
+
+
+def _segment(rng: random.Random, codec: Codec) -> bytes:
+    out, offset = [], rng.choice([0, 7, 2**33])
+    for _ in range(rng.randint(1, 3)):
+        records = []
+        base = offset
+        for _ in range(rng.randint(0, 5)):
+            key = rng.choice([None, b"", b"a", b"b", b"key-%d" % rng.randint(0, 3), rng.randbytes(30)])
+            value = rng.choice([None, b"", b"v" * rng.randint(1, 90)])
+            headers = rng.choice([(), (), ((b"h", None), (b"", b"x"))])
+            records.append(Record(offset, START + rng.randint(-9, 9), key, value, headers))
+            offset += rng.choice([1, 1, 1, 5])
+        offset = max(offset, base + 1)
+        out.append(encode_batch(
+            records, base_offset=base, last_offset=offset - 1, codec=codec, leader_epoch=rng.randint(0, 3),
+            delete_horizon_ms=rng.choice([None, START + 50]) if records else None,
+        ))  # fmt: skip
+    return b"".join(out)
+
+
+def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
+    """One broken (or, rarely, still sound) segment."""
+    data = bytearray(rng.choice(segments))
+    kind = rng.randrange(8)
+    if kind == 0:
+        return rng.randbytes(rng.choice([0, 1, 16, 17, 60, 61, 200, 1000]))
+    if kind == 1:
+        return bytes(data[: rng.randrange(len(data) + 1)])
+    if kind == 2:
+        other = rng.choice(segments)
+        at, start = rng.randrange(len(data) + 1), rng.randrange(len(other))
+        return bytes(data[:at] + other[start : start + rng.randrange(1, len(other) + 1)] + data[at:])
+    if kind == 3:
+        at = rng.randrange(len(data))
+        del data[at : at + rng.randrange(1, 40)]
+        return bytes(data)
+    starts = _batch_starts(data)
+    start, size = rng.choice(starts)
+    if kind in (4, 5):
+        for _ in range(rng.choice([1, 1, 2, 8])):
+            data[start + rng.randrange(size)] ^= 1 << rng.randrange(8)
+    elif kind == 6:  # a lie in a header field
+        at, form = rng.choice([(0, ">q"), (8, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (57, ">i")])
+        value = rng.choice(_EXTREMES)
+        bits = 8 * struct.calcsize(form)
+        struct.pack_into(form, data, start + at, (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1))
+    elif size > 61:  # a lie among the records
+        at = start + 61 + rng.randrange(size - 61)
+        lie = rng.choice([b"\xff" * rng.randint(1, 11), b"\x00", b"\x01", b"\x7f", b"\xfe\xff\xff\xff\x0f", rng.randbytes(3)])
+        data[at : at + len(lie)] = lie[: start + size - at]
+    if rng.random() < 0.7 and start + size <= len(data):
+        struct.pack_into(">I", data, start + 17, google_crc32c.value(bytes(data[start + 21 : start + size])))
+    return bytes(data)
+
+
+def _batch_starts(data: bytes | bytearray) -> list[tuple[int, int]]:
+    found, at = [], 0
+    while at + 61 <= len(data):
+        size = 12 + struct.unpack_from(">i", data, at + 8)[0]
+        if size < 61 or at + size > len(data):
+            break
+        found.append((at, size))
+        at += size
+    return found or [(0, len(data))]
