@@ -1,0 +1,219 @@
+"""A new Kafka topic partition, written from records as a broker lays one out.
+
+Records gather to batches as in a producer, batches are appended to segments as in a broker: a segment
+that the next batch would carry past ``segment.bytes`` is closed and the next begins. A closed segment
+has its offset and time index, each new base offset its producer snapshot. ``close`` leaves what an
+orderly shutdown leaves: the checkpoints of the log root and the marker that says so. A broker that finds
+the folder opens it without recovery.
+
+What a broker decides by the clock (``segment.ms``) does not happen here; ``roll`` closes a segment when the
+caller says so. Full indexes do not occur: the default of 10 MiB serves 5 GiB of log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+
+from lastwrite.errors import CommitConflict, InvalidConfig
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.formats.kafka.index import SegmentIndexer
+from lastwrite.formats.kafka.names import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    FileKind,
+    folder_name,
+    segment_file_name,
+)
+from lastwrite.formats.kafka.snapshot import encode_snapshot
+from lastwrite.formats.kafka.text import (
+    LeaderEpoch,
+    encode_clean_shutdown,
+    encode_leader_epochs,
+    encode_partition_metadata,
+    topic_id_text,
+)
+from lastwrite.logstore import files
+from lastwrite.logstore.checkpoints import write_offset
+from lastwrite.model.log import TopicPartition
+
+_MAX_RELATIVE_OFFSET = (1 << 31) - 1
+_RECORD_OVERHEAD_BYTES = 21  # at most, as producers estimate: length, attributes, deltas and sizes as varints
+_NO_BROKER_EPOCH = -1
+_BUFFER_BYTES = 1 << 20
+
+
+class TopicWriter:
+    """Appends records to the new partition ``name`` below the log root ``root``.
+
+    ``batch_bytes`` bounds a batch before compression, as ``batch.size`` does in a producer: a record that is
+    larger has a batch of its own. One batch is held, and four integers for each batch of one segment.
+
+    Raises:
+        CommitConflict: the partition is there already.
+        InvalidConfig: a batch is larger than ``segment_bytes``; a broker refuses it, too.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        name: TopicPartition,
+        *,
+        segment_bytes: int = 1 << 30,
+        index_interval_bytes: int = 4096,
+        batch_bytes: int = 16_384,
+        codec: Codec = Codec.NONE,
+        leader_epoch: int = 0,
+        topic_id: str | None = None,
+    ) -> None:
+        self.folder = os.path.join(root, folder_name(name))
+        self._root = root
+        self._name = name
+        self._segment_bytes = segment_bytes
+        self._interval_bytes = index_interval_bytes
+        self._batch_bytes = batch_bytes
+        self._codec = codec
+        self._leader_epoch = leader_epoch
+        self._pending: list[Record] = []
+        self._pending_bytes = 0
+        self._bases: list[int] = []
+        self._batches: list[tuple[int, int, int, int]] = []  # of the open segment: position, size, last, time
+        self._size = 0
+        self.end_offset = 0
+        self.log_bytes = 0
+        if os.path.exists(self.folder):
+            raise CommitConflict(
+                "the partition is there already", path=self.folder, remedy="name a folder that does not hold it"
+            )
+        files.make_folder(self.folder)
+        if topic_id is None:  # a broker draws one; one from the name gives the same records the same bytes
+            topic_id = topic_id_text(uuid.uuid5(uuid.NAMESPACE_OID, name.topic).bytes)
+        files.write(os.path.join(self.folder, PARTITION_METADATA), encode_partition_metadata(topic_id))
+        self._file = self._begin(0)
+
+    @property
+    def segment_count(self) -> int:
+        """The segments so far, the open one among them."""
+        return len(self._bases)
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Sequence[tuple[bytes, bytes | None]] = (),
+    ) -> int:
+        """Add a record to the open batch and return its offset."""
+        size = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+        for header, content in headers:
+            size += 10 + len(header) + len(content or b"")
+        if self._pending and self._pending_bytes + size > self._batch_bytes:
+            self.flush_batch()
+        offset = self.end_offset
+        self._pending.append(Record(offset, timestamp_ms, key, value, tuple(headers)))
+        self._pending_bytes += size
+        self.end_offset += 1
+        return offset
+
+    def flush_batch(self) -> None:
+        """End the open batch, as when a producer's linger time is over."""
+        if not self._pending:
+            return
+        records, self._pending, self._pending_bytes = self._pending, [], 0
+        data = encode_batch(records, codec=self._codec, leader_epoch=self._leader_epoch)
+        if len(data) > self._segment_bytes:
+            raise InvalidConfig(
+                f"a batch of {len(data)} bytes does not fit into segments of {self._segment_bytes}",
+                path=self.folder, remedy="raise segment_bytes, or lower batch_bytes",
+            )  # fmt: skip
+        last = records[-1].offset
+        if self._size > self._segment_bytes - len(data) or last - self._bases[-1] > _MAX_RELATIVE_OFFSET:
+            self._close_segment()
+            self._file = self._begin(records[0].offset)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise files.to_log_error(error, self._path(self._bases[-1], FileKind.LOG), "write the segment") from error
+        self._batches.append((self._size, len(data), last, max(record.timestamp_ms for record in records)))
+        self._size += len(data)
+        self.log_bytes += len(data)
+
+    def roll(self) -> None:
+        """Close the open segment, unless it is empty, and begin the next at the log's end."""
+        self.flush_batch()
+        if self._size:
+            self._close_segment()
+            self._file = self._begin(self.end_offset)
+
+    def close(self) -> None:
+        """Leave the partition and its log root as an orderly shutdown of a broker does."""
+        self.flush_batch()
+        if self._size:
+            self._close_segment()
+            self._write_snapshot(self.end_offset)
+        else:
+            self._file.close()  # a broker makes the indexes of an empty segment with its first record
+        if self.end_offset:
+            epochs = encode_leader_epochs([LeaderEpoch(self._leader_epoch, 0)])
+            files.write(os.path.join(self.folder, LEADER_EPOCHS), epochs)
+        files.fsync_dir(self.folder)
+        for checkpoint in (RECOVERY_POINTS, HIGH_WATERMARKS):
+            write_offset(self._root, checkpoint, self._name, self.end_offset)
+        files.write(os.path.join(self._root, CLEAN_SHUTDOWN), encode_clean_shutdown(_NO_BROKER_EPOCH))
+        files.fsync_dir(self._root)
+
+    def _begin(self, base_offset: int) -> BinaryIO:
+        if self._bases:
+            self._write_snapshot(base_offset)
+        self._bases.append(base_offset)
+        self._batches = []
+        self._size = 0
+        path = self._path(base_offset, FileKind.LOG)
+        try:
+            return open(path, "xb", buffering=_BUFFER_BYTES)
+        except OSError as error:
+            raise files.to_log_error(error, path, "make the segment") from error
+
+    def _close_segment(self) -> None:
+        base_offset = self._bases[-1]
+        path = self._path(base_offset, FileKind.LOG)
+        try:
+            self._file.close()
+        except OSError as error:
+            raise files.to_log_error(error, path, "write the segment") from error
+        files.fsync_file(path)
+        indexer = SegmentIndexer(base_offset, self._interval_bytes)
+        indexer.append(*np.asarray(self._batches, dtype=np.int64).T.copy())
+        offsets, times = indexer.finish()
+        for kind, content in ((FileKind.INDEX, offsets), (FileKind.TIME_INDEX, times)):
+            files.write(self._path(base_offset, kind), content)
+
+    def _write_snapshot(self, offset: int) -> None:
+        """No producer of these records has an id, so there is nothing to remember of any."""
+        files.write(self._path(offset, FileKind.SNAPSHOT), encode_snapshot(()))
+
+    def _path(self, offset: int, kind: FileKind) -> str:
+        return os.path.join(self.folder, segment_file_name(offset, kind))
+
+    def __enter__(self) -> TopicWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; after an error only let go of the file, and leave what a crash leaves."""
+        if error is None:
+            self.close()
+        else:
+            with contextlib.suppress(OSError):
+                self._file.close()

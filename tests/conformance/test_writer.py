@@ -1,0 +1,56 @@
+"""Kafka loads what the writer writes, changes nothing, and makes the same indexes where it has to make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lastwrite.formats.compression import Codec
+from lastwrite.logstore.writer import TopicWriter
+from lastwrite.model.log import TopicPartition
+from tests.conformance.oracle import Oracle
+
+pytestmark = pytest.mark.oracle
+
+COUNT = 2000
+SEGMENT_BYTES = 8000
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[Oracle]:
+    asked = Oracle()
+    yield asked
+    asked.close()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files but the indexes of the empty active segment, which Kafka fills with zeros when it opens the log."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.match(f"{COUNT:020}.*index")}
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_kafka_loads_it_and_changes_nothing(tmp_path: Path, oracle: Oracle, codec: Codec) -> None:
+    with TopicWriter(
+        str(tmp_path), TopicPartition("t", 0), segment_bytes=SEGMENT_BYTES, batch_bytes=900, codec=codec
+    ) as writer:
+        for n in range(COUNT):
+            key, value = b"key-%d" % (n % 300), None if n % 11 == 5 else b"value %d" % n
+            writer.append(key, value, 1_700_000_000_000 + n * 7919 % 5000, [(b"commit", b"%040d" % n)])
+        writer.roll()
+    folder = tmp_path / "t-0"
+    written = contents(folder)
+    config = {"cleanup.policy": "compact", "internal.segment.bytes": str(SEGMENT_BYTES)}
+
+    loaded = oracle.ask("load", dir=str(folder), config=config)
+    assert (loaded["log_start"], loaded["log_end"], loaded["producers"]) == (0, COUNT, {})
+    assert contents(folder) == written
+
+    for path in folder.glob("*index"):
+        path.unlink()
+    oracle.ask("load", dir=str(folder), config=config)
+    assert contents(folder) == written
+
+    state = oracle.ask("state", dir=str(folder))
+    assert sum(len(batch["records"]) for segment in state["segments"] for batch in segment["batches"]) == COUNT
