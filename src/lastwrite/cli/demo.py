@@ -1,0 +1,111 @@
+"""``lastwrite demo``: the history of a git repository as a topic, compacted and proved."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lastwrite.cli.options import DEFAULT_MASTER, ConfOption, JsonOption, MasterOption, MemoryOption, NowOption, pairs
+from lastwrite.cli.output import Output, counted, in_time, in_words
+
+if TYPE_CHECKING:
+    from lastwrite.demo.run import DemoReport
+
+_SHORT_ID = 12
+
+
+def demo(
+    context: typer.Context,
+    repo: Annotated[
+        str, typer.Option("--repo", metavar="DIR", help="A folder in the git repository to take; default: this one.")
+    ] = ".",
+    keep: Annotated[
+        str | None,
+        typer.Option("--keep", metavar="DIR", help="Leave the topic in DIR/before, the compacted one in DIR/after."),
+    ] = None,
+    now: NowOption = None,
+    memory: MemoryOption = None,
+    master: MasterOption = DEFAULT_MASTER,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Turn a git history into a Kafka topic, compact it on Spark, and prove the result by git itself.
+
+    A path is a key, its mode and blob id the value, a deleted path a tombstone. What lives in the compacted topic
+    must be what `git ls-tree -r HEAD` says.
+    """
+    from lastwrite.demo.run import run_demo
+
+    output: Output = context.obj
+    report = run_demo(
+        repo, keep, now_ms=now, memory=memory, master=master, conf=pairs("--conf", conf), progress=output.progress()
+    )
+    if output.as_json:
+        output.document(report.to_dict())
+        return 0
+    before, after = report.before, report.after
+    output.text(_opening(report))
+    output.table(
+        ("", "before", "after", "stays"),
+        [
+            (name, shown(was), shown(now_), f"{now_ / was:.1%}" if was else "")
+            for name, was, now_, shown in (
+                ("records", before.records, after.records, counted),
+                ("  of them deletes", before.tombstones, after.tombstones, counted),
+                ("keys", before.keys, after.keys, counted),
+                ("bytes", before.bytes, after.bytes, in_words),
+                ("segments", before.segments, after.segments, counted),
+            )
+        ],
+        right=("before", "after", "stays"),
+    )
+    output.text([""])
+    output.table(
+        ("stage", "time"),
+        [*((name, in_time(seconds)) for name, seconds in report.stage_seconds.items()),
+         ("together", in_time(sum(report.stage_seconds.values())))],
+        right=("time",),
+    )  # fmt: skip
+    output.text(["", *_proofs(report), "", *_next_commands(report, repo)])
+    return 0
+
+
+def _opening(report: DemoReport) -> Iterator[str]:
+    shallow = " (a shallow clone: the oldest commit counts as a whole)" if report.is_shallow else ""
+    yield f"{report.repository}: {report.commits:,} commits up to {report.head[:_SHORT_ID]}{shallow}"
+    yield f"as the topic git-history in segments of {in_words(report.segment_bytes)}; the last is empty, rolled so that"
+    yield "the whole history is closed: a segment that is still appended to is not cleaned."
+    yield ""
+
+
+def _proofs(report: DemoReport) -> Iterator[str]:
+    yield (
+        f"Proved:   the {report.live_keys:,} live keys are `git ls-tree -r HEAD`, path for path with mode and id; "
+        "no key is there twice."
+    )
+    yield "Verified: structure, checksums and indexes are whole, and nothing was lost but what compaction may drop."
+    if report.after.tombstones:
+        yield (
+            f"Deletes:  {report.after.tombstones:,} stay until delete.retention.ms (a day) is over, so that a consumer "
+            "who lags learns of them;"
+        )
+        yield "          a later round drops them, as in Kafka."
+
+
+def _next_commands(report: DemoReport, repo: str) -> Iterator[str]:
+    if report.before_path is None or report.after_path is None:
+        where = "" if repo == "." else f" --repo {shlex.quote(repo)}"
+        yield "The files are gone again. Keep them and look further:"
+        yield f"  lastwrite demo{where} --keep demo"
+        before, after = os.path.join("demo", "before"), os.path.join("demo", "after")
+    else:
+        yield "Look further:"
+        before, after = shlex.quote(report.before_path), shlex.quote(report.after_path)
+    yield f"  lastwrite inspect {before}"
+    yield f"  lastwrite dump {after} --limit 3"
+    yield f"  lastwrite verify {after} {before}"
+    yield f"  lastwrite plan {before}"

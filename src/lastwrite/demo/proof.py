@@ -1,0 +1,87 @@
+"""The proof: what a reader of the compacted topic ends with is what git says is there.
+
+The reader here is not the engine: it decodes each batch in plain Python, checks its sum, and keeps a
+dictionary, as any consumer that builds a table does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lastwrite.errors import VerificationFailed
+from lastwrite.formats.kafka.batch import iter_batches
+from lastwrite.logstore.kafka import read_partition
+from lastwrite.logstore.reading import SegmentReader
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What a consumer that reads a topic from its beginning ends with."""
+
+    live: Mapping[bytes, bytes]  # the last value of each key that was not deleted
+    records: int
+    tombstones: int
+    keys: int
+    repeated: tuple[bytes, ...]  # keys of more than one record
+    bytes: int
+    segments: int
+
+
+def read_table(folder: str) -> Table:
+    """Read the partition in ``folder`` from its first record to its last; one segment and the table are held.
+
+    Raises:
+        CorruptLog: a batch is broken.
+    """
+    log = read_partition(folder)
+    latest: dict[bytes | None, bytes | None] = {}
+    repeated: list[bytes] = []
+    records = tombstones = 0
+    for segment in log.segments:
+        data = np.empty(segment.size_bytes, np.uint8)
+        with SegmentReader(segment.path, segment.size_bytes, segment.mtime_ns) as reader:
+            reader.read_into(data, 0)
+        for _, batch in iter_batches(memoryview(data)):
+            for record in batch.records:
+                if record.key in latest:
+                    repeated.append(record.key or b"")
+                latest[record.key] = record.value
+                records += 1
+                tombstones += record.value is None
+    live = {key: value for key, value in latest.items() if key is not None and value is not None}
+    return Table(live, records, tombstones, len(latest), tuple(repeated), log.size_bytes, len(log.segments))
+
+
+def prove(table: Table, tree: Mapping[bytes, bytes]) -> None:
+    """Compare a compacted topic with git's tree, path for path and id for id.
+
+    Raises:
+        VerificationFailed: they differ, or a key is there twice; names the first few.
+    """
+    if table.repeated:
+        raise VerificationFailed(f"{len(table.repeated)} keys are there more than once: {_some(table.repeated)}")
+    if table.live == tree:
+        return
+    missing = sorted(tree.keys() - table.live.keys())
+    beyond = sorted(table.live.keys() - tree.keys())
+    changed = sorted(path for path in tree.keys() & table.live.keys() if tree[path] != table.live[path])
+    problems = [
+        f"{len(paths)} {words}: {_some(paths)}"
+        for paths, words in (
+            (missing, "paths of the tree are not in the topic"),
+            (beyond, "keys of the topic are not in the tree"),
+            (changed, "keys have another mode or blob in the tree"),
+        )
+        if paths
+    ]
+    raise VerificationFailed("; ".join(problems))
+
+
+def _some(paths: tuple[bytes, ...] | list[bytes]) -> str:
+    shown = ", ".join(repr(path)[1:] for path in paths[:_SHOWN])
+    return shown + (", …" if len(paths) > _SHOWN else "")

@@ -1,0 +1,177 @@
+"""The demo from start to end: read, write, compact, prove, verify; each step timed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import lastwrite
+from lastwrite.demo.git_history import open_history
+from lastwrite.demo.proof import prove, read_table
+from lastwrite.demo.topic import TOPIC, WrittenTopic, write_topic
+from lastwrite.errors import InvalidConfig, LogError, VerificationFailed
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.report import CompactionReport, Status
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lastwrite.pipeline.inline import Inline
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a topic holds."""
+
+    records: int
+    tombstones: int
+    keys: int
+    bytes: int
+    segments: int
+
+
+@dataclass(slots=True, kw_only=True)
+class DemoReport:
+    """What the demo did and proved; there is one only if every proof held."""
+
+    repository: str
+    head: str
+    commits: int
+    is_shallow: bool
+    before_path: str | None  # None: nothing was kept
+    after_path: str | None
+    segment_bytes: int
+    before: Figures
+    after: Figures
+    live_keys: int  # as many as paths in the tree of ``head``, each with its mode and id
+    compaction: CompactionReport
+    verified: dict[str, Any]
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "repository": self.repository,
+            "head": self.head,
+            "commits": self.commits,
+            "is_shallow": self.is_shallow,
+            "topic": TOPIC.topic,
+            "partition": TOPIC.partition,
+            "before_path": self.before_path,
+            "after_path": self.after_path,
+            "segment_bytes": self.segment_bytes,
+            "before": asdict(self.before),
+            "after": asdict(self.after),
+            "live_keys": self.live_keys,
+            "equals_git_ls_tree": True,
+            "compaction": self.compaction.to_dict(),
+            "verify": self.verified,
+            "stage_seconds": self.stage_seconds,
+        }
+
+
+def run_demo(
+    repository: str = ".",
+    keep: str | None = None,
+    *,
+    now_ms: int | None = None,
+    memory: str | int | None = None,
+    master: str = "local[*]",
+    conf: dict[str, str] | None = None,
+    spark: SparkSession | Inline | None = None,
+    progress: Progress | None = None,
+) -> DemoReport:
+    """Make a topic of the history of ``repository``, compact it, and prove the result.
+
+    Args:
+        repository: a folder in a git repository.
+        keep: a folder in which ``before`` and ``after`` stay, each a log root; None: a temporary one.
+        now_ms: the clock of the compaction, milliseconds since 1970; None: now.
+
+    The other arguments are those of ``lastwrite.compact``.
+
+    Raises:
+        NotALog: no git repository, or one without a single file in its history.
+        InvalidConfig: ``keep`` holds an earlier demo.
+        VerificationFailed: a proof does not hold.
+        EnvironmentUnfit: git, Java or Spark is missing.
+    """
+    progress = progress or NoProgress()
+    seconds: dict[str, float] = {}
+    history = open_history(repository)
+    with _place(keep) as place:
+        before, after = os.path.join(place, "before"), os.path.join(place, "after")
+        with _timed(seconds, "write topic"):
+            topic = write_topic(history, before, progress)
+        settings: dict[str, object] = {"cleanup.policy": "compact", "internal.segment.bytes": topic.segment_bytes}
+        with _timed(seconds, "start Spark"):  # what remains when the stages are taken off
+            compaction = lastwrite.compact(
+                before, to=after, config=settings, now_ms=now_ms, memory=memory, master=master, conf=conf, spark=spark,
+                progress=progress,
+            )  # fmt: skip
+        seconds["start Spark"] = max(0.0, seconds["start Spark"] - sum(compaction.stage_seconds.values()))
+        seconds |= compaction.stage_seconds
+        _refuse_all_but_cleaned(compaction)
+        with _timed(seconds, "prove"):
+            progress.stage("prove", 0)
+            table = read_table(os.path.join(after, str(TOPIC)))
+            prove(table, history.tree())
+        with _timed(seconds, "verify"):
+            verified = lastwrite.verify(
+                after, before=before, config=settings, now_ms=compaction.now_ms, memory=memory, spark=spark,
+                progress=progress,
+            )  # fmt: skip
+        if not verified.ok:
+            raise VerificationFailed(str(verified.problems[0]), path=after)
+    return DemoReport(
+        repository=history.repository,
+        head=history.head.decode(),
+        commits=len(history.commits),
+        is_shallow=history.is_shallow,
+        before_path=before if keep is not None else None,
+        after_path=after if keep is not None else None,
+        segment_bytes=topic.segment_bytes,
+        before=_figures(topic),
+        after=Figures(table.records, table.tombstones, table.keys, table.bytes, table.segments),
+        live_keys=len(table.live),
+        compaction=compaction,
+        verified=verified.to_dict(),
+        stage_seconds=seconds,
+    )
+
+
+@contextlib.contextmanager
+def _place(keep: str | None) -> Iterator[str]:
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="lastwrite-demo-") as folder:
+            yield folder
+        return
+    for name in ("before", "after"):
+        if os.path.lexists(os.path.join(keep, name)):
+            raise InvalidConfig(
+                f"it holds a folder {name} already", path=keep, remedy="remove it, or name another folder with --keep"
+            )
+    yield keep
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - began
+
+
+def _refuse_all_but_cleaned(compaction: CompactionReport) -> None:
+    """A history in which no path was ever written twice leaves nothing to clean: that is well, too."""
+    for partition in compaction.partitions:
+        if partition.status not in (Status.CLEANED, Status.UNCHANGED):
+            reasons = [partition.reason or "", *map(str, partition.problems)]
+            raise LogError(f"the topic came out {partition.status}: {'; '.join(filter(None, reasons))}")
+
+
+def _figures(topic: WrittenTopic) -> Figures:
+    return Figures(topic.records, topic.deletes, topic.keys, topic.bytes, topic.segments)

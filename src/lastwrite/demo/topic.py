@@ -1,0 +1,90 @@
+"""A git history as a topic: one record a change, one delete a deleted path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from lastwrite.demo.git_history import Change, History
+from lastwrite.errors import NotALog
+from lastwrite.logstore.writer import TopicWriter
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.progress import Progress
+
+TOPIC = TopicPartition("git-history", 0)
+_HEADER = b"commit"
+
+_SIZED_CHANGES = 100_000  # read before the first is written, to choose the segment size
+_SEGMENTS = 12  # about so many, of as even a size as batches allow
+_LEAST_SEGMENT_BYTES = 2048
+_MOST_SEGMENT_BYTES = 64 << 20
+_MOST_BATCH_BYTES = 16_384  # a producer's default
+_ADVANCE_CHANGES = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTopic:
+    """What was written: a record is a change, a key is a path that ever was."""
+
+    folder: str
+    records: int
+    deletes: int
+    keys: int
+    bytes: int
+    segments: int
+    segment_bytes: int  # the setting that the segments were rolled by
+
+
+def write_topic(history: History, root: str, progress: Progress) -> WrittenTopic:
+    """Write the topic of ``history`` below the log root ``root``.
+
+    The size of the segments follows from the number of changes, so that a small history has several, too.
+    The last one is rolled at the end: a broker cleans no segment that it still appends to. Held: 100,000 changes at
+    most, and the paths.
+
+    Raises:
+        NotALog: no commit ever changed a path.
+        CommitConflict: the topic is there already.
+        LogError: git cannot read its own objects.
+    """
+    progress.stage(f"read {len(history.commits):,} commits", 0)
+    changes = history.changes()
+    held = list(islice(changes, _SIZED_CHANGES))
+    if not held:
+        raise NotALog(
+            f"the history has {len(history.commits)} commits and not one file", path=history.repository,
+            remedy="commit a file, or name another repository with --repo",
+        )  # fmt: skip
+    total_bytes = _estimate_bytes(held, len(history.commits))
+    largest = max(_record_bytes(change) for _, change in held)
+    segment_bytes = min(_MOST_SEGMENT_BYTES, max(_LEAST_SEGMENT_BYTES, 2 * largest, total_bytes // _SEGMENTS))
+    batch_bytes = min(_MOST_BATCH_BYTES, segment_bytes // 4)
+    progress.stage("write topic", total_bytes)
+    paths: set[bytes] = set()
+    deletes = 0
+    with TopicWriter(root, TOPIC, segment_bytes=segment_bytes, batch_bytes=batch_bytes) as writer:
+        told = 0
+        for _, change in chain(held, changes):
+            writer.append(change.path, change.value, change.committed_ms, [(_HEADER, change.commit)])
+            paths.add(change.path)
+            deletes += change.value is None
+            if writer.end_offset % _ADVANCE_CHANGES == 0:
+                progress.advance(writer.log_bytes - told)
+                told = writer.log_bytes
+        writer.roll()
+        progress.advance(writer.log_bytes - told)
+    return WrittenTopic(
+        writer.folder, writer.end_offset, deletes, len(paths), writer.log_bytes, writer.segment_count, segment_bytes
+    )
+
+
+def _estimate_bytes(held: list[tuple[int, Change]], commits: int) -> int:
+    """The topic's size: exact enough for a history that was read whole, a guess for a longer one."""
+    known = sum(_record_bytes(change) for _, change in held)
+    if len(held) < _SIZED_CHANGES:
+        return known
+    return known * commits // (held[-1][0] + 1)
+
+
+def _record_bytes(change: Change) -> int:
+    return 24 + len(change.path) + len(change.value or b"") + len(_HEADER) + len(change.commit)
