@@ -1,0 +1,232 @@
+"""Every operation that changes a log's files, one function each, and nothing else does.
+
+Each passes a *fault point* before it acts, so that a test can stop the process between any two of them::
+
+    LASTWRITE_FAULT_POINT=7      before the seventh operation the process kills itself
+    LASTWRITE_FAULT_ERROR=28     instead, that operation and all after it fail with this errno (28: disk full)
+    LASTWRITE_FAULT_LOG=FILE     the operations are appended to FILE, a line each
+
+A file of some bytes is written in two halves with a fault point in between: so a torn write is a state too.
+
+What the system refuses becomes a ``LogError`` that names the file and says what to do: a full disk, a
+read-only folder, a file that vanished under us (``CommitConflict``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+
+from lastwrite.errors import CommitConflict, LogError
+
+_COPY_BYTES = 64 << 20  # asked of the system at once; it copies without passing the bytes through us
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
+_NO_FAST_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
+
+
+class FaultPoints:
+    """Counts the changing operations of this process, and stops at one of them.
+
+    ``point`` 0: never. ``error`` 0: stop means SIGKILL, else that operation and all later ones fail with it.
+    """
+
+    def __init__(self, point: int = 0, error: int = 0, log: str | None = None) -> None:
+        self.point, self.error, self.log = point, error, log
+        self.passed = 0
+        self.is_armed = bool(point or log)
+
+    @classmethod
+    def from_environment(cls, names: Mapping[str, str]) -> FaultPoints:
+        return cls(
+            int(names.get("LASTWRITE_FAULT_POINT", "0")),
+            int(names.get("LASTWRITE_FAULT_ERROR", "0")),
+            names.get("LASTWRITE_FAULT_LOG"),
+        )
+
+    def reach(self, operation: str, path: str) -> None:
+        """Say that ``operation`` comes next."""
+        if not self.is_armed:
+            return
+        self.passed += 1
+        if self.log is not None:
+            with open(self.log, "a") as file:
+                file.write(f"{operation} {os.path.basename(path)}\n")
+        if self.point and self.passed >= self.point:
+            if self.error:
+                raise OSError(self.error, os.strerror(self.error), path)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+faults = FaultPoints.from_environment(os.environ)
+
+
+def to_log_error(error: OSError, path: str, doing: str) -> LogError:
+    """What the system refused, as an error with a remedy; ``doing`` continues "could not"."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return LogError(f"could not {doing}: the disk is full", path=path, remedy="free some space and run again")
+    if error.errno in (errno.EFBIG,):
+        return LogError(
+            f"could not {doing}: a file may not grow so large", path=path, remedy="raise the limit (ulimit -f)"
+        )
+    if error.errno == errno.EROFS:
+        return LogError(
+            f"could not {doing}: the file system is read-only",
+            path=path,
+            remedy="mount it for writing, or write a cleaned copy elsewhere with --to",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return LogError(
+            f"could not {doing}: {reason.lower()}",
+            path=path,
+            remedy="run as the user that owns the log, or write a cleaned copy elsewhere with --to",
+        )
+    if error.errno == errno.ENOENT:
+        return CommitConflict(
+            f"could not {doing}: it vanished while we worked",
+            path=path,
+            remedy="stop whatever changes the log and run again",
+        )
+    return LogError(f"could not {doing}: {reason}", path=path, remedy="see to the disk, then run again")
+
+
+@contextlib.contextmanager
+def _changing(operation: str, path: str, doing: str) -> Iterator[None]:
+    try:
+        faults.reach(operation, path)
+        yield
+    except OSError as error:
+        raise to_log_error(error, path, doing) from error
+
+
+def write(path: str, content: bytes) -> None:
+    """Create the file with ``content`` and sync it; whatever was there is lost."""
+    with _changing("write", path, "write the file"), open(path, "wb", buffering=0) as file:
+        half = len(content) // 2 if faults.is_armed else 0
+        _write_all(file.fileno(), content[:half])
+        if half:
+            faults.reach("write the rest", path)
+        _write_all(file.fileno(), content[half:])
+        _sync(file.fileno())
+
+
+def _write_all(handle: int, content: bytes) -> None:
+    view = memoryview(content)
+    while len(view):
+        view = view[os.write(handle, view) :]
+
+
+def _sync(handle: int) -> None:
+    # macOS answers a plain fsync before the disk has the bytes.
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        try:
+            fcntl.fcntl(handle, full)
+            return
+        except OSError:
+            pass
+    os.fsync(handle)
+
+
+def fsync_file(path: str) -> None:
+    """Let the file's content reach the disk."""
+    with _changing("fsync", path, "sync the file"):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            _sync(handle)
+        finally:
+            os.close(handle)
+
+
+def fsync_dir(folder: str) -> None:
+    """Let the folder's names reach the disk."""
+    with _changing("fsync folder", folder, "sync the folder"):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            # Some network file systems know no sync of a folder; their renames are durable at once.
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP) or faults.error:
+                raise
+        finally:
+            os.close(handle)
+
+
+def rename(source: str, target: str) -> None:
+    """Give a file its new name, whatever had that name before."""
+    with _changing("rename", target, f"rename {os.path.basename(source)} to this"):
+        os.rename(source, target)
+
+
+def unlink(path: str) -> None:
+    """Remove a file that is there."""
+    with _changing("unlink", path, "remove the file"):
+        os.unlink(path)
+
+
+def truncate(path: str, size_bytes: int) -> None:
+    """Cut a file to its first ``size_bytes``."""
+    with _changing("truncate", path, "cut the file"):
+        os.truncate(path, size_bytes)
+
+
+def set_mtime(path: str, mtime_ns: int) -> None:
+    """Set when the file was modified."""
+    with _changing("utime", path, "set the file's time"):
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+def make_folder(path: str) -> None:
+    """Make a folder and those above it; one that is there is left as it is."""
+    if not os.path.isdir(path):
+        with _changing("mkdir", path, "make the folder"):
+            os.makedirs(path, exist_ok=True)
+
+
+def link(source: str, target: str) -> None:
+    """A second name of the same file; a copy where the file system knows no links."""
+    with _changing("link", target, f"link {os.path.basename(source)} to this"):
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS or faults.error:
+                raise
+            _copy(source, target)
+
+
+def copy(source: str, target: str) -> None:
+    """Copy a file with its modification time, and sync the copy."""
+    with _changing("copy", target, f"copy {os.path.basename(source)} to this"):
+        _copy(source, target)
+
+
+def _copy(source: str, target: str) -> None:
+    with open(source, "rb", buffering=0) as reader, open(target, "wb", buffering=0) as writer:
+        seen = os.fstat(reader.fileno())
+        try:
+            _copy_in_kernel(reader.fileno(), writer.fileno(), seen.st_size)
+        except OSError as error:
+            if error.errno not in _NO_FAST_COPY:
+                raise
+            reader.seek(0)
+            writer.seek(0)
+            writer.truncate(0)
+            shutil.copyfileobj(reader, writer, 1 << 20)
+        os.utime(writer.fileno(), ns=(seen.st_atime_ns, seen.st_mtime_ns))
+        _sync(writer.fileno())
+
+
+def _copy_in_kernel(reader: int, writer: int, size_bytes: int) -> None:
+    if not hasattr(os, "copy_file_range"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    left = size_bytes
+    while left:
+        copied = os.copy_file_range(reader, writer, min(left, _COPY_BYTES))
+        if copied == 0:  # shorter than it was: whoever checks the source's identity will say so
+            return
+        left -= copied

@@ -1,0 +1,447 @@
+"""Kafka's log directories: where partitions lie, and what each of them holds.
+
+A partition is read as Kafka's loader would leave it after a start: what a crash left half done is seen as done
+or as undone (see ``recovery``), and nothing is changed for that. Reading costs a directory listing, two small
+reads a segment, and the headers at the end of the last one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lastwrite.errors import CorruptLog, LogError, NotALog, UnsupportedFormat
+from lastwrite.formats.kafka.batch import BATCH_HEADER, decode_batch_header
+from lastwrite.formats.kafka.index import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    Int64s,
+    decode_offset_index,
+    decode_time_index,
+)
+from lastwrite.formats.kafka.names import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    METADATA_TOPIC,
+    PARTITION_METADATA,
+    FileKind,
+    FolderState,
+    classify,
+    decode_folder_name,
+    segment_file_name,
+)
+from lastwrite.formats.kafka.snapshot import decode_snapshot
+from lastwrite.formats.kafka.text import decode_leader_epochs, decode_partition_metadata
+from lastwrite.logstore.checkpoints import read_offsets
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.recovery import is_intent, perform, settle
+from lastwrite.logstore.walking import Walk, walk_tail
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
+
+_REBUILD = "start the broker on this log once: it makes indexes anew; or delete all three and let it"
+_MOVE_AWAY = "move it out of this folder: it is no part of the log"
+_NEXT_RELEASE = "transactions and idempotent producers come with the next release"
+
+# ---------------------------------------------------------------------- where partitions lie
+
+
+def find_partitions(path: str, topic: str | None = None, partition: int | None = None) -> list[str]:
+    """The folders of the live partitions at ``path``, by topic and number.
+
+    ``path`` is a log root, a partition's folder, or a file of one. Folders that Kafka is deleting, moving or no
+    longer knows are left out, and so is the cluster's own metadata log.
+
+    Raises:
+        NotALog: nothing of Kafka's lies there, or nothing of that topic and partition.
+        LogError: it cannot be read.
+    """
+    path = os.path.abspath(path)
+    if os.path.isfile(path):
+        if classify(os.path.basename(path)).is_foreign:
+            raise NotALog(
+                "not a file of a Kafka log",
+                path=path,
+                remedy="give a log root, a partition's folder or a segment, which is named by 20 digits",
+            )
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        raise NotALog("no such file or folder", path=path, remedy="check the path")
+    if _has_log_files(path):
+        found = {partition_name(path): path}
+    else:
+        found = _partitions_below(path)
+    chosen = [
+        (name, folder)
+        for name, folder in sorted(found.items())
+        if topic in (None, name.topic) and partition in (None, name.partition)
+    ]
+    if not chosen:
+        wanted = f"of topic {topic!r}" if topic is not None else f"number {partition}"
+        listed = ", ".join(str(name) for name in sorted(found)[:5])
+        raise NotALog(f"no partition {wanted}", path=path, remedy=f"there are: {listed}")
+    return [folder for _, folder in chosen]
+
+
+def _partitions_below(root: str) -> dict[TopicPartition, str]:
+    found = {}
+    for entry in _scan(root):
+        name = decode_folder_name(entry.name)
+        if name is None or name.state is not FolderState.LIVE or name.partition.topic == METADATA_TOPIC:
+            continue
+        if entry.is_dir() and _has_log_files(entry.path):
+            found[name.partition] = entry.path
+    if not found:
+        raise NotALog(
+            "no Kafka partition in this folder",
+            path=root,
+            remedy="give a log root (a folder of <topic>-<partition> folders), one of these folders, or a segment",
+        )
+    return found
+
+
+def _scan(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except OSError as error:
+        raise to_log_error(error, folder, "list the folder") from error
+
+
+def _has_log_files(folder: str) -> bool:
+    return any(not classify(entry.name).is_foreign for entry in _scan(folder))
+
+
+def partition_name(folder: str) -> TopicPartition:
+    """The partition whose folder that is.
+
+    Raises:
+        NotALog: the name of the folder says none, or one that must be left alone.
+    """
+    path = os.path.abspath(folder)
+    name = decode_folder_name(os.path.basename(path))
+    if name is None:
+        raise NotALog(
+            "this folder holds segments, but its name is no partition's",
+            path=path,
+            remedy="rename it to <topic>-<partition>, such as orders-0",
+        )
+    if name.state is not FolderState.LIVE:
+        raise NotALog("a broker is deleting, moving or has disowned this partition", path=path, remedy="leave it alone")
+    if name.partition.topic == METADATA_TOPIC:
+        raise NotALog("the cluster's own metadata log, which is never compacted so", path=path, remedy="leave it alone")
+    return name.partition
+
+
+def root_of(folder: str) -> str:
+    """The log root of a partition: there lie its checkpoints and the broker's lock."""
+    return os.path.dirname(os.path.abspath(folder))
+
+
+# ---------------------------------------------------------------------- one partition
+
+
+def recover(folder: str) -> None:
+    """Bring to its end, or undo, what a crash left half done; the caller holds the root's lock.
+
+    Raises:
+        LogError: a file cannot be changed; the next call goes on where this one stopped.
+    """
+    perform(folder, settle(folder, _names(folder)), partition_name(folder), root_of(folder))
+
+
+def _names(folder: str) -> list[str]:
+    return sorted(entry.name for entry in _scan(folder))
+
+
+def read_partition(folder: str) -> PartitionLog:
+    """List one partition: segments, bounds, and whatever is wrong with what was looked at.
+
+    ``Segment.path`` is the file as it is named now; after a crash that may be ``….log.swap``. A damaged file is
+    a problem in the answer, not an error.
+
+    Raises:
+        NotALog: not a partition's folder.
+        LogError: a file cannot be read.
+    """
+    return _Reading(folder).log()
+
+
+class _Reading:
+    """The listing of one partition, on its way to a ``PartitionLog``."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = os.path.abspath(folder)
+        self._name = partition_name(folder)
+        self._root = root_of(folder)
+        self._problems: list[Problem] = []
+        names = _names(folder)
+        self._settlement = settle(folder, names)
+        self._live = self._settlement.live(names)
+
+    def log(self) -> PartitionLog:
+        for name in sorted(self._live):
+            self._look_at(name)
+        bases = sorted(int(name[:20]) for name in self._live if classify(name).kind is FileKind.LOG)
+        segments = tuple(self._segment(base, is_active=base == bases[-1]) for base in bases)
+        self._look_at_newest_snapshot()
+        log_start = max(self._offset(LOG_STARTS) or 0, bases[0] if bases else 0)
+        end_offset = log_start
+        if segments:
+            active = segments[-1]
+            tail = self._tail(active)
+            end_offset = tail.end_offset
+            # The time index of a segment that is still appended to may lag behind its records.
+            indexed = active.largest_timestamp_ms if active.time_index_bytes else -1
+            if tail.largest_timestamp_ms > indexed:
+                segments = (*segments[:-1], replace(active, largest_timestamp_ms=tail.largest_timestamp_ms))
+        watermark = self._offset(HIGH_WATERMARKS)
+        intent = self._settlement.intent
+        return PartitionLog(
+            name=self._name,
+            folder=self._folder,
+            segments=segments,
+            log_start=log_start,
+            end_offset=end_offset,
+            high_watermark=end_offset if watermark is None else min(watermark, end_offset),
+            checkpoint=self._offset(CLEANER_OFFSETS) if intent is None else intent.first_dirty_offset,
+            problems=tuple(self._problems),
+        )
+
+    def _damaged(self, message: str, name: str, position: int | None = None, remedy: str | None = None) -> None:
+        path = os.path.join(self._folder, self._live.get(name, name))
+        self._problems.append(Problem(ProblemKind.DAMAGED, message, path, position, remedy))
+
+    def _note(self, error: LogError, path: str, remedy: str | None = None) -> None:
+        kind = ProblemKind.UNSUPPORTED if isinstance(error, UnsupportedFormat) else ProblemKind.DAMAGED
+        self._problems.append(Problem(kind, error.problem, error.path or path, error.at, error.remedy or remedy))
+
+    def _read(self, name: str) -> bytes:
+        return _read_file(os.path.join(self._folder, self._live[name]))
+
+    # ------------------------------------------------------------------ side files
+
+    def _look_at(self, name: str) -> None:
+        """Judge a file by its name and, where it is small, by what is in it."""
+        file = classify(name)
+        path = os.path.join(self._folder, self._live[name])
+        if file.kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
+            if segment_file_name(int(name[:20]), FileKind.LOG) not in self._live:
+                self._damaged("an index without its segment", name, remedy="move it away: a broker would delete it")
+            elif file.kind is FileKind.TRANSACTION_INDEX and os.stat(path).st_size:
+                self._problems.append(
+                    Problem(ProblemKind.UNSUPPORTED, "holds aborted transactions", path, None, _NEXT_RELEASE)
+                )
+        elif file.kind is FileKind.SNAPSHOT:
+            try:
+                decode_snapshot(self._read(name))
+            except LogError as error:
+                self._note(error, path, "delete it: a broker makes it anew from the log")
+        elif name == LEADER_EPOCHS or name == PARTITION_METADATA:
+            try:
+                if name == LEADER_EPOCHS:
+                    decode_leader_epochs(self._read(name))
+                else:
+                    decode_partition_metadata(self._read(name))
+            except LogError as error:
+                self._note(error, path, "bring back the file from a replica")
+        elif file.kind in (FileKind.FOREIGN, FileKind.METADATA_SNAPSHOT, FileKind.QUORUM_STATE) and not is_intent(name):
+            self._damaged("a foreign file", name, remedy=_MOVE_AWAY)
+
+    def _look_at_newest_snapshot(self) -> None:
+        snapshots = [name for name in sorted(self._live) if classify(name).kind is FileKind.SNAPSHOT]
+        if not snapshots:
+            return
+        try:
+            producers = decode_snapshot(self._read(snapshots[-1]))
+        except LogError:
+            return
+        if producers:
+            path = os.path.join(self._folder, self._live[snapshots[-1]])
+            message = f"knows {len(producers)} idempotent or transactional producers"
+            self._problems.append(Problem(ProblemKind.UNSUPPORTED, message, path, None, _NEXT_RELEASE))
+
+    def _offset(self, file: str) -> int | None:
+        try:
+            return read_offsets(self._root, file).get(self._name)
+        except (CorruptLog, UnsupportedFormat) as error:
+            self._damaged_root(error, file)
+            return None
+
+    def _damaged_root(self, error: LogError, file: str) -> None:
+        path = error.path or os.path.join(self._root, file)
+        self._problems.append(Problem(ProblemKind.DAMAGED, error.problem, path, error.at, error.remedy))
+
+    # ------------------------------------------------------------------ segments
+
+    def _segment(self, base: int, *, is_active: bool) -> Segment:
+        log = segment_file_name(base, FileKind.LOG)
+        path = os.path.join(self._folder, self._live[log])
+        seen = _stat(path)
+        index_bytes, last_entry = self._last_entry(base, FileKind.INDEX, bool(seen.st_size))
+        time_bytes, last_time = self._last_entry(base, FileKind.TIME_INDEX, bool(seen.st_size))
+        if last_entry is not None and not is_active and last_entry[1] >= seen.st_size:
+            self._damaged(
+                f"the last entry leads to byte {last_entry[1]} of a segment of {seen.st_size}",
+                segment_file_name(base, FileKind.INDEX),
+                index_bytes - OFFSET_ENTRY.size,
+                _REBUILD,
+            )
+        largest = seen.st_mtime_ns // 1_000_000
+        if last_time is not None and last_time[0] >= 0:
+            largest = last_time[0]
+        return Segment(
+            base_offset=base,
+            path=path,
+            size_bytes=seen.st_size,
+            mtime_ns=seen.st_mtime_ns,
+            largest_timestamp_ms=largest,
+            first_batch_timestamp_ms=self._first_timestamp(path, base, seen.st_size, is_active),
+            index_bytes=index_bytes,
+            time_index_bytes=time_bytes,
+        )
+
+    def _last_entry(self, base: int, kind: FileKind, is_filled: bool) -> tuple[int, tuple[int, int] | None]:
+        """Bytes of entries in an index, without the zeros behind, and the last entry's two fields."""
+        name = segment_file_name(base, kind)
+        layout = OFFSET_ENTRY if kind is FileKind.INDEX else TIME_ENTRY
+        if name not in self._live:
+            if is_filled:
+                self._damaged(f"the segment has no {kind}", segment_file_name(base, FileKind.LOG), remedy=_REBUILD)
+            return 0, None
+        path = os.path.join(self._folder, self._live[name])
+        size = _stat(path).st_size
+        if size % layout.size:
+            self._damaged(f"{size} bytes, which is no multiple of {layout.size}", name, size, _REBUILD)
+            return size, None
+        if not size:
+            return 0, None
+        with open(path, "rb", buffering=0) as file:
+            tail = os.pread(file.fileno(), layout.size, size - layout.size)
+        if any(tail):
+            first, second = layout.unpack_from(tail)
+            return size, (first, second)
+        try:
+            if kind is FileKind.INDEX:
+                offsets = decode_offset_index(_read_file(path), base)
+                rows, last = len(offsets), [offsets.offsets[-1:] - base, offsets.positions[-1:]]
+            else:
+                times = decode_time_index(_read_file(path), base)
+                rows, last = len(times), [times.timestamps_ms[-1:], times.offsets[-1:] - base]
+        except LogError as error:
+            self._note(error, path, _REBUILD)
+            return size, None
+        return rows * layout.size, (int(last[0][0]), int(last[1][0])) if rows else None
+
+    def _first_timestamp(self, path: str, base: int, size_bytes: int, is_active: bool) -> int | None:
+        """The largest timestamp of the first batch; None where there is none."""
+        if not size_bytes:
+            return None
+        try:
+            with open(path, "rb", buffering=0) as file:
+                head = os.pread(file.fileno(), BATCH_HEADER.size, 0)
+            header = decode_batch_header(head, 0)
+            if header.base_offset < base:
+                raise CorruptLog(f"a batch at offset {header.base_offset} in the segment of {base}", 0)
+        except OSError as error:
+            raise to_log_error(error, path, "read the segment") from error
+        except LogError as error:
+            if not is_active:  # of the active segment the walk will say it
+                self._note(error, path)
+            return None
+        return header.max_timestamp_ms
+
+    def _tail(self, active: Segment) -> Walk:
+        """Where the log ends: the last whole batch of the active segment."""
+        index = decode_offset_index(b"", active.base_offset)
+        name = segment_file_name(active.base_offset, FileKind.INDEX)
+        if name in self._live:
+            try:
+                index = decode_offset_index(self._read(name), active.base_offset)
+            except LogError as error:
+                path = os.path.join(self._folder, self._live[name])
+                if not any(problem.path == path for problem in self._problems):
+                    self._note(error, path, _REBUILD)
+        if len(index) and int(index.positions[-1]) >= active.size_bytes:
+            position = (len(index) - 1) * OFFSET_ENTRY.size
+            self._damaged("an entry that leads behind the segment's end", name, position, _REBUILD)
+        found = walk_tail(active.path, active.size_bytes, index)
+        if found.error is not None:
+            self._note(found.error, active.path, "start the broker on this log once: it cuts what is not whole")
+        return found
+
+
+def _stat(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise to_log_error(error, path, "look at the file") from error
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise to_log_error(error, path, "read the file") from error
+
+
+# ---------------------------------------------------------------------- indexes of one segment
+
+
+def index_path(log_path: str) -> str:
+    """The offset index beside a segment, also of one that is still a ``.swap``."""
+    return _beside(log_path, FileKind.INDEX)
+
+
+def time_index_path(log_path: str) -> str:
+    """The time index beside a segment, also of one that is still a ``.swap``."""
+    return _beside(log_path, FileKind.TIME_INDEX)
+
+
+def _beside(log_path: str, kind: FileKind) -> str:
+    folder, name = os.path.split(log_path)
+    return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(FileKind.LOG))
+
+
+def read_offset_index(segment: Segment) -> tuple[Int64s, Int64s]:
+    """The entries of a segment's offset index: absolute offsets and positions, row for row; none if it is missing.
+
+    Raises:
+        CorruptLog: the entries contradict each other.
+    """
+    return read_offset_index_of(segment.path)
+
+
+def read_offset_index_of(log_path: str) -> tuple[Int64s, Int64s]:
+    """As ``read_offset_index``, of the segment at ``log_path``."""
+    path = index_path(log_path)
+    try:
+        index = decode_offset_index(_read_if_there(path), _base_of(log_path))
+    except LogError as error:
+        raise error.located(path) from error
+    return index.offsets, index.positions
+
+
+def read_time_index_of(log_path: str) -> tuple[Int64s, Int64s]:
+    """The entries of a segment's time index: timestamps in ms and absolute offsets, row for row.
+
+    Raises:
+        CorruptLog: the entries contradict each other.
+    """
+    path = time_index_path(log_path)
+    try:
+        index = decode_time_index(_read_if_there(path), _base_of(log_path))
+    except LogError as error:
+        raise error.located(path) from error
+    return index.timestamps_ms, index.offsets
+
+
+def _base_of(log_path: str) -> int:
+    return int(os.path.basename(log_path)[:20])
+
+
+def _read_if_there(path: str) -> bytes:
+    return _read_file(path) if os.path.exists(path) else b""

@@ -1,0 +1,277 @@
+"""What a partition's folder means after a crash, and how it is put in order.
+
+A commit (see ``commit``) goes through these states, and a crash may leave any of them behind::
+
+    ….cleaned               new files are being written                       the old log counts
+    some .swap, .cleaned    they are being renamed, from the highest down     the old log counts
+    all .swap               the old files go, then the new ones get names     the new log counts
+
+Kafka's loader tells them apart by the names alone: it throws away every ``.swap`` at or above the lowest
+``.cleaned``; those that are left replace all files whose number lies from the lowest ``.swap`` to the end of the
+last one's records. We do the same with what a broker's own cleaner left behind.
+
+Our own commits leave a note beside the files, the *intent*, which says what replaces what and where the
+dirty part begins after it. With it recovery can do what names alone cannot: drop old segments behind the
+last new record, and write the checkpoint, so that a run that was killed ends in the very bytes of one that was
+not. Its name ends in ``.deleted``: Kafka's loader, which has no need of it, sweeps it away.
+
+Source: Kafka 4.4 ``LogLoader``; spec/kafka-storage S.16, S.17.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from lastwrite.formats.kafka.names import (
+    CLEANER_OFFSETS,
+    SEGMENT_KINDS,
+    FileKind,
+    Suffix,
+    classify,
+    segment_file_name,
+)
+from lastwrite.logstore import files
+from lastwrite.logstore.checkpoints import write_offset
+from lastwrite.logstore.walking import end_offset_of
+from lastwrite.model.log import TopicPartition
+
+_INTENT = re.compile(r"[0-9]{20}\.commit\.deleted")
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """What a commit is about to do; segments are named by their base offsets, ascending."""
+
+    first_dirty_offset: int  # the checkpoint's new value
+    outputs: dict[int, int]  # new segments, and the size of their logs in bytes
+    sources: tuple[int, ...]  # old segments, all replaced
+    kept: tuple[int, ...]  # untouched segments among them: they take part by a second name
+    stand_in: int | None  # an old segment without a new one, for which an empty one stands until it is gone
+    asides: tuple[str, ...]  # the ``.cleaned`` names; while one of them is there, nothing has happened
+
+    @property
+    def vanished(self) -> list[int]:
+        """Old segments of which nothing stays."""
+        return [base for base in self.sources if base not in self.outputs]
+
+
+def intent_file(first_base_offset: int) -> str:
+    """The name of the note of a commit whose lowest segment that is."""
+    return f"{first_base_offset:020d}.commit{Suffix.DELETED}"
+
+
+def is_intent(name: str) -> bool:
+    return _INTENT.fullmatch(name) is not None
+
+
+def encode_intent(intent: Intent) -> bytes:
+    return json.dumps({"version": _VERSION, **asdict(intent)}).encode()
+
+
+def decode_intent(text: bytes) -> Intent | None:
+    """The note; None where it is not whole, as a crash while it was written leaves it."""
+    try:
+        fields = json.loads(text)
+        if fields.pop("version") != _VERSION:
+            return None
+        return Intent(
+            first_dirty_offset=int(fields["first_dirty_offset"]),
+            outputs={int(base): int(size) for base, size in fields["outputs"].items()},
+            sources=tuple(map(int, fields["sources"])),
+            kept=tuple(map(int, fields["kept"])),
+            stand_in=None if fields["stand_in"] is None else int(fields["stand_in"]),
+            asides=tuple(map(str, fields["asides"])),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What would have to be done to a folder so that only live files are in it."""
+
+    doomed: tuple[str, ...]  # to be removed, in this order
+    renames: tuple[tuple[str, str], ...]  # from a name to another, in this order, after that
+    intent: Intent | None = None  # of a commit that must be finished
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.doomed and not self.renames and self.intent is None
+
+    def live(self, names: Iterable[str]) -> dict[str, str]:
+        """Every file of the log by its proper name, with the name that it has now."""
+        gone = {*self.doomed, *(source for source, _ in self.renames)}
+        return {
+            **{name: name for name in names if name not in gone},
+            **{target: source for source, target in self.renames},
+        }
+
+
+def settle(folder: str, names: Iterable[str]) -> Settlement:
+    """Say what recovery would do to ``folder``, whose files are ``names``; changes nothing."""
+    names = sorted(names)
+    found = {name: classify(name) for name in names}
+    notes = [name for name in names if is_intent(name)]
+    swaps = [name for name in names if found[name].suffix is Suffix.SWAP]
+    cleaned = [name for name in names if found[name].suffix is Suffix.CLEANED]
+    deleted = [
+        name
+        for name in names
+        if found[name].suffix is Suffix.DELETED and found[name].kind is not FileKind.METADATA_SNAPSHOT
+    ]
+    intent = _read_intent(folder, notes)
+    if intent is not None:
+        if any(aside in found for aside in intent.asides):
+            # The note goes first: without it, and with swaps beside .cleaned, the old log counts by Kafka's rule too.
+            return Settlement((*notes, *reversed(swaps), *cleaned, *deleted), ())
+        if _is_committed(folder, intent, found):
+            doomed, renames = _outcome(intent, names, swaps)
+            return Settlement((*doomed, *cleaned, *deleted, *notes), renames, intent)
+    lowest = min((_offset(name) for name in cleaned), default=None)
+    lost = [name for name in swaps if lowest is not None and _offset(name) >= lowest]
+    finished = [name for name in swaps if name not in lost]
+    doomed = [*notes, *deleted, *reversed(lost), *cleaned]
+    logs = [name for name in finished if found[name].kind is FileKind.LOG]
+    if logs:
+        first = _offset(logs[0])
+        end = max(
+            end_offset_of(
+                os.path.join(folder, log),
+                os.path.join(folder, segment_file_name(_offset(log), FileKind.INDEX, Suffix.SWAP)),
+                _offset(log),
+            )
+            for log in logs
+        )
+        doomed += [
+            name
+            for name in names
+            if found[name].suffix is Suffix.LIVE
+            and found[name].offset is not None
+            and found[name].kind is not FileKind.METADATA_SNAPSHOT
+            and first <= _offset(name) < end
+        ]
+    # The log of a segment goes before its indexes: an index without a log is swept away, a log without is not.
+    finished.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(found[name].kind)))
+    return Settlement(tuple(doomed), tuple((name, name.removesuffix(Suffix.SWAP)) for name in finished))
+
+
+def _offset(name: str) -> int:
+    return int(name[:20])
+
+
+def _read_intent(folder: str, notes: list[str]) -> Intent | None:
+    for name in notes:
+        with open(os.path.join(folder, name), "rb") as file:
+            intent = decode_intent(file.read())
+        if intent is not None:
+            return intent
+    return None
+
+
+def _is_committed(folder: str, intent: Intent, found: Iterable[str]) -> bool:
+    """Whether every new segment is there, under one name or the other, in the size that the note gives."""
+    names = set(found)
+    for base, size_bytes in intent.outputs.items():
+        final = segment_file_name(base, FileKind.LOG)
+        name = final + Suffix.SWAP if final + Suffix.SWAP in names else final
+        if name not in names or os.stat(os.path.join(folder, name)).st_size != size_bytes:
+            return False
+    return True
+
+
+def _outcome(intent: Intent, names: list[str], swaps: list[str]) -> tuple[list[str], tuple[tuple[str, str], ...]]:
+    """What ``finish`` removes from among ``names``, and what it renames."""
+    present = set(names)
+    gone = [name for _, name in _replaced(intent, present)]
+    gone += [name for name in map(_snapshot, intent.vanished) if name in present]
+    gone += [name for name in swaps if _offset(name) == intent.stand_in]
+    renames = [(name, name.removesuffix(Suffix.SWAP)) for name in swaps if _offset(name) != intent.stand_in]
+    return gone, tuple(renames)
+
+
+def _snapshot(base: int) -> str:
+    return segment_file_name(base, FileKind.SNAPSHOT)
+
+
+def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
+    """Files of old segments that still bear their names, ascending, with their base offset.
+
+    A file is an old one as long as its successor waits as ``.swap``, or if it has no successor at all.
+    """
+    found = []
+    vanished = set(intent.vanished)
+    for base in sorted((*intent.sources, *intent.kept)):
+        for kind in SEGMENT_KINDS:
+            name = segment_file_name(base, kind)
+            has_no_successor = base in vanished or (base in intent.outputs and kind is FileKind.TRANSACTION_INDEX)
+            if name in present and (has_no_successor or name + Suffix.SWAP in present):
+                found.append((base, name))
+    return found
+
+
+def finish(folder: str, intent: Intent, partition: TopicPartition, root: str) -> None:
+    """Bring a commit to its end, from the moment on at which every new file is a ``.swap``.
+
+    May be called again after it was stopped anywhere.
+    """
+
+    def place(name: str) -> str:
+        return os.path.join(folder, name)
+
+    present = set(os.listdir(folder))
+    for _, name in _replaced(intent, present):
+        files.rename(place(name), place(name + Suffix.DELETED))
+    # No old segment may come back by a power cut once its successor has lost the name that tells of it.
+    files.fsync_dir(folder)
+    swaps = [name for name in present if classify(name).suffix is Suffix.SWAP]
+    swaps.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(classify(name).kind)))
+    for name in swaps:
+        if _offset(name) == intent.stand_in:
+            files.unlink(place(name))
+    for name in swaps:
+        if _offset(name) != intent.stand_in:
+            files.rename(place(name), place(name.removesuffix(Suffix.SWAP)))
+    files.fsync_dir(folder)
+    for name in map(_snapshot, intent.vanished):
+        if name in present:
+            files.rename(place(name), place(name + Suffix.DELETED))
+    write_offset(root, CLEANER_OFFSETS, partition, intent.first_dirty_offset)
+    remove_leftovers(folder)
+
+
+def remove_leftovers(folder: str) -> None:
+    """Remove what is marked deleted or was never finished; the notes of commits last."""
+    names = sorted(os.listdir(folder), key=lambda name: (is_intent(name), name))
+    doomed = [name for name in names if is_intent(name) or _is_leftover(name)]
+    for name in doomed:
+        files.unlink(os.path.join(folder, name))
+    if doomed:
+        files.fsync_dir(folder)
+
+
+def _is_leftover(name: str) -> bool:
+    file = classify(name)
+    return file.suffix in (Suffix.CLEANED, Suffix.DELETED) and file.kind is not FileKind.METADATA_SNAPSHOT
+
+
+def perform(folder: str, settlement: Settlement, partition: TopicPartition, root: str) -> None:
+    """Do to ``folder`` what ``settle`` said."""
+    if settlement.is_settled:
+        return
+    if settlement.intent is not None:
+        finish(folder, settlement.intent, partition, root)
+        return
+    for name in settlement.doomed:
+        files.unlink(os.path.join(folder, name))
+        if is_intent(name):
+            files.fsync_dir(folder)
+    files.fsync_dir(folder)
+    for source, target in settlement.renames:
+        files.rename(os.path.join(folder, source), os.path.join(folder, target))
+    if settlement.renames:
+        files.fsync_dir(folder)

@@ -1,0 +1,90 @@
+"""From batch header to batch header through a segment, to find where it ends.
+
+Nothing is decompressed and no crc is looked at: scanning does that.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.kafka.batch import BATCH_HEADER, decode_batch_header
+from lastwrite.formats.kafka.index import OffsetIndex, decode_offset_index
+from lastwrite.logstore.files import to_log_error
+
+_READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What lies between a place and the end of a segment."""
+
+    end_offset: int  # behind the last whole batch; the base offset where there is none
+    end: int  # the position behind that batch
+    largest_timestamp_ms: int  # of the batches walked; -1: none
+    error: LogError | None = None  # why it ends before the file does: a torn tail, or damage
+
+
+def walk(path: str, size_bytes: int, base_offset: int, start: int = 0) -> Walk:
+    """Go through the batches that begin at ``start``, up to the end of the file or the first that is not whole."""
+    end_offset, largest, at = base_offset, -1, start
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise to_log_error(error, path, "read the segment") from error
+    try:
+        held, held_at = b"", start
+        while at < size_bytes:
+            if at + BATCH_HEADER.size > held_at + len(held):
+                held, held_at = os.pread(handle, min(_READ_BYTES, size_bytes - at), at), at
+            try:
+                next_offset, timestamp_ms, batch_bytes = _batch(held, at - held_at)
+                if next_offset <= end_offset:
+                    raise CorruptLog(f"a batch that ends at offset {next_offset - 1}, out of order", at - held_at)
+                if at + batch_bytes > size_bytes:
+                    raise TruncatedLog(f"batch cut short: {size_bytes - at} of {batch_bytes} bytes", at - held_at)
+            except LogError as error:
+                return Walk(end_offset, at, largest, error.located(path, held_at))
+            end_offset, largest, at = next_offset, max(largest, timestamp_ms), at + batch_bytes
+    finally:
+        os.close(handle)
+    return Walk(end_offset, at, largest)
+
+
+def _batch(held: bytes, at: int) -> tuple[int, int, int]:
+    """Next offset, largest timestamp and size of the batch at ``at``; of the old formats without a timestamp."""
+    try:
+        header = decode_batch_header(held, at)
+    except UnsupportedFormat:
+        offset = int.from_bytes(held[at : at + 8], "big", signed=True)
+        return offset + 1, -1, 12 + int.from_bytes(held[at + 8 : at + 12], "big", signed=True)
+    return header.next_offset, header.max_timestamp_ms, header.size_bytes
+
+
+def walk_tail(path: str, size_bytes: int, index: OffsetIndex) -> Walk:
+    """Go through the end of a segment, from the last index entry that proves true, else from its beginning."""
+    for row in range(len(index) - 1, max(-1, len(index) - 3), -1):
+        position, offset = int(index.positions[row]), int(index.offsets[row])
+        if position >= size_bytes:
+            continue
+        found = walk(path, size_bytes, index.base_offset, position)
+        if found.end > position and _first_next_offset(path, position) == offset + 1:
+            return found
+    return walk(path, size_bytes, index.base_offset)
+
+
+def _first_next_offset(path: str, position: int) -> int:
+    with open(path, "rb", buffering=0) as file:
+        return _batch(os.pread(file.fileno(), BATCH_HEADER.size, position), 0)[0]
+
+
+def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:
+    """The offset behind the last whole batch of a segment, its base where it is empty; a bad index only costs time."""
+    size_bytes = os.stat(log_path).st_size
+    try:
+        with open(index_path, "rb") as file:
+            index = decode_offset_index(file.read(), base_offset)
+    except (FileNotFoundError, CorruptLog):
+        index = decode_offset_index(b"", base_offset)
+    return walk_tail(log_path, size_bytes, index).end_offset
