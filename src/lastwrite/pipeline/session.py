@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
@@ -16,6 +17,8 @@ from lastwrite.pipeline.memory import MemoryPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def local_workers(master: str) -> int | None:
@@ -56,9 +59,9 @@ def spark_session(master: str, memory: MemoryPlan, conf: Mapping[str, str]) -> I
         "spark.driver.memory": f"{heap}m",
         "spark.driver.extraJavaOptions": (
             "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=64m -Xss512k "
-            "-Xms96m -XX:MaxNewSize=64m -XX:MaxDirectMemorySize=64m"
+            "-Xms96m -XX:MaxNewSize=64m -XX:MaxDirectMemorySize=64m "
+            f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
         ),
-        "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.python.worker.reuse": "true",
