@@ -6,8 +6,10 @@ The model here knows records only, no bytes: what was produced, and the rules of
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -187,6 +189,56 @@ def test_a_broker_serves_what_compaction_left(trial: Trial, tmp_path: Path) -> N
     trial.judge()
     trial.produce(3, 20)
     trial.judge()
+
+
+KILLED = """
+import sys, lastwrite
+from lastwrite.pipeline.inline import INLINE
+lastwrite.compact(sys.argv[1], config={"min.cleanable.dirty.ratio": 0}, now_ms=int(sys.argv[2]), spark=INLINE)
+"""
+
+
+def test_a_broker_recovers_what_a_killed_compaction_left(trial: Trial, tmp_path: Path) -> None:
+    """Killed at points spread over the whole run, with the old or the new log as only outcomes."""
+    broker = trial.broker.start()
+    trial.create("client-none")
+    trial.create("client-zstd", "zstd")
+    trial.produce(1, 150)
+    broker.stop()
+    before = {topic: list(model.records) for topic, model in trial.models.items()}
+    trial.expect_compacted(NOW_MS)
+
+    whole = tmp_path / "whole" / "data"
+    shutil.copytree(broker.data, whole)
+    log = tmp_path / "operations"
+    run_until(whole, {"LASTWRITE_FAULT_LOG": str(log)}, 0)
+    operations = len(log.read_text().splitlines())
+    assert operations > 50
+    outcomes = set()
+    for n in range(8):
+        data = tmp_path / f"killed-{n}" / "data"
+        shutil.copytree(broker.data, data)
+        run_until(data, {"LASTWRITE_FAULT_POINT": str(operations * (2 * n + 1) // 16)}, -signal.SIGKILL)
+        if n % 2:  # as after a crash of the machine: every segment above the recovery point is checked
+            (data / ".kafka_cleanshutdown").unlink()
+            (data / "recovery-point-offset-checkpoint").unlink()
+        with Broker(broker.home, data) as again:
+            for topic, model in trial.models.items():
+                found = consume(again, topic)
+                assert found in (before[topic], model.records), (n, topic)
+                assert bounds(again, topic) == (0, model.end), (n, topic)
+                outcomes.add(found == model.records)
+            assert [line for line in again.said() if " ERROR " in line] == []
+    assert outcomes == {False, True}
+
+
+def run_until(data: Path, environment: dict[str, str], status: int) -> None:
+    """One round over ``data`` in a process of its own, which ends with ``status``."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(data), str(NOW_MS)], env=os.environ | environment,
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
 
 
 def compact_by_command(trial: Trial, now_ms: int) -> None:

@@ -1,0 +1,31 @@
+"""The command line: one file a command, and what they share in ``options`` and ``output``.
+
+Nothing heavy is imported before a command runs, so that ``--help`` answers at once. A command is a function that
+returns its exit status; an error of ``lastwrite.errors`` becomes one line on standard error and that error's status.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line ``arguments`` (default: those of the process) and leave with its exit status."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit status: 0 done, 2 wrong use, 3 damaged, 4 held, 5 unproven, 1 else."""
+    from lastwrite.cli.app import build_app
+    from lastwrite.cli.output import Output, report_failure
+
+    output = Output(as_json="--json" in arguments, lines="dump" in arguments[:1])
+    try:
+        status = build_app(output)(args=list(arguments), prog_name="lastwrite", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except (Exception, KeyboardInterrupt) as error:
+        return report_failure(output, error)
+    finally:
+        output.close()

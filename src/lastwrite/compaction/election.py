@@ -13,14 +13,15 @@ looked up and never entered, as Kafka does. In a piece they are those below an o
 
 With ``exact`` the entries' whole keys travel beside them and equal fingerprints are compared by key.
 """
-# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
-from lastwrite.model.columns import SHADOWED, ByteArray, Int64Array, UInt64Array
+from lastwrite.model.columns import SHADOWED, UInt64Array
 
 ENTRY_BYTES = 16
 _ENTRIES_A_BUCKET = 16_384  # with a table of 32,768 slots of 16 bytes: half a second-level cache
@@ -162,13 +163,9 @@ def mark(rows, start, end, states):
     return losers
 
 
-def losers_of(rows: UInt64Array, start: int, end: int) -> UInt64Array:
+def losers_of(rows: UInt64Array, start: int, end: int) -> npt.NDArray[np.uint32]:
     """The ordinals of the losers among ``rows[start:end]``, as uint32."""
     part = rows[start:end]
-    return (part[part[:, 0] == 0, 1] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    ordinals: npt.NDArray[np.uint32] = (part[part[:, 0] == 0, 1] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    return ordinals
 
-
-__all__ = [
-    "ENTRY_BYTES", "ByteArray", "Int64Array", "bucket_bits", "elect", "losers_of", "mark", "partition",
-    "partition_order", "table_slots",
-]  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterable
 
 from lastwrite.formats.kafka.index import SegmentIndexer
 from lastwrite.model.columns import ByteArray, Int64Array
@@ -64,8 +65,13 @@ class AsideSegment:
         if self._file is None:
             return
         self._file.close()
-        for kind in ("log", "index", "timeindex"):
-            if os.path.exists(self._path(kind)):
-                os.unlink(self._path(kind))
+        remove_aside([self._path(kind) for kind in ("log", "index", "timeindex")])
+
+
+def remove_aside(paths: Iterable[str]) -> None:
+    """Remove what was written aside and is not wanted; empty names and missing files are passed over."""
+    for path in paths:
+        if path and os.path.exists(path):
+            os.unlink(path)
 
 

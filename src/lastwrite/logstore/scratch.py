@@ -54,7 +54,7 @@ class ScratchWriter:
         self._file = open(self.path, "xb", buffering=0)
         self._at = 0
 
-    def append(self, *parts: np.ndarray) -> int:  # type: ignore[type-arg]
+    def append(self, *parts: np.ndarray) -> int:
         """Write the arrays one behind the other; returns the position of the first byte."""
         start = self._at
         for part in parts:
@@ -75,7 +75,7 @@ class ScratchReader:
     def __init__(self, path: str) -> None:
         self._handle = os.open(path, os.O_RDONLY)
 
-    def read_into(self, target: np.ndarray, position: int) -> None:  # type: ignore[type-arg]
+    def read_into(self, target: np.ndarray, position: int) -> None:
         """Fill the contiguous array ``target`` with the bytes from ``position`` on."""
         view = memoryview(target).cast("B")
         while len(view):

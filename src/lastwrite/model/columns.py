@@ -9,7 +9,7 @@ An *ordinal* is a record's place in its piece, counted from 0 over all records t
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,14 @@ COPY = 0  # byte for byte
 REBUILD = 1  # thinned, or stamped with a horizon
 EMPTY = 2  # the header stays, with no record
 DROP = 3
+
+
+class Run(NamedTuple):
+    """Neighbouring batches of a table whose records lie in the clear in one buffer."""
+
+    first: int
+    last: int  # exclusive
+    plain: ByteArray
 
 
 def batch_table(rows: int) -> BatchTable:

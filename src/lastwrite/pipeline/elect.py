@@ -17,7 +17,7 @@ from lastwrite.model.work import Elected, ElectUnit
 class Stretch:
     """The entries of neighbouring buckets, block after block, oldest first."""
 
-    def __init__(self, ends: list[np.ndarray], exact: bool) -> None:  # type: ignore[type-arg]
+    def __init__(self, ends: list[np.ndarray], exact: bool) -> None:
         """``ends``: a block's bucket ends, counted from the stretch's begin in that block."""
         sizes = np.array([int(e[-1]) if len(e) else 0 for e in ends], dtype=np.int64)
         self.ends = np.stack(ends) if ends else np.empty((0, 0), dtype=np.uint32)

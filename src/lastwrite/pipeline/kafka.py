@@ -18,7 +18,7 @@ from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.logstore import commit as committing
 from lastwrite.logstore import kafka as store
 from lastwrite.logstore import lock
-from lastwrite.logstore.aside import AsideSegment
+from lastwrite.logstore.aside import AsideSegment, remove_aside
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
@@ -173,9 +173,7 @@ class KafkaSystem:
 
     def discard(self, part: Rewritten) -> None:
         """Remove what was written aside."""
-        for path in (part.log_path, part.index_path, part.time_index_path):
-            if path and os.path.exists(path):
-                os.unlink(path)
+        remove_aside((part.log_path, part.index_path, part.time_index_path))
 
     def commit(
         self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], first_dirty: int

@@ -24,6 +24,7 @@ from lastwrite.model.columns import (
     BatchTable,
     ByteArray,
     Int64Array,
+    Run,
     UInt64Array,
 )
 from lastwrite.model.log import Problem, ProblemKind
@@ -38,7 +39,7 @@ class EntryBlock:
     """Entries of one piece, sorted by bucket, ready to travel. Valid until the next is made."""
 
     def __init__(
-        self, piece: int, rows: UInt64Array, ends: np.ndarray, lengths: np.ndarray | None, keys: ByteArray | None,  # type: ignore[type-arg]
+        self, piece: int, rows: UInt64Array, ends: np.ndarray, lengths: np.ndarray | None, keys: ByteArray | None,
     ) -> None:  # fmt: skip
         self.piece = piece
         self.rows = rows
@@ -160,17 +161,17 @@ class _Scanner:
             np.empty(len(table), dtype=np.int64), counts,
         )  # fmt: skip
 
-    def _find_border(self, run: object, table: BatchTable, ordinal: int, result: PieceScan) -> None:
+    def _find_border(self, run: Run, table: BatchTable, ordinal: int, result: PieceScan) -> None:
         """Move ``dirty_from`` behind the records of this run that lie below the first dirty offset."""
         border = self._unit.first_dirty
-        first, last = run.first, run.last  # type: ignore[attr-defined]
+        first, last = run.first, run.last
         if int(table["base_offset"][first]) >= border:
             return
         clean = table["next_offset"][first:last] <= border
         whole = int(np.count_nonzero(clean))
         below = int(table["records"][first : first + whole].sum())
         if first + whole < last:
-            below += self._format.records_below(run, table[first + whole], border)  # type: ignore[arg-type]
+            below += self._format.records_below(run, table[first + whole], border)
         result.dirty_from = ordinal + below
 
     def _make_room(self, records: int) -> None:
@@ -197,7 +198,7 @@ class _Scanner:
         result.keyed += count
         self._hand_on(EntryBlock(piece.number, rows, ends, lengths, keys))
 
-    def _thin(self, rows: UInt64Array, ends: np.ndarray, result: PieceScan) -> UInt64Array:  # type: ignore[type-arg]
+    def _thin(self, rows: UInt64Array, ends: np.ndarray, result: PieceScan) -> UInt64Array:
         """Drop the block's own losers where a sample, or one overfull bucket, says that many keys repeat."""
         buckets = len(ends)
         sample = max(1, buckets // _SAMPLE_SHARE)
@@ -215,7 +216,7 @@ class _Scanner:
         election.partition(chosen, len(chosen), self._unit.bits, rows, ends)
         return rows[: len(chosen)]
 
-    def _elect(self, rows: UInt64Array, ends: np.ndarray, result: PieceScan) -> int:  # type: ignore[type-arg]
+    def _elect(self, rows: UInt64Array, ends: np.ndarray, result: PieceScan) -> int:
         blocks = ends.reshape(1, -1)
         slots = int(election.table_slots(blocks))
         if len(self._table) < slots:
@@ -257,7 +258,7 @@ class _KeyBytes:
         self._parts.append(plain[gather(place[:, 0], lengths, total)])
         self._size += total
 
-    def ordered(self, order: Int64Array) -> tuple[np.ndarray, ByteArray]:  # type: ignore[type-arg]
+    def ordered(self, order: Int64Array) -> tuple[np.ndarray, ByteArray]:
         """Lengths and key bytes in the order of a sorted block; forgets them."""
         lengths = self._lengths[: len(order)][order]
         whole = np.concatenate(self._parts) if self._parts else np.empty(0, dtype=np.uint8)
@@ -269,4 +270,5 @@ class _KeyBytes:
 def gather(starts: Int64Array, lengths: Int64Array, total: int) -> Int64Array:
     """The positions of the bytes of many stretches, one behind the other."""
     ends = np.cumsum(lengths)
-    return np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+    places: Int64Array = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+    return places

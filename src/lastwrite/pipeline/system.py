@@ -16,20 +16,9 @@ import numpy as np
 
 from lastwrite.compaction.verdict import Policy
 from lastwrite.errors import InvalidConfig
-from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, UInt64Array
+from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 from lastwrite.model.work import Limits, Piece, Rewritten
-
-
-class RunOfBatches(Protocol):
-    """Neighbouring batches whose records lie in one buffer."""
-
-    @property
-    def first(self) -> int: ...
-    @property
-    def last(self) -> int: ...
-    @property
-    def plain(self) -> ByteArray: ...
 
 
 class Format(Protocol):
@@ -39,14 +28,14 @@ class Format(Protocol):
 
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
-    ) -> Iterator[RunOfBatches]: ...
+    ) -> Iterator[Run]: ...
 
     def walk(
-        self, run: RunOfBatches, table: BatchTable, secret: UInt64Array, ordinal: int, states: ByteArray,
+        self, run: Run, table: BatchTable, secret: UInt64Array, ordinal: int, states: ByteArray,
         entries: UInt64Array, filled: int, keys: Int64Array | None = None,
     ) -> int: ...  # fmt: skip
 
-    def records_below(self, run: RunOfBatches, row: np.void, offset: int) -> int: ...
+    def records_below(self, run: Run, row: np.void, offset: int) -> int: ...
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int: ...
 

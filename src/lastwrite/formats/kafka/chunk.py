@@ -16,7 +16,7 @@ import numpy as np
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.formats.compression import Codec, OutputTooSmall, compress, decompress_into
 from lastwrite.formats.kafka import kernels
-from lastwrite.model.columns import NO_HORIZON, REBUILD, BatchTable, ByteArray, Int64Array, UInt64Array, batch_table
+from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
 
 _WORDS = {
     kernels.BAD_SIZE: "batch length is too small for a batch",
@@ -38,14 +38,6 @@ class Split(NamedTuple):
     table: BatchTable
     consumed: int
     wanted: int  # bytes of the batch that the chunk cuts short; 0: not known yet; -1: none is cut short
-
-
-class Run(NamedTuple):
-    """Neighbouring batches whose records lie in one buffer."""
-
-    first: int
-    last: int  # exclusive
-    plain: ByteArray
 
 
 class KafkaFormat:
@@ -115,6 +107,7 @@ class KafkaFormat:
         if start == end and not row["records"]:  # a bare header, whatever codec it names
             row["plain_start"] = row["plain_end"] = used
             return 0
+        size = 0
         while True:
             try:
                 size = decompress_into(Codec(int(row["codec"])), buffer[start:end], self._plain[used:])
@@ -230,5 +223,3 @@ def _error(code: int, at: int) -> LogError:
         )
     return CorruptLog(_WORDS[code], int(at), remedy=_KEEP)
 
-
-__all__ = ["NO_HORIZON", "REBUILD", "KafkaFormat", "Run", "Split"]
