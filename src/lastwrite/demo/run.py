@@ -105,7 +105,7 @@ def run_demo(
     history = open_history(repository)
     with _place(keep) as place:
         before, after = os.path.join(place, "before"), os.path.join(place, "after")
-        with _timed(seconds, "write topic"):
+        with _timed(seconds, "git to topic"):
             topic = write_topic(history, before, progress)
         settings: dict[str, object] = {"cleanup.policy": "compact", "internal.segment.bytes": topic.segment_bytes}
         with _timed(seconds, "start Spark"):  # what remains when the stages are taken off

@@ -1,0 +1,68 @@
+"""The proof of the demo refuses what is not equal, and says what differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lastwrite.demo.proof import Table, prove, read_table
+from lastwrite.errors import CorruptLog, VerificationFailed
+from lastwrite.logstore.writer import TopicWriter
+from lastwrite.model.log import TopicPartition
+
+TREE = {b"a": b"100644 1", b"b": b"100644 2"}
+
+
+def table(live: dict[bytes, bytes], repeated: tuple[bytes, ...] = ()) -> Table:
+    return Table(live, len(live), 0, len(live), repeated, 0, 1)
+
+
+def test_equal_is_well() -> None:
+    prove(table(dict(TREE)), TREE)
+
+
+@pytest.mark.parametrize(
+    ("live", "said"),
+    [
+        ({b"a": b"100644 1"}, "1 paths of the tree are not in the topic: 'b'"),
+        ({**TREE, b"\xff": b"100644 3"}, r"1 keys of the topic are not in the tree: '\\xff'"),
+        ({**TREE, b"b": b"100755 2"}, "1 keys have another mode or blob in the tree: 'b'"),
+        ({}, "2 paths of the tree are not in the topic: 'a', 'b'"),
+        ({**TREE, **{b"%d" % n: b"" for n in range(9)}}, "9 keys of the topic are not in the tree: '0', '1', '2', …"),
+    ],
+)
+def test_a_difference_is_named(live: dict[bytes, bytes], said: str) -> None:
+    with pytest.raises(VerificationFailed, match=said) as caught:
+        prove(table(live), TREE)
+    assert caught.value.exit_status == 5
+
+
+def test_a_key_may_be_there_once() -> None:
+    with pytest.raises(VerificationFailed, match="1 keys are there more than once: 'a'"):
+        prove(table(dict(TREE), repeated=(b"a",)), TREE)
+
+
+def write(root: Path) -> Path:
+    with TopicWriter(str(root), TopicPartition("t", 0), segment_bytes=150, batch_bytes=50) as writer:
+        for key, value in ((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", None), (b"c", None), (b"c", b"3")):
+            writer.append(key, value, 1)
+    return root / "t-0"
+
+
+def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    read = read_table(str(folder))
+    assert read.live == {b"a": b"2", b"c": b"3"}
+    assert (read.records, read.tombstones, read.keys, read.repeated) == (6, 2, 3, (b"a", b"b", b"c"))
+    assert read.segments == len(list(folder.glob("*.log"))) > 1
+    assert read.bytes == sum(path.stat().st_size for path in folder.glob("*.log"))
+
+
+def test_a_flipped_bit_is_no_proof(tmp_path: Path) -> None:
+    path = write(tmp_path) / f"{0:020}.log"
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptLog, match="log, byte 0"):
+        read_table(str(path.parent))
