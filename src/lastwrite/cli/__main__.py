@@ -1,0 +1,5 @@
+"""``python -m lastwrite.cli``"""
+
+from lastwrite.cli import main
+
+main()

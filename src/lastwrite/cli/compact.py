@@ -1,0 +1,66 @@
+"""``lastwrite compact``: clean a log, in place or into a copy."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lastwrite.cli.options import (
+    DEFAULT_MASTER,
+    ConfigFileOption,
+    ConfigOption,
+    ConfOption,
+    ExactOption,
+    IncludeActiveOption,
+    JsonOption,
+    LikeBrokerOption,
+    MasterOption,
+    MemoryOption,
+    NowOption,
+    PartitionOption,
+    PathArgument,
+    SystemOption,
+    TopicOption,
+    pairs,
+    settings,
+)
+from lastwrite.cli.output import Output
+from lastwrite.cli.plan import show_compaction
+
+
+def compact(
+    context: typer.Context,
+    path: PathArgument,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="DIR", help="Write cleaned copies below DIR; PATH stays as it is.")
+    ] = None,
+    system: SystemOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
+    now: NowOption = None,
+    exact: ExactOption = False,
+    include_active: IncludeActiveOption = False,
+    like_broker: LikeBrokerOption = False,
+    memory: MemoryOption = None,
+    master: MasterOption = DEFAULT_MASTER,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Clean a log, in place or into a copy.
+
+    Each partition gets what its system's own cleaner would do to it now. A log that a broker holds is refused; a
+    damaged partition is left exactly as it was.
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    report = lastwrite.compact(
+        path, to=to, system=system, topic=topic, partition=partition, config=settings(config, config_file), now_ms=now,
+        exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
+        conf=pairs("--conf", conf), progress=output.progress(),
+    )  # fmt: skip
+    show_compaction(output, report)
+    return report.exit_status

@@ -1,0 +1,321 @@
+"""``lastwrite doctor``: what this machine offers, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib import import_module, metadata
+from typing import Annotated, Any
+
+import typer
+
+from lastwrite.cli.options import JsonOption, MasterOption, MemoryOption
+from lastwrite.cli.output import Output, in_words
+
+_GIB = 1 << 30
+_LEAST_FREE_BYTES = 2 * _GIB
+_LEAST_PYTHON = (3, 11)
+_LIBRARIES = {  # distribution: module
+    "numpy": "numpy", "numba": "numba", "cramjam": "cramjam", "lz4": "lz4.frame", "google-crc32c": "google_crc32c",
+    "psutil": "psutil", "typer": "typer", "rich": "rich",
+}  # fmt: skip
+
+
+class Verdict(StrEnum):
+    """What a finding means."""
+
+    OK = "ok"
+    WARNING = "warning"  # works, with a limit worth knowing
+    MISSING = "missing"  # Lastwrite cannot do its work
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: what was found, and what to do where it does not suffice."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    remedy: str | None = None
+
+
+def doctor(
+    context: typer.Context,
+    start: Annotated[
+        bool, typer.Option("--start", help="Also start Spark and run a small job: the whole proof, about ten seconds.")
+    ] = False,
+    master: MasterOption = "local[*]",
+    memory: MemoryOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Say what this machine offers and what is missing."""
+    output: Output = context.obj
+    findings = list(examine(memory))
+    if start and all(finding.verdict is not Verdict.MISSING for finding in findings):
+        findings.append(_trial(master, memory))
+    healthy = all(finding.verdict is not Verdict.MISSING for finding in findings)
+    if output.as_json:
+        output.document(
+            {
+                "healthy": healthy,
+                "findings": [{**asdict(finding), "verdict": str(finding.verdict)} for finding in findings],
+                **_figures(),
+            }
+        )
+    else:
+        output.text(_lines(findings, healthy))
+    return 0 if healthy else 1
+
+
+def examine(memory: str | None = None) -> Iterator[Finding]:
+    """Look at everything that Lastwrite needs, cheapest first. Starts Java to ask its version, but not Spark."""
+    yield _safely("platform", _platform)
+    yield _safely("python", _python)
+    yield _safely("java", _java)
+    yield _safely("spark", _spark)
+    yield _safely("libraries", _libraries)
+    yield _safely("kernel cache", _kernel_cache)
+    yield _safely("memory", lambda: _memory(memory))
+    yield _safely("cores", _cores)
+    for folder in _folders():
+        yield _safely("temp folder", lambda folder=folder: _temp(folder))  # type: ignore[misc]
+    yield _safely("network", _network)
+    yield _safely("git", _git)
+
+
+def _safely(name: str, look: Callable[[], Finding]) -> Finding:
+    """A doctor who falls ill over a finding helps nobody."""
+    try:
+        return look()
+    except Exception as error:
+        return Finding(name, Verdict.MISSING, f"cannot be examined: {type(error).__name__}: {error}")
+
+
+def _platform() -> Finding:
+    here = f"{platform.system()} {platform.release()} on {platform.machine()}"
+    if sys.platform == "win32":
+        return Finding("platform", Verdict.MISSING, here, "Windows is not supported: use WSL, a container or Linux")
+    if sys.platform not in ("linux", "darwin"):
+        return Finding("platform", Verdict.WARNING, here, "never tried here; Linux and macOS are known to work")
+    absent = [shell for shell in ("sh", "bash") if shutil.which(shell) is None]
+    if absent:
+        return Finding(
+            "platform", Verdict.MISSING, f"{here}, without {absent[0]}", f"install {absent[0]}: Spark needs it"
+        )
+    return Finding("platform", Verdict.OK, here)
+
+
+def _python() -> Finding:
+    here = f"{platform.python_version()} at {sys.executable}"
+    if sys.version_info < _LEAST_PYTHON:
+        return Finding("python", Verdict.MISSING, here, "install Python 3.11 or newer")
+    workers = os.environ.get("PYSPARK_PYTHON")
+    if workers and shutil.which(workers) is None:
+        return Finding(
+            "python", Verdict.MISSING, f"{here}; PYSPARK_PYTHON is {workers}, which is not there",
+            "unset PYSPARK_PYTHON",
+        )  # fmt: skip
+    return Finding("python", Verdict.OK, here + (f"; workers use {workers}" if workers else ""))
+
+
+def _java() -> Finding:
+    from lastwrite.errors import EnvironmentUnfit
+    from lastwrite.pipeline.java import find_java, runs_programs, wrapper_places
+
+    try:
+        java = find_java()
+    except EnvironmentUnfit as error:
+        return Finding("java", Verdict.MISSING, error.problem, error.remedy)
+    found = f"{java.full_version} at {java.path} (from {java.origin})"
+    if java.has_vector_module:
+        return Finding("java", Verdict.OK, found)
+    place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
+    if place is None:
+        return Finding(
+            "java", Verdict.MISSING, f"{found}; it needs a wrapper, and no folder lets programs run",
+            "set TMPDIR to a folder that is not mounted noexec, or JAVA_HOME to a complete Java",
+        )  # fmt: skip
+    return Finding("java", Verdict.OK, f"{found}, started through a wrapper in {place}")
+
+
+def _spark() -> Finding:
+    try:
+        version = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        version = None
+    if version is None or importlib.util.find_spec("pyspark") is None:
+        return Finding("spark", Verdict.MISSING, "pyspark is not installed", "pip install 'pyspark>=4.2,<5'")
+    if int(version.split(".")[0]) != 4:
+        return Finding("spark", Verdict.MISSING, f"pyspark {version}", "pip install 'pyspark>=4.2,<5'")
+    home = os.environ.get("SPARK_HOME")
+    if home:
+        return Finding(
+            "spark", Verdict.WARNING, f"pyspark {version}, but SPARK_HOME sends it to {home}",
+            "unset SPARK_HOME unless that is Spark 4.2 or newer",
+        )  # fmt: skip
+    return Finding("spark", Verdict.OK, f"pyspark {version}")
+
+
+def _libraries() -> Finding:
+    found, absent = [], []
+    for distribution, module in _LIBRARIES.items():
+        try:
+            import_module(module)
+            found.append(f"{distribution} {metadata.version(distribution)}")
+        except Exception as error:
+            absent.append(f"{distribution} ({error})")
+    if absent:
+        names = " ".join(text.split(" ")[0] for text in absent)
+        return Finding("libraries", Verdict.MISSING, "cannot be imported: " + "; ".join(absent), f"pip install {names}")
+    if getattr(import_module("google_crc32c"), "implementation", "c") != "c":
+        return Finding(
+            "libraries", Verdict.WARNING, ", ".join(found) + "; google-crc32c in plain Python, which is slow",
+            "pip install --force-reinstall google-crc32c, on a platform that it has wheels for",
+        )  # fmt: skip
+    return Finding("libraries", Verdict.OK, ", ".join(found))
+
+
+def _kernel_cache() -> Finding:
+    """Numba keeps compiled kernels beside the source, else in the user's cache folder; with neither it gives up."""
+    import lastwrite
+
+    told = os.environ.get("NUMBA_CACHE_DIR")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    beside = os.path.dirname(str(lastwrite.__file__))
+    for folder in [told] if told else [beside, cache]:
+        if folder and os.access(_nearest(folder), os.W_OK):
+            return Finding("kernel cache", Verdict.OK, folder)
+    return Finding(
+        "kernel cache", Verdict.MISSING, f"no folder to write to: tried {told or f'{beside}, {cache}'}",
+        "set NUMBA_CACHE_DIR to a folder that can be written to",
+    )  # fmt: skip
+
+
+def _nearest(folder: str) -> str:
+    """The folder itself, or the nearest one above it that exists."""
+    while not os.path.exists(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _memory(setting: str | None) -> Finding:
+    from lastwrite.errors import InvalidConfig
+    from lastwrite.pipeline.machine import available_bytes, core_count, memory_bytes
+    from lastwrite.pipeline.memory import plan_memory
+
+    total, available = memory_bytes(), available_bytes()
+    found = f"{in_words(total)}, {in_words(available)} of it free"
+    try:
+        used = plan_memory(setting, core_count()).total_bytes
+    except InvalidConfig as error:
+        return Finding("memory", Verdict.MISSING, f"{found}; {error.problem}", error.remedy)
+    found += f"; {in_words(used)} will be used"
+    if used > available:
+        return Finding("memory", Verdict.WARNING, found, "set --memory lower, or free some")
+    return Finding("memory", Verdict.OK, found)
+
+
+def _cores() -> Finding:
+    from lastwrite.pipeline.machine import core_count
+
+    return Finding("cores", Verdict.OK, str(core_count()))
+
+
+def _folders() -> list[str]:
+    from lastwrite.pipeline.machine import spill_folders
+
+    return spill_folders()
+
+
+def _temp(folder: str) -> Finding:
+    from lastwrite.pipeline.java import runs_programs
+    from lastwrite.pipeline.machine import free_bytes
+
+    free = free_bytes(folder)
+    if free is None or not os.access(folder, os.W_OK):
+        return Finding(
+            "temp folder", Verdict.MISSING, f"{folder} cannot be written to", "set TMPDIR or SPARK_LOCAL_DIRS to one"
+        )
+    found = f"{folder}, {in_words(free)} free, programs {'run' if runs_programs(folder) else 'do not run'} there"
+    if free < _LEAST_FREE_BYTES:
+        return Finding(
+            "temp folder", Verdict.WARNING, found,
+            "large logs spill here: set TMPDIR or SPARK_LOCAL_DIRS to a larger one",
+        )  # fmt: skip
+    return Finding("temp folder", Verdict.OK, found)
+
+
+def _network() -> Finding:
+    """Driver and workers talk over the loopback interface."""
+    import socket
+
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 5):
+            return Finding("network", Verdict.OK, "127.0.0.1 answers")
+    except OSError as error:
+        return Finding(
+            "network", Verdict.MISSING, f"127.0.0.1 does not answer: {error}",
+            "allow the loopback interface: Spark needs it",
+        )  # fmt: skip
+
+
+def _git() -> Finding:
+    git = shutil.which("git")
+    if git is None:
+        return Finding("git", Verdict.WARNING, "not found", "install git for `lastwrite demo`; nothing else needs it")
+    return Finding("git", Verdict.OK, git)
+
+
+def _trial(master: str, memory: str | None) -> Finding:
+    import time
+
+    from lastwrite.errors import LogError
+    from lastwrite.pipeline.trial import run_trial
+
+    began = time.monotonic()
+    try:
+        version = run_trial(master, memory)
+    except LogError as error:
+        return Finding("trial", Verdict.MISSING, error.problem, error.remedy)
+    return Finding("trial", Verdict.OK, f"Spark {version} ran a job on {master} in {time.monotonic() - began:.1f} s")
+
+
+def _figures() -> dict[str, Any]:
+    """The findings that a program may want as numbers."""
+    from lastwrite.pipeline.java import survey_java
+    from lastwrite.pipeline.machine import available_bytes, core_count, free_bytes, memory_bytes, spill_folders
+
+    def known(look: Callable[[], Any]) -> Any:
+        try:
+            return look()
+        except Exception:  # the finding of the same name says why
+            return None
+
+    return {
+        "lastwrite": known(lambda: metadata.version("lastwrite")),
+        "platform": {"system": platform.system(), "release": platform.release(), "machine": platform.machine()},
+        "python": {"version": platform.python_version(), "executable": sys.executable},
+        "java": known(lambda: [java.to_dict() for java in survey_java()]),
+        "spark": {"version": known(lambda: metadata.version("pyspark")), "home": os.environ.get("SPARK_HOME")},
+        "memory": {"total_bytes": known(memory_bytes), "available_bytes": known(available_bytes)},
+        "cores": known(core_count),
+        "temp": [{"folder": folder, "free_bytes": free_bytes(folder)} for folder in spill_folders()],
+        "git": shutil.which("git"),
+    }
+
+
+def _lines(findings: list[Finding], healthy: bool) -> Iterator[str]:
+    width = max(len(finding.name) for finding in findings)
+    marks = {Verdict.OK: "ok     ", Verdict.WARNING: "warning", Verdict.MISSING: "MISSING"}
+    for finding in findings:
+        yield f"{marks[finding.verdict]}  {finding.name:<{width}}  {finding.found}"
+        if finding.remedy:
+            yield f"{'':7}  {'':<{width}}  → {finding.remedy}"
+    yield ""
+    yield "All is well." if healthy else "Something is missing: see the arrows above."

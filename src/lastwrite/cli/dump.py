@@ -1,0 +1,130 @@
+"""``lastwrite dump``: records, batches or index entries, as text or JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json as json_
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from lastwrite.cli.options import JsonOption, PartitionOption, PathArgument, SystemOption, TopicOption
+from lastwrite.cli.output import Output
+from lastwrite.errors import InvalidConfig
+
+_MOST_BYTES = 160  # of a key or value on a screen; --json has them whole
+
+
+def dump(
+    context: typer.Context,
+    path: PathArgument,
+    system: SystemOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    batches: Annotated[bool, typer.Option("--batches", help="One line a batch.")] = False,
+    index: Annotated[bool, typer.Option("--index", help="One line an index entry.")] = False,
+    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Nothing below this offset.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.", show_default=False)
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="Only records with this key, as UTF-8.")
+    ] = None,
+    key_base64: Annotated[
+        str | None, typer.Option("--key-base64", metavar="TEXT", help="Only records with this key, as base64.")
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Print records, batches or index entries.
+
+    With --json one object a line. Damage does not end the dump: it is named when all that is whole has been printed.
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    rows = lastwrite.dump(
+        path, system=system, topic=topic, partition=partition, batches=batches, index=index, offset=offset, limit=limit,
+        key=_key(key, key_base64),
+    )  # fmt: skip
+    encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
+    show: Callable[[dict[str, Any]], str] = encode if output.as_json else as_text
+    for row in rows:
+        if not output.line(show(row)):
+            break
+    return 0
+
+
+def _key(text: str | None, coded: str | None) -> bytes | None:
+    if text is not None and coded is not None:
+        raise InvalidConfig("--key and --key-base64 exclude each other")
+    if coded is not None:
+        try:
+            return base64.b64decode(coded, validate=True)
+        except binascii.Error as error:
+            raise InvalidConfig(f"--key-base64 {coded!r} is not base64: {error}") from error
+    return None if text is None else text.encode("utf-8", "surrogateescape")
+
+
+def as_text(row: dict[str, Any]) -> str:
+    """A row for people. Records get a form of their own, the rest are names and values."""
+    place = "" if row.get("topic") is None else f"{row['topic']}-{row['partition']} "
+    if "headers" in row:
+        return place + _record(row)
+    if "base_offset" in row:
+        return place + _batch(row)
+    rest = {name: value for name, value in row.items() if name not in ("topic", "partition")}
+    return place + "  ".join(f"{name} {_time(value) if name == 'timestamp' else value}" for name, value in rest.items())
+
+
+def _record(row: dict[str, Any]) -> str:
+    said = f"@{row['offset']}  {_time(row['timestamp'])}  "
+    if row["control"] is not None:
+        said += f"control: {row['control']}"
+    else:
+        said += f"{_shown(row['key'])} = {_shown(row['value'])}"
+    if row["headers"]:
+        said += "  {" + ", ".join(f"{name}: {_shown(value)}" for name, value in row["headers"]) + "}"
+    if row["producer_id"] >= 0:
+        said += f"  producer {row['producer_id']}/{row['producer_epoch']} #{row['sequence']}"
+    return said + ("  transactional" if row["transactional"] and row["control"] is None else "")
+
+
+def _batch(row: dict[str, Any]) -> str:
+    said = (
+        f"@{row['base_offset']}–{row['last_offset']}  {row['records']:,} records, {row['bytes']:,} bytes, "
+        f"{row['compression']}, magic {row['magic']}, up to {_time(row['max_timestamp'])}, "
+        f"epoch {row['leader_epoch']}, segment {row['segment']} byte {row['position']}"
+    )
+    if row["producer_id"] >= 0:
+        said += f", producer {row['producer_id']}/{row['producer_epoch']}"
+        said += f" #{row['base_sequence']}–{row['last_sequence']}"
+    if row["delete_horizon"] is not None:
+        said += f", deletes go at {_time(row['delete_horizon'])}"
+    return said + (", transactional" if row["transactional"] else "") + (", control" if row["control"] else "")
+
+
+def _shown(coded: str | None) -> str:
+    """Bytes as quoted text where they are text, else as hexadecimal digits; null without quotes."""
+    if coded is None:
+        return "null"
+    raw = base64.b64decode(coded)
+    cut = raw[:_MOST_BYTES]
+    try:
+        text = cut.decode("utf-8") if len(cut) == len(raw) else cut.decode("utf-8", "ignore")
+        said = json_.dumps(text, ensure_ascii=False) if text.isprintable() else f"0x{cut.hex()}"
+    except UnicodeDecodeError:
+        said = f"0x{cut.hex()}"
+    return said if len(cut) == len(raw) else f"{said}… ({len(raw):,} bytes)"
+
+
+def _time(timestamp_ms: int) -> str:
+    if timestamp_ms == -1:
+        return "no time"
+    try:
+        when = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+    return f"{when:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"

@@ -1,0 +1,166 @@
+"""``lastwrite inspect``: what lies at a path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from lastwrite.cli.options import (
+    ConfigFileOption,
+    ConfigOption,
+    IncludeActiveOption,
+    JsonOption,
+    MemoryOption,
+    NowOption,
+    PartitionOption,
+    PathArgument,
+    SystemOption,
+    TopicOption,
+    settings,
+)
+from lastwrite.cli.output import Output, counted, in_words
+from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection, SegmentInspection
+from lastwrite.model.log import Problem
+
+_MOST_ROWS = 40  # of a table of segments on a screen
+
+
+def inspect(
+    context: typer.Context,
+    path: PathArgument,
+    system: SystemOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
+    now: NowOption = None,
+    memory: MemoryOption = None,
+    include_active: IncludeActiveOption = False,
+    segments: Annotated[bool, typer.Option("--segments", help="List every segment, not only the first ones.")] = False,
+    json: JsonOption = False,
+) -> int:
+    """Count what lies there, and name all damage.
+
+    Partitions, segments, records, batches, dirty bytes, formats and codecs; every batch is read and its checksum
+    computed. Nothing is changed.
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    report = lastwrite.inspect(
+        path, system=system, topic=topic, partition=partition, config=settings(config, config_file), now_ms=now,
+        memory=memory, include_active=include_active, progress=output.progress(),
+    )  # fmt: skip
+    if output.as_json:
+        output.document(report.to_dict())
+        return report.exit_status
+    if report.partitions:
+        _partitions(output, report)
+        if len(report.partitions) == 1 or segments:
+            for partition_ in report.partitions:
+                _details(output, partition_, segments)
+    for file in report.files:
+        output.text(_file(file))
+    output.text(problem_lines(_problems(report)))
+    return report.exit_status
+
+
+def _partitions(output: Output, report: InspectReport) -> None:
+    output.table(
+        (
+            "partition", "status", "segments", "records", "keys", "tombstones", "size", "dirty", "ratio", "offsets",
+            "codecs",
+        ),
+        [
+            (
+                f"{p.topic}-{p.partition}", "damaged" if p.is_damaged else "whole", len(p.segments),
+                counted(p.contents.records), "" if p.keys is None else counted(p.keys), counted(p.contents.tombstones),
+                in_words(p.bytes), in_words(p.dirty_bytes), "?" if p.dirty_ratio is None else f"{p.dirty_ratio:.2f}",
+                f"{p.log_start}–{p.end_offset}", _shares(p.contents.codecs),
+            )
+            for p in report.partitions
+        ],
+        right=("segments", "records", "keys", "tombstones", "size", "dirty", "ratio"),
+    )  # fmt: skip
+    if len(report.partitions) > 1:
+        totals = report.to_dict()["totals"]
+        output.text(
+            [
+                "",
+                f"{totals['partitions']:,} partitions, {totals['segments']:,} segments, {totals['records']:,} records, "
+                f"{in_words(totals['bytes'])}, {in_words(totals['dirty_bytes'])} of it dirty",
+            ]
+        )
+
+
+def _details(output: Output, partition: PartitionInspection, every: bool) -> None:
+    contents = partition.contents
+    output.text(
+        [
+            "",
+            f"{partition.topic}-{partition.partition} in {partition.folder}",
+            f"  offsets      log start {partition.log_start}, high watermark {partition.high_watermark}, "
+            f"end {partition.end_offset}",
+            f"  batches      {contents.batches:,}: {_shares(contents.formats)}; {_shares(contents.codecs)}; "
+            f"{contents.empty_batches:,} empty",
+            f"  records      {contents.records:,}: {contents.tombstones:,} tombstones, "
+            f"{contents.keyless:,} without key, {contents.control_records:,} control",
+            f"  producers    {counted(partition.producers)} in {contents.producer_batches:,} batches, "
+            f"{contents.transactional_batches:,} of them transactional",
+            f"  dirty        from offset {partition.first_dirty_offset}, cleanable up to "
+            f"{partition.first_uncleanable_offset}: {in_words(partition.cleanable_bytes)}",
+            f"  due          {'yes' if partition.is_due else f'no: {partition.reason}'}",
+            "",
+        ]
+    )
+    shown = partition.segments if every else partition.segments[:_MOST_ROWS]
+    output.table(
+        ("segment", "size", "batches", "records", "tombstones", "first", "last", "index", "time index"),
+        [_segment_row(segment) for segment in shown],
+        right=("size", "batches", "records", "tombstones", "first", "last", "index", "time index"),
+    )
+    if len(shown) < len(partition.segments):
+        output.text([f"… and {len(partition.segments) - len(shown):,} more segments: see --segments"])
+
+
+def _segment_row(segment: SegmentInspection) -> tuple[object, ...]:
+    contents = segment.contents
+    return (
+        f"{segment.base_offset:020d}{' (active)' if segment.is_active else ''}", in_words(segment.bytes),
+        counted(contents.batches), counted(contents.records), counted(contents.tombstones), contents.first_offset,
+        contents.last_offset, segment.index_entries, segment.time_index_entries,
+    )  # fmt: skip
+
+
+def _file(file: FileInspection) -> Iterator[str]:
+    yield f"{file.file}: {file.kind}, {in_words(file.bytes)}"
+    if file.entries is not None:
+        yield f"  entries      {file.entries:,}"
+    if file.segment is not None:
+        contents = file.segment.contents
+        yield f"  offsets      {contents.first_offset} to {contents.last_offset}"
+        yield f"  batches      {contents.batches:,}: {_shares(contents.formats)}; {_shares(contents.codecs)}"
+        yield f"  records      {contents.records:,}: {contents.tombstones:,} tombstones"
+
+
+def _problems(report: InspectReport) -> list[Problem]:
+    found = list(report.problems)
+    for partition in report.partitions:
+        found += partition.problems
+    for file in report.files:
+        found += file.problems
+    return found
+
+
+def problem_lines(problems: list[Problem]) -> Iterator[str]:
+    """A line a problem, damage first."""
+    if problems:
+        yield ""
+    for problem in sorted(problems, key=lambda problem: problem.kind):
+        yield f"{problem.kind}: {problem}"
+
+
+def _shares(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" if len(counts) > 1 else name for name, count in sorted(counts.items()))

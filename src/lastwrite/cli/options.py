@@ -1,0 +1,90 @@
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from lastwrite.errors import InvalidConfig
+
+PathArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="PATH", help="A log root, a partition's folder, or one file.", show_default=False)
+]
+SystemOption: TypeAlias = Annotated[
+    str | None, typer.Option("--system", metavar="NAME", help="The system that wrote it; default: what lies there.")
+]
+TopicOption: TypeAlias = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Only this topic.")]
+PartitionOption: TypeAlias = Annotated[
+    int | None, typer.Option("--partition", metavar="NUMBER", min=0, help="Only this partition of each topic.")
+]
+ConfigOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="NAME=VALUE", help="A setting under the system's own name; may be repeated."),
+]
+ConfigFileOption: TypeAlias = Annotated[
+    str | None, typer.Option("--config-file", metavar="FILE", help="Settings as a properties file; --config wins.")
+]
+NowOption: TypeAlias = Annotated[
+    int | None, typer.Option("--now", metavar="MILLIS", min=0, help="The clock, ms since 1970; default: now.")
+]
+MasterOption: TypeAlias = Annotated[
+    str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[2], spark://host:7077, yarn …")
+]
+ConfOption: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+MemoryOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--memory", metavar="SIZE", help="For all processes together, as 2g; default: a share of all."),
+]
+ExactOption: TypeAlias = Annotated[
+    bool, typer.Option("--exact", help="Compare whole keys, not 96-bit fingerprints alone.")
+]
+IncludeActiveOption: TypeAlias = Annotated[
+    bool, typer.Option("--include-active", help="Clean the active segment too: only where nobody appends any more.")
+]
+LikeBrokerOption: TypeAlias = Annotated[
+    bool, typer.Option("--like-broker", help="Rewrite and merge every segment of the range, as the broker does.")
+]
+
+DEFAULT_MASTER = "local[*]"
+
+
+def settings(config: Sequence[str] | None, config_file: str | None) -> dict[str, object]:
+    """The settings that ``--config-file`` and, stronger, ``--config`` give; their names are checked later.
+
+    Raises:
+        InvalidConfig: no ``=``, a name given twice, or a file that cannot be read.
+    """
+    found: dict[str, object] = {}
+    if config_file is not None:
+        from lastwrite.compaction.properties import decode_properties
+
+        try:
+            found.update(decode_properties(Path(config_file).read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise InvalidConfig(f"cannot read the settings: {reason}", path=config_file) from error
+    found.update(pairs("--config", config))
+    return found
+
+
+def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    """``name=value`` texts as a dictionary.
+
+    Raises:
+        InvalidConfig: no ``=``, or a name given twice.
+    """
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise InvalidConfig(f"{option} {text!r} is not NAME=VALUE")
+        if name.strip() in found:
+            raise InvalidConfig(f"{option} gives {name.strip()} twice")
+        found[name.strip()] = value.strip()
+    return found

@@ -1,0 +1,310 @@
+"""What a command says, and where: results on standard output, everything else on standard error.
+
+With ``--json`` file descriptor 1 is given away to standard error as long as the command runs, because a JVM, a Spark
+worker or a library may print whatever it likes; the document goes to a copy of the real one. A reader who closes
+the pipe has heard enough: the command goes on where it must and stays silent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+from lastwrite.errors import LogError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+_PLAIN_WIDTH = 200  # of tables that go to a file or a pipe, which does not wrap
+_SECONDS_A_LINE = 5.0
+
+
+class Output:
+    """Standard output and standard error, as one command uses them.
+
+    ``as_json``: one document. ``lines``: the command prints a document a line (``dump``), so its errors are on
+    standard error only, where a reader of lines does not stumble over them.
+    """
+
+    def __init__(self, as_json: bool = False, lines: bool = False) -> None:
+        self.as_json = as_json
+        self.lines = lines
+        self.is_open = True
+        self._progress: TerminalProgress | LineProgress | None = None
+        self._real: TextIO = sys.stdout
+        self._given_away: int | None = None
+        if as_json:
+            try:
+                self._given_away = os.dup(1)
+                sys.stdout.flush()
+                os.dup2(2, 1)
+                self._real = os.fdopen(os.dup(self._given_away), "w", encoding="utf-8", newline="\n")
+            except OSError:  # no such descriptors: nothing to guard
+                self._given_away = None
+
+    def close(self) -> None:
+        """End progress and give descriptor 1 back."""
+        self.end_progress()
+        self._flush()
+        if self._given_away is not None:
+            if self.is_open:
+                self._real.close()
+            os.dup2(self._given_away, 1)
+            os.close(self._given_away)
+            self._given_away = None
+
+    def document(self, value: Any) -> None:
+        """Print the one JSON document of this command."""
+        self.end_progress()
+        self.line(json.dumps(value, indent=None if self.lines else 2))
+        self._flush()
+
+    def line(self, text: str) -> bool:
+        """Print a line of the result; False when nobody reads any more."""
+        if self.is_open:
+            try:
+                self._real.write(text + "\n")
+            except UnicodeEncodeError:  # a terminal that is not UTF-8
+                self._real.write(text.encode("ascii", "backslashreplace").decode() + "\n")
+            except BrokenPipeError:
+                self._hang_up()
+        return self.is_open
+
+    def text(self, lines: Iterable[str]) -> None:
+        """Print lines of the result, and see them out."""
+        self.end_progress()
+        for line in lines:
+            self.line(line)
+        self._flush()
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[str] = ()) -> None:
+        """Print a table; the columns named in ``right`` are aligned there."""
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        self.end_progress()
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+        aligned = set(right)
+        for column in columns:
+            table.add_column(column, justify="right" if column in aligned else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+        width = None if self._real.isatty() else _PLAIN_WIDTH
+        try:
+            if self.is_open:
+                Console(file=self._real, width=width, highlight=False).print(table)
+        except BrokenPipeError:
+            self._hang_up()
+        self._flush()
+
+    def say(self, text: str) -> None:
+        """A line for people, on standard error."""
+        self.end_progress()
+        try:
+            print(text, file=sys.stderr, flush=True)
+        except (OSError, UnicodeEncodeError):
+            pass
+
+    def progress(self) -> TerminalProgress | LineProgress:
+        """Where long work tells of itself: bars on a terminal, else a line now and then, on standard error."""
+        if self._progress is None:
+            self._progress = TerminalProgress() if sys.stderr.isatty() else LineProgress(sys.stderr)
+        return self._progress
+
+    def end_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+    def _flush(self) -> None:
+        if self.is_open:
+            try:
+                self._real.flush()
+            except BrokenPipeError:
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.is_open = False
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # noqa: TID251 -- the interpreter flushes once more at its end
+        os.dup2(nowhere, self._real.fileno())
+        os.close(nowhere)
+
+
+class LineProgress:
+    """Progress for a log file: a line when a stage begins, every few seconds, and when it ends."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._name: str | None = None
+        self._total = self._done = 0
+        self._began = self._spoke = 0.0
+
+    def stage(self, name: str, total_bytes: int) -> None:
+        with self._lock:
+            self._end_stage()
+            self._name, self._total, self._done = name, total_bytes, 0
+            self._began = self._spoke = time.monotonic()
+            self._write(f"{name}: {in_words(total_bytes)}" if total_bytes else name)
+
+    def advance(self, done_bytes: int) -> None:
+        with self._lock:
+            self._done += done_bytes
+            now = time.monotonic()
+            if self._name is not None and now - self._spoke >= _SECONDS_A_LINE:
+                self._spoke = now
+                rate = self._done / (now - self._began)
+                left = max(self._total - self._done, 0) / rate if rate else 0.0
+                share = f"{self._done / self._total:.0%} of " if self._total else ""
+                self._write(
+                    f"{self._name}: {share}{in_words(self._total)}, {in_words(rate)}/s, {in_time(left)} left"
+                )
+
+    def note(self, text: str) -> None:
+        with self._lock:
+            self._write(text)
+
+    def close(self) -> None:
+        with self._lock:
+            self._end_stage()
+
+    def _end_stage(self) -> None:
+        if self._name is not None:
+            self._write(f"{self._name}: done in {in_time(time.monotonic() - self._began)}")
+            self._name = None
+
+    def _write(self, text: str) -> None:
+        try:
+            print(text, file=self._stream, flush=True)
+        except OSError:
+            pass  # whoever listened has left
+
+
+class TerminalProgress:
+    """Progress for a person: a bar a stage with rate and remaining time."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        self._bars: RichProgress = Progress(
+            TextColumn("{task.description:<8}"), BarColumn(), TaskProgressColumn(), TransferSpeedColumn(),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
+        )  # fmt: skip
+        self._task: TaskID | None = None
+        self._bars.start()
+
+    def stage(self, name: str, total_bytes: int) -> None:
+        self._end_stage()
+        self._task = self._bars.add_task(name, total=total_bytes or None)
+
+    def advance(self, done_bytes: int) -> None:
+        if self._task is not None:
+            self._bars.advance(self._task, done_bytes)
+
+    def note(self, text: str) -> None:
+        from rich.markup import escape
+
+        self._bars.console.print(escape(text), highlight=False)
+
+    def close(self) -> None:
+        self._end_stage()
+        self._bars.stop()
+
+    def _end_stage(self) -> None:
+        if self._task is not None:
+            task = self._bars.tasks[self._bars.task_ids.index(self._task)]
+            total = task.total or task.completed or 1
+            self._bars.update(self._task, total=total, completed=total)
+            self._task = None
+
+
+def in_words(size_bytes: float | None) -> str:
+    """A size as people read it: 512 B, 1.5 MB, 21 GB."""
+    if size_bytes is None:
+        return "?"
+    size = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def in_time(seconds: float) -> str:
+    """A duration as people read it: 0.3 s, 42 s, 3:07, 2:10:00."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+def counted(number: int | None) -> str:
+    """A count with thousands set apart; a question mark where it is not known."""
+    return "?" if number is None else f"{number:,}"
+
+
+def report_failure(output: Output, error: BaseException) -> int:
+    """Say in one line what went wrong, and return the exit status."""
+    if isinstance(error, LogError):
+        problem, status = str(error), error.exit_status
+        document: dict[str, object] = {
+            "kind": type(error).__name__, "message": error.problem, "path": error.path, "position": error.at,
+            "remedy": error.remedy,
+        }  # fmt: skip
+    else:
+        kind, problem, status = _foreign(error)
+        document = {"kind": kind, "message": problem, "path": None, "position": None, "remedy": None}
+    output.say(problem if status == 2 and problem.startswith("Usage:") else f"lastwrite: {_one_line(problem)}")
+    if os.environ.get("LASTWRITE_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    if output.as_json and not output.lines:
+        output.document({"error": {**document, "exit_status": status}})
+    return status
+
+
+def _foreign(error: BaseException) -> tuple[str, str, int]:
+    """Kind, sentence and exit status of an error that is not ours."""
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        return "Interrupted", "interrupted; what was not finished was left as it was", 1
+    say = getattr(error, "format_message", None)
+    if say is not None:  # Typer's own: wrong use
+        context = getattr(error, "ctx", None)
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return "WrongUse", str(say()), 2
+        command = context.command_path if context is not None else "lastwrite"
+        return "WrongUse", f"{say()} (see: {command} --help)", 2
+    if isinstance(error, OSError) and error.strerror is not None:
+        return type(error).__name__, f"{error.filename or 'standard output'}: {error.strerror}", 1
+    detail = str(error) or type(error).__name__
+    return (
+        type(error).__name__,
+        f"unexpected {type(error).__name__}: {detail} — please report it; LASTWRITE_DEBUG=1 shows where",
+        1,
+    )
+
+
+def _one_line(text: str) -> str:
+    first, *more = [line.strip() for line in text.strip().splitlines()] or [""]
+    return first if not more else f"{first} …"

@@ -1,0 +1,106 @@
+"""``lastwrite plan``: what ``compact`` would do, to the byte, and why or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+
+from lastwrite.cli.inspect import problem_lines
+from lastwrite.cli.options import (
+    DEFAULT_MASTER,
+    ConfigFileOption,
+    ConfigOption,
+    ConfOption,
+    ExactOption,
+    IncludeActiveOption,
+    JsonOption,
+    LikeBrokerOption,
+    MasterOption,
+    MemoryOption,
+    NowOption,
+    PartitionOption,
+    PathArgument,
+    SystemOption,
+    TopicOption,
+    pairs,
+    settings,
+)
+from lastwrite.cli.output import Output, counted, in_time, in_words
+from lastwrite.model.report import CompactionReport, Status
+
+
+def plan(
+    context: typer.Context,
+    path: PathArgument,
+    system: SystemOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
+    now: NowOption = None,
+    exact: ExactOption = False,
+    include_active: IncludeActiveOption = False,
+    like_broker: LikeBrokerOption = False,
+    memory: MemoryOption = None,
+    master: MasterOption = DEFAULT_MASTER,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Say what compact would do, and why or why not.
+
+    The figures are exact: everything is read and measured, and nothing is written.
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    report = lastwrite.plan(
+        path, system=system, topic=topic, partition=partition, config=settings(config, config_file), now_ms=now,
+        exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
+        conf=pairs("--conf", conf), progress=output.progress(),
+    )  # fmt: skip
+    show_compaction(output, report)
+    return report.exit_status
+
+
+def show_compaction(output: Output, report: CompactionReport) -> None:
+    """Print a report of ``plan`` or ``compact``."""
+    if output.as_json:
+        output.document(report.to_dict())
+        return
+    output.table(
+        ("partition", "status", "segments", "records", "size", "deletes dropped", "dirty", "why"),
+        [
+            (
+                f"{p.topic}-{p.partition}",
+                "would clean" if report.dry_run and p.status is Status.CLEANED else str(p.status),
+                _change(str(p.segments_before), str(p.segments_after)),
+                _change(counted(p.records_before), counted(p.records_after)) if p.records_before is not None else "",
+                _change(in_words(p.bytes_before), in_words(p.bytes_after)),
+                counted(p.tombstones_dropped) if p.tombstones_dropped else "", f"{p.dirty_ratio:.2f}", p.reason,
+            )
+            for p in report.partitions
+        ],
+        right=("deletes dropped", "dirty"),
+    )  # fmt: skip
+    output.text(["", *_summary(report)])
+    output.text(problem_lines([problem for partition in report.partitions for problem in partition.problems]))
+
+
+def _change(before: str, after: str) -> str:
+    return before if before == after else f"{before} → {after}"
+
+
+def _summary(report: CompactionReport) -> Iterator[str]:
+    totals = report.to_dict()["totals"]
+    freed = totals["bytes_before"] - totals["bytes_after"]
+    counts = [f"{totals[str(status)]:,} {status}" for status in Status if totals[str(status)]]
+    would = "would free" if report.dry_run else "freed"
+    yield f"{totals['partitions']:,} partitions: {', '.join(counts) or 'none'}"
+    yield (
+        f"{would} {in_words(freed)} of {in_words(totals['bytes_before'])}, "
+        f"writing {in_words(totals['bytes_written'])}, "
+        f"{totals['segments_untouched']:,} segments left as they are, in {in_time(report.seconds)}"
+    )
+    if report.stage_seconds:
+        yield "  " + ", ".join(f"{name} {in_time(seconds)}" for name, seconds in report.stage_seconds.items())

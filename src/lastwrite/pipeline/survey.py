@@ -1,0 +1,266 @@
+"""Read one segment whole, prove every batch, count what is in it, and name what is wrong.
+
+The same kernels as a compaction's scan, in this process, a chunk at a time. A chunk whose records are damaged is
+gone through again batch by batch, so that one bad batch hides no other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
+from lastwrite.formats.kafka.chunk import KafkaFormat
+from lastwrite.formats.kafka.names import FileKind
+from lastwrite.logstore.reading import SegmentReader
+from lastwrite.logstore.single import read_small
+from lastwrite.model.columns import (
+    CONTROL,
+    HAS_PRODUCER,
+    IS_TRANSACTIONAL,
+    KEYLESS,
+    NO_HORIZON,
+    TOMBSTONE,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+)
+from lastwrite.model.inspection import Contents, SegmentInspection
+from lastwrite.model.log import Problem, Segment
+from lastwrite.model.work import Piece
+from lastwrite.pipeline.dump import index_rows
+from lastwrite.pipeline.system import IndexChecker, System
+from lastwrite.pipeline.window import BATCH_LIMIT_BYTES, Window, frame_bytes, problem_of, torn_tail
+
+Note = Callable[[Problem], None]
+
+MOST_PRODUCERS = 1 << 20  # ids that are told apart: 8 MiB
+_HEADER_BYTES = 61
+_PRODUCER_ID_AT = 43
+
+
+class Surveyor:
+    """Buffers used again for every segment, and the producers seen since the last ``new_partition``."""
+
+    def __init__(self, system: System, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
+        self._system = system
+        self._limit = limit_bytes
+        self._format = KafkaFormat(limit_bytes)
+        self._secret = secret_from(b"\x01" * (8 * SECRET_WORDS))  # fingerprints are made and not looked at
+        self._states: ByteArray = np.empty(1 << 16, dtype=np.uint8)
+        self._entries = np.empty((1 << 16, 2), dtype=np.uint64)
+        self._producers: Int64Array = np.empty(0, dtype=np.int64)
+
+    def new_partition(self) -> None:
+        self._producers = np.empty(0, dtype=np.int64)
+
+    @property
+    def producer_count(self) -> int:
+        """Distinct producer ids since the last ``new_partition``, counted up to ``MOST_PRODUCERS``."""
+        return len(self._producers)
+
+    def survey(
+        self, segment: Segment, end_offset: int, is_active: bool, note: Note, advance: Callable[[int], None]
+    ) -> SegmentInspection:
+        """Read ``segment`` to its end; no offset may reach ``end_offset``. Problems go to ``note``."""
+        found = SegmentInspection(
+            file=segment.path, base_offset=segment.base_offset, bytes=segment.size_bytes, is_active=is_active,
+            modified=segment.mtime_ms,
+        )  # fmt: skip
+        checker = self._index_checker(segment, end_offset, note)
+        try:
+            _SegmentWalk(self, segment, end_offset, found.contents, checker, note, advance).run()
+        except LogError as error:
+            note(problem_of(error, segment.path))
+        found.index_entries = count_entries(segment, FileKind.INDEX, note)
+        found.time_index_entries = count_entries(segment, FileKind.TIME_INDEX, note)
+        found.transaction_index_entries = count_entries(segment, FileKind.TRANSACTION_INDEX, note)
+        return found
+
+    def _index_checker(self, segment: Segment, end_offset: int, note: Note) -> IndexChecker | None:
+        piece = Piece(
+            number=0, segment=0, path=segment.path, start=0, end=segment.size_bytes, size_bytes=segment.size_bytes,
+            mtime_ns=segment.mtime_ns, lowest_offset=segment.base_offset, end_offset=end_offset, keyed=True,
+        )  # fmt: skip
+        try:
+            return self._system.index_checker(piece)
+        except (LogError, OSError) as error:
+            if isinstance(error, LogError):
+                note(problem_of(error, segment.path))
+            return None
+
+    def count(self, buffer: ByteArray, table: BatchTable, into: Contents) -> None:
+        """Visit every record of the batches in ``table``.
+
+        Raises:
+            CorruptLog, OutOfMemoryBudget: positions count from the buffer's begin; ``into`` is then untouched.
+        """
+        records = int(table["records"].sum())
+        if records > len(self._states):
+            self._states = np.empty(records + (records >> 2), dtype=np.uint8)
+            self._entries = np.empty((len(self._states), 2), dtype=np.uint64)
+        states = self._states[:records]
+        seen = 0
+        for run in self._format.opened(buffer, table):
+            ahead = int(table["records"][run.first : run.last].sum())
+            self._format.walk(run, table, self._secret, 0, states[seen : seen + ahead], self._entries, 0)
+            seen += ahead
+        into.batches += len(table)
+        into.records += records
+        into.tombstones += int(np.count_nonzero(states & TOMBSTONE))
+        into.keyless += int(np.count_nonzero(states & KEYLESS))
+        into.control_records += int(np.count_nonzero(states & CONTROL))
+        into.empty_batches += int(np.count_nonzero(table["records"] == 0))
+        into.transactional_batches += int(np.count_nonzero(table["flags"] & IS_TRANSACTIONAL))
+        into.horizon_batches += int(np.count_nonzero(table["horizon"] != NO_HORIZON))
+        horizons = table["horizon"][table["horizon"] != NO_HORIZON].tolist()
+        other = Contents(
+            first_offset=int(table["base_offset"][0]), last_offset=int(table["next_offset"][-1]) - 1,
+            max_timestamp=_none_below(int(table["max_timestamp"].max())),
+            earliest_horizon=min(horizons, default=None), formats=_counter({"v2": len(table)}),
+            codecs=_counter({codec.label: int(np.count_nonzero(table["codec"] == codec)) for codec in Codec}),
+            producer_batches=self._note_producers(buffer, table),
+        )  # fmt: skip
+        into.add(other)
+
+    def _note_producers(self, buffer: ByteArray, table: BatchTable) -> int:
+        """Remember the producers of these batches; returns how many batches have one."""
+        positions = table["position"][(table["flags"] & HAS_PRODUCER) != 0]
+        if len(positions) and len(self._producers) < MOST_PRODUCERS:
+            raw = buffer[positions[:, None] + np.arange(_PRODUCER_ID_AT, _PRODUCER_ID_AT + 8)]
+            ids = np.ascontiguousarray(raw).view(">i8").ravel().astype(np.int64)
+            self._producers = np.union1d(self._producers, ids)[:MOST_PRODUCERS]
+        return len(positions)
+
+
+class _SegmentWalk:
+    """The way through one segment."""
+
+    def __init__(
+        self, surveyor: Surveyor, segment: Segment, end_offset: int, contents: Contents, checker: IndexChecker | None,
+        note: Note, advance: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        self._surveyor = surveyor
+        self._segment = segment
+        self._end_offset = end_offset
+        self._contents = contents
+        self._checker = checker
+        self._note = note
+        self._advance = advance
+        self._floor = segment.base_offset
+        self._old_named = False
+
+    def run(self) -> None:
+        path, size = self._segment.path, self._segment.size_bytes
+        format = self._surveyor._format
+        with SegmentReader(path, size, self._segment.mtime_ns) as reader:
+            window = Window(reader, size, self._surveyor._limit)
+            position = 0
+            least = _HEADER_BYTES
+            while position < size:
+                data = window.at(position, least)
+                least = _HEADER_BYTES
+                try:
+                    table, consumed, wanted = format.split(data, 0, len(data), self._floor)
+                except (CorruptLog, UnsupportedFormat) as error:
+                    step = self._past(error, position, data)
+                    self._advance(step)
+                    if not step:
+                        return
+                    position += step
+                    continue
+                if len(table):
+                    self._take(data, table, position)
+                    position += consumed
+                    self._advance(consumed)
+                elif wanted > 0 and wanted <= size - position and wanted > len(data):
+                    least = wanted
+                else:
+                    self._note(torn_tail(path, position, size - position, max(wanted, 0)))
+                    return
+
+    def _past(self, error: LogError, position: int, data: ByteArray) -> int:
+        """Name what is wrong at ``position``; returns the bytes to pass over, 0 where nothing can be told."""
+        size = frame_bytes(data)
+        left = self._segment.size_bytes - position
+        if isinstance(error, UnsupportedFormat):
+            self._contents.batches += 1
+            self._contents.formats[f"v{int(data[16])}"] += 1
+            self._contents.codecs[_old_codec(data)] += 1
+            if not self._old_named:
+                self._note(problem_of(error, self._segment.path, position))
+                self._old_named = True
+        else:
+            self._note(problem_of(error, self._segment.path, position))
+        if not 0 < size <= left:
+            return 0
+        if size == left or isinstance(error, UnsupportedFormat):
+            return size
+        # Go on only where another batch seems to begin.
+        behind = data[size : size + 17]
+        return size if len(behind) < 17 or (behind[16] <= 2 and frame_bytes(behind) > 0) else 0
+
+    def _take(self, data: ByteArray, table: BatchTable, position: int) -> None:
+        if int(table["next_offset"][-1]) > self._end_offset:
+            row = table[int(np.argmax(table["next_offset"] > self._end_offset))]
+            self._note(
+                problem_of(
+                    CorruptLog(
+                        f"offset {int(row['next_offset']) - 1} in a segment that ends before {self._end_offset}",
+                        int(row["position"]),
+                    ),
+                    self._segment.path,
+                    position,
+                )
+            )
+        self._floor = int(table["next_offset"][-1])
+        if self._checker is not None:
+            try:
+                self._checker.check(table, position)
+            except CorruptLog as error:
+                self._note(problem_of(error, self._segment.path))
+                self._checker = None  # one lie is enough to distrust the file
+        try:
+            self._surveyor.count(data, table, self._contents)
+        except (CorruptLog, OutOfMemoryBudget) as error:
+            if len(table) == 1:
+                self._note(problem_of(error, self._segment.path, position))
+                return
+            for row in range(len(table)):
+                try:
+                    self._surveyor.count(data, table[row : row + 1], self._contents)
+                except (CorruptLog, OutOfMemoryBudget) as narrow:
+                    self._note(problem_of(narrow, self._segment.path, position))
+
+
+def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
+    """How many entries an index of ``segment`` has; None where it is missing or unreadable, which is noted."""
+    stem, _, tail = segment.path.rpartition(".log")
+    path = f"{stem}{kind}{tail}"
+    if not os.path.exists(path):
+        return None
+    try:
+        return sum(1 for _ in index_rows(read_small(path), kind, segment.base_offset, None))
+    except LogError as error:
+        note(problem_of(error, path))
+        return None
+
+
+def _old_codec(data: ByteArray) -> str:
+    bits = int(data[17]) & 7 if len(data) > 17 else 0
+    return Codec(bits).label if bits in Codec else f"unknown-{bits}"
+
+
+def _counter(counts: dict[str, int]) -> Counter[str]:
+    return Counter({name: count for name, count in counts.items() if count})
+
+
+def _none_below(timestamp_ms: int) -> int | None:
+    return None if timestamp_ms < 0 else timestamp_ms
+
+

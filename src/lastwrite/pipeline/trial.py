@@ -1,0 +1,44 @@
+"""The smallest job that uses all that a compaction uses: a session, a Python worker, a compiled kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lastwrite.errors import EnvironmentUnfit
+from lastwrite.pipeline.memory import plan_memory
+from lastwrite.pipeline.session import local_workers, spark_session
+
+_CHECK_VALUE = 0xE3069283  # of the ASCII digits 1 to 9
+
+
+def run_trial(master: str, memory: str | int | None) -> str:
+    """Start Spark on ``master``, let each worker compute a checksum, stop it; returns Spark's version.
+
+    Raises:
+        EnvironmentUnfit: something on the way is missing or computes wrongly.
+        InvalidConfig: ``master`` or ``memory`` make no sense.
+    """
+    workers = local_workers(master)
+    with spark_session(master, plan_memory(memory, workers or 1), {}) as session:
+        try:
+            tasks = workers or session.sparkContext.defaultParallelism
+            answers = session.sparkContext.parallelize(range(tasks), tasks).mapPartitions(_check).collect()
+        except Exception as error:
+            first = str(error).strip().splitlines() or [type(error).__name__]
+            raise EnvironmentUnfit(f"a job failed: {first[0]}", remedy="run again with LASTWRITE_DEBUG=1") from error
+        version = str(session.version)
+    if set(answers) != {_CHECK_VALUE}:
+        raise EnvironmentUnfit(
+            "a worker's kernel computes wrong checksums", remedy="clear Numba's cache: see NUMBA_CACHE_DIR"
+        )
+    return version
+
+
+def _check(tasks: Iterable[int]) -> Iterator[int]:
+    import numpy as np
+
+    from lastwrite.formats.checksum import crc32c
+
+    digits = np.frombuffer(b"123456789", dtype=np.uint8)
+    for _ in tasks:
+        yield int(crc32c(digits, 0, len(digits)))
