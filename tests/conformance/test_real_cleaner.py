@@ -25,6 +25,7 @@ from hypothesis import given, settings
 from lastwrite.compaction.grouping import group_segments
 from lastwrite.compaction.ranges import cleanable_range
 from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.logstore.kafka import read_partition
 from tests import reference
 from tests.conformance.oracle import MAP_SLOTS, Oracle, cut_indexes, scenario
 from tests.engine import compact
@@ -37,7 +38,7 @@ from tests.logs import (
     read_segments,
     write_checkpoint,
 )
-from tests.model import ModelBatch, ModelSegment, clean_segments
+from tests.model import ModelBatch, ModelRecord, ModelSegment, clean_segments
 from tests.reference import listed
 from tests.strategies import Life, append, lives
 
@@ -118,11 +119,53 @@ def without_base_timestamps(batches: list[ModelBatch]) -> list[ModelBatch]:
 def test_the_same_log_is_left(seed: int, oracle: Oracle, tmp_path: Path) -> None:
     plan = scenario(seed)
     for round_ in played(oracle, plan, tmp_path):
+        check_reading(oracle, round_)
         check_rules(round_)
         check_model(round_)
         check_like_broker(oracle, round_, plan["plain"])
         check_sparing(round_)
         shutil.rmtree(round_.before)
+
+
+def check_reading(oracle: Oracle, round_: Round) -> None:
+    """Bytes decode to what Kafka reads in them, and a log is listed with the bounds that Kafka gives it."""
+    folder = round_.after / NAME
+    theirs = oracle.ask("state", dir=str(folder))["segments"]
+    ours = read_segments(folder)
+    assert [segment["base"] for segment in theirs] == [segment.base_offset for segment in ours]
+    for segment, mine in zip(theirs, ours, strict=True):
+        assert [said_of(batch) for batch in segment["batches"]] == [
+            replace(batch, base_timestamp_ms=0) for batch in mine.batches
+        ]
+    log, plain = read_partition(str(round_.before / NAME)), listed(round_.before)
+    assert not log.problems
+    assert log.segments[:-1] == plain.segments[:-1]
+    assert log.segments[-1].base_offset == plain.segments[-1].base_offset
+    assert (log.log_start, log.end_offset) == (plain.log_start, plain.end_offset)
+    assert (log.high_watermark, log.checkpoint) == (plain.high_watermark, plain.checkpoint)
+
+
+def said_of(batch: dict[str, Any]) -> ModelBatch:
+    """A batch as the oracle describes it, which leaves out the base timestamp."""
+    records = []
+    for offset, timestamp_ms, key, value, *headers in batch["records"]:
+        pairs = tuple((name.encode(), unhex(content)) for name, content in (headers[0] if headers else ()))
+        records.append(ModelRecord(offset, timestamp_ms, unhex(key), unhex(value), pairs))
+    return ModelBatch(
+        base_offset=batch["base"],
+        last_offset=batch["last"],
+        records=tuple(records),
+        codec=("none", "gzip", "snappy", "lz4", "zstd").index(batch["codec"]),
+        append_time=batch["ts_type"] == "LogAppendTime",
+        base_timestamp_ms=0,
+        max_timestamp_ms=batch["max_ts"],
+        horizon_ms=batch["delete_horizon"],
+        leader_epoch=batch["leader_epoch"],
+    )
+
+
+def unhex(text: str | None) -> bytes | None:
+    return None if text is None else bytes.fromhex(text)
 
 
 def check_rules(round_: Round) -> None:
