@@ -134,7 +134,7 @@ def runner_for(
     if spark is not None:
         if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
             raise EnvironmentUnfit("a Spark Connect session cannot run this", remedy="pass a classic session")
-        workers = spark.sparkContext.defaultParallelism
+        workers = local_workers(spark.sparkContext.master) or spark.sparkContext.defaultParallelism
         yield SparkRunner(spark, workers), plan_memory(memory, workers)
         return
     workers = local_workers(master) or 0

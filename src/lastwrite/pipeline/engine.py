@@ -234,7 +234,7 @@ class Engine:
 
     def _scan(self, jobs: list[_Job]) -> None:
         target = max(
-            8 << 20, sum(piece.bytes for job in jobs for piece in job.pieces) // (4 * self._workers)
+            8 << 20, sum(piece.bytes for job in jobs for piece in job.pieces) // (2 * self._workers)
         )
         units: list[ScanUnit] = []
         owners: list[_Job] = []

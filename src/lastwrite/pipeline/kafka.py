@@ -18,6 +18,7 @@ from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.logstore import commit as committing
 from lastwrite.logstore import kafka as store
 from lastwrite.logstore import lock
+from lastwrite.logstore import publish as publishing
 from lastwrite.logstore.aside import AsideSegment, remove_aside
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import BatchTable
@@ -141,7 +142,7 @@ class KafkaSystem:
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
         if to is None:
             return log.folder
-        return committing.staging_folder(os.path.join(to, str(log.name)))
+        return publishing.staging_folder(os.path.join(to, str(log.name)))
 
     def join_parts(
         self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
@@ -184,7 +185,7 @@ class KafkaSystem:
         self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], to: str,
         first_dirty: int | None,
     ) -> None:  # fmt: skip
-        committing.publish_copy(log, _outputs(sources, made), os.path.join(to, str(log.name)), first_dirty)
+        publishing.publish_copy(log, _outputs(sources, made), os.path.join(to, str(log.name)), first_dirty)
 
 
 def _outputs(sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten]) -> list[committing.Output]:

@@ -69,7 +69,7 @@ class InlineRunner:
 class SparkRunner:
     """Each unit, or some small ones together, in a task of a Spark session."""
 
-    _TASKS_A_WORKER = 4
+    _TASKS_A_WORKER = 2
 
     def __init__(self, session: SparkSession, workers: int) -> None:
         self._context = session.sparkContext

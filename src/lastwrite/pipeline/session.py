@@ -68,7 +68,6 @@ def spark_session(master: str, memory: MemoryPlan, conf: Mapping[str, str]) -> I
         "spark.scheduler.mode": "FIFO",
         "spark.rdd.compress": "false",
         "spark.shuffle.compress": "false",
-        "spark.default.parallelism": "8",
         **conf,
     }
     builder = SparkSession.builder.master(master).appName("lastwrite")
