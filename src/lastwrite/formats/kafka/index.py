@@ -116,7 +116,10 @@ class TimeIndex:
         return int(self.timestamps_ms[-1]) if len(self.timestamps_ms) else None
 
     def lookup(self, timestamp_ms: int) -> tuple[int, int]:
-        """The greatest entry not above ``timestamp_ms`` as (timestamp, offset), else (-1, base offset)."""
+        """The greatest entry not above ``timestamp_ms`` as (timestamp, offset), else (-1, base offset).
+
+        Records with a later timestamp lie above that offset; without an entry, at the base offset or above it.
+        """
         row = int(np.searchsorted(self.timestamps_ms, timestamp_ms, side="right")) - 1
         return (
             (NO_TIMESTAMP_MS, self.base_offset) if row < 0 else (int(self.timestamps_ms[row]), int(self.offsets[row]))
