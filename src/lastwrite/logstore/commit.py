@@ -1,0 +1,185 @@
+"""Putting new segments in the place of old ones, so that a crash anywhere leaves the old log or the new one.
+
+Take segments 0, 100, 200 and 300, of which 0 and 200 are rewritten::
+
+    0.log.cleaned, 200.log.cleaned       written aside by workers, now synced and dated
+    note                                 what is about to happen, for our own recovery
+    200.log.swap, 0.log.swap             from the highest down, then the folder is synced: here it is decided
+    0.log.deleted, 200.log.deleted       from the lowest up
+    0.log, 200.log                       the new ones
+    checkpoint                           the first dirty offset
+    (nothing)                            what is marked deleted is removed, the note last
+
+That is Kafka's own order, so its loader understands every state in between. But it takes all that lies between
+the lowest and the highest ``.swap`` for replaced, and segment 100 lies there. Therefore an untouched segment
+in between takes part in the swap under a second name (a hard link, no byte is written): should the loader have to
+finish the swap, it removes one name and renames the other.
+
+The loader also believes that the replaced range ends with the last new record. An old segment behind it, of which
+nothing stayed, it would keep. So an empty segment stands in for it until it is gone.
+
+Source: Kafka 4.4 ``UnifiedLog.replaceSegments``, ``LogLoader``; spec/kafka-storage S.16.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+from lastwrite.errors import CommitConflict, LogError
+from lastwrite.formats.kafka.names import (
+    CLEANER_OFFSETS,
+    SEGMENT_KINDS,
+    FileKind,
+    Suffix,
+    classify,
+    segment_file_name,
+)
+from lastwrite.logstore import files
+from lastwrite.logstore.checkpoints import write_offset
+from lastwrite.logstore.outputs import AGAIN, WRITTEN, Output, check_outputs, check_unchanged
+from lastwrite.logstore.publish import publish_copy, staging_folder
+from lastwrite.logstore.recovery import Intent, encode_intent, finish, intent_file, is_intent
+from lastwrite.logstore.walking import end_offset_of
+from lastwrite.model.log import PartitionLog
+
+__all__ = ["Output", "commit", "publish_copy", "staging_folder"]
+
+UNFINISHED = "the new segments are safe beside the old ones, and the next run, or the broker's start, ends the swap"
+
+
+def commit(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, *, checkpoint_root: str) -> None:
+    """Replace the sources of ``outputs`` by what was written aside in the log's folder, then set the checkpoint.
+
+    ``log`` is what ``read_partition`` gave before; the caller holds the root's lock all the while. Without
+    outputs only the checkpoint moves.
+
+    Raises:
+        CommitConflict: a segment changed since ``log`` was read. The old log is whole.
+        LogError: a file could not be changed. The old log is whole, or, if the error says so, the new one is safe
+            and the next run brings the swap to its end.
+    """
+    check_unchanged(log)
+    if not outputs:
+        write_offset(checkpoint_root, CLEANER_OFFSETS, log.name, first_dirty_offset)
+        return
+    outputs = sorted(outputs, key=lambda output: output.base_offset)
+    check_outputs(log, outputs)
+    swap = _Swap(log, outputs, first_dirty_offset)
+    try:
+        swap.prepare()
+        check_unchanged(log)
+        swap.decide()
+    except BaseException:
+        with contextlib.suppress(LogError, OSError):
+            swap.undo()
+        raise
+    try:
+        finish(log.folder, swap.intent, log.name, checkpoint_root)
+    except LogError as error:
+        raise type(error)(error.problem, error.at, error.path, UNFINISHED) from error
+
+
+class _Swap:
+    """A commit up to the moment at which it is decided."""
+
+    def __init__(self, log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int) -> None:
+        self._log = log
+        self._outputs = outputs
+        sources = [segment.base_offset for output in outputs for segment in output.sources]
+        bases = {output.base_offset for output in outputs}
+        # What Kafka's loader would take for the replaced range, its end pushed behind every source.
+        end = max(end_offset_of(output.log_path, output.index_path, output.base_offset) for output in outputs)
+        stand_in = max((base for base in sources if base not in bases and base >= end), default=None)
+        end = end if stand_in is None else stand_in
+        kept = [
+            segment
+            for segment in log.segments
+            if segment.base_offset not in set(sources) and sources[0] <= segment.base_offset < end
+        ]
+        # (base offset, kind, name now, name to be) of every file that takes part.
+        self._parts: list[tuple[int, FileKind, str, str]] = []
+        self._links: list[tuple[str, str]] = []
+        for output in outputs:
+            for kind, path in zip(WRITTEN, output.paths, strict=True):
+                self._add(output.base_offset, kind, os.path.basename(path))
+        for segment in kept:
+            for kind in SEGMENT_KINDS:
+                name = segment_file_name(segment.base_offset, kind)
+                if os.path.exists(self._place(name)):
+                    aside = segment_file_name(segment.base_offset, kind, Suffix.CLEANED, attempt="kept")
+                    self._links.append((name, aside))
+                    self._add(segment.base_offset, kind, aside)
+        self._empty: list[str] = []
+        if stand_in is not None:
+            for kind in WRITTEN:
+                self._empty.append(segment_file_name(stand_in, kind, Suffix.CLEANED, attempt="gone"))
+                self._add(stand_in, kind, self._empty[-1])
+        self.intent = Intent(
+            first_dirty_offset=first_dirty_offset,
+            outputs={output.base_offset: os.stat(output.log_path).st_size for output in outputs},
+            sources=tuple(sources),
+            kept=tuple(segment.base_offset for segment in kept),
+            stand_in=stand_in,
+            asides=tuple(aside for _, _, aside, _ in self._parts),
+        )
+
+    def _add(self, base: int, kind: FileKind, aside: str) -> None:
+        self._parts.append((base, kind, aside, segment_file_name(base, kind, Suffix.SWAP)))
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self._log.folder, name)
+
+    def prepare(self) -> None:
+        """Make everything that is to be renamed durable, and remove what would confuse a recovery."""
+        self._sweep()
+        for output in self._outputs:
+            for path in output.paths:
+                files.set_mtime(path, output.sources[-1].mtime_ns)
+                files.fsync_file(path)
+        for name, aside in self._links:
+            files.link(self._place(name), self._place(aside))
+        for name in self._empty:
+            files.write(self._place(name), b"")
+        files.write(self._place(intent_file(self.intent.sources[0])), encode_intent(self.intent))
+        files.fsync_dir(self._log.folder)
+
+    def _sweep(self) -> None:
+        """A ``.cleaned`` that is not ours would make a loader throw away our ``.swap`` files."""
+        for name in sorted(os.listdir(self._log.folder)):
+            suffix = classify(name).suffix
+            if suffix is Suffix.SWAP:
+                raise CommitConflict("an unfinished swap", path=self._place(name), remedy=AGAIN)
+            if is_intent(name) or (suffix is Suffix.CLEANED and name not in self.intent.asides):
+                files.unlink(self._place(name))
+
+    def decide(self) -> None:
+        """Rename all to ``.swap``, from the highest base offset down; with the last one the new log counts."""
+        for _, _, aside, swap in sorted(self._parts, key=lambda part: (-part[0], SEGMENT_KINDS.index(part[1]))):
+            files.rename(self._place(aside), self._place(swap))
+        files.fsync_dir(self._log.folder)
+        # A task that was given up may have gone on writing in the meantime.
+        late = [name for name in sorted(os.listdir(self._log.folder)) if classify(name).suffix is Suffix.CLEANED]
+        for name in late:
+            files.unlink(self._place(name))
+        if late:
+            files.fsync_dir(self._log.folder)
+
+    def undo(self) -> None:
+        """Leave nothing but the old log, before the first of its files has lost its name."""
+        names = set(os.listdir(self._log.folder))
+        *_, aside, swap = min(self._parts, key=lambda part: (part[0], SEGMENT_KINDS.index(part[1])))
+        if swap in names:
+            # All were renamed. One .cleaned at the lowest base makes it undecided again, for any loader.
+            files.rename(self._place(swap), self._place(aside))
+            files.fsync_dir(self._log.folder)
+        note = intent_file(self.intent.sources[0])
+        if note in names:
+            files.unlink(self._place(note))
+            files.fsync_dir(self._log.folder)
+        names = set(os.listdir(self._log.folder))
+        for name in [part[3] for part in self._parts] + [part[2] for part in self._parts]:
+            if name in names:
+                files.unlink(self._place(name))
+        files.fsync_dir(self._log.folder)

@@ -1,0 +1,145 @@
+"""A cleaned copy of a partition in another log root; the original is only read.
+
+All is put together in a folder beside the target and appears under the target's name at once. That folder bears
+the name that Kafka gives to a replica on its way out, ``<topic>-<partition>.<32 hex>-delete``: a broker that
+finds what a crash left of it removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Sequence
+
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, UnsupportedFormat
+from lastwrite.formats.kafka.names import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    PARTITION_METADATA,
+    SEGMENT_KINDS,
+    FileKind,
+    FolderState,
+    Suffix,
+    classify,
+    segment_file_name,
+)
+from lastwrite.logstore import files, lock
+from lastwrite.logstore.checkpoints import read_offsets, write_offset
+from lastwrite.logstore.outputs import AGAIN, WRITTEN, Output, check_outputs, check_unchanged
+from lastwrite.logstore.recovery import settle
+from lastwrite.model.log import PartitionLog
+
+_MOST_NAME_CHARACTERS = 255
+
+
+def staging_folder(target_folder: str) -> str:
+    """The folder beside ``target_folder`` in which its files are put together; made if it is not there.
+
+    Raises:
+        InvalidConfig: a partition lies at the target already.
+        LogError: no folder can be made there.
+    """
+    target_folder = os.path.abspath(target_folder)
+    _refuse_existing(target_folder)
+    root, name = os.path.split(target_folder)
+    topic, _, partition = name.rpartition("-")
+    drawn = hashlib.blake2b(target_folder.encode(), digest_size=16).hexdigest()
+    end = f"-{partition}.{drawn}-{FolderState.DELETED}"
+    staging = os.path.join(root, topic[: _MOST_NAME_CHARACTERS - len(end)] + end)
+    files.make_folder(staging)
+    return staging
+
+
+def _refuse_existing(target_folder: str) -> None:
+    if os.path.isdir(target_folder) and not os.listdir(target_folder):
+        return
+    if os.path.lexists(target_folder):
+        raise InvalidConfig(
+            "a partition lies there already", path=target_folder, remedy="give --to a folder without this partition"
+        )
+
+
+def publish_copy(
+    log: PartitionLog, outputs: Sequence[Output], target_folder: str, first_dirty_offset: int | None
+) -> None:
+    """Make ``target_folder`` the log with ``outputs`` in the place of their sources, all else copied.
+
+    The outputs were written aside in ``staging_folder(target_folder)``. The target root's checkpoint gets
+    ``first_dirty_offset``, or None: what the source root says of the partition. High watermark and log start are
+    taken along. Modification times are kept.
+
+    Raises:
+        InvalidConfig: a partition lies at the target already.
+        CommitConflict: the log changed since it was read; there is no copy.
+        LogError: a file could not be written or read; there is no copy.
+    """
+    target_folder = os.path.abspath(target_folder)
+    root = os.path.dirname(target_folder)
+    staging = staging_folder(target_folder)
+    with contextlib.nullcontext() if lock.holds(root) else lock.hold(root):
+        outputs = sorted(outputs, key=lambda output: output.base_offset)
+        check_unchanged(log)
+        check_outputs(log, outputs)
+        _fill(log, outputs, staging)
+        check_unchanged(log)
+        _write_checkpoints(log, root, first_dirty_offset)
+        _refuse_existing(target_folder)
+        files.rename(staging, target_folder)
+        files.fsync_dir(root)
+
+
+def _fill(log: PartitionLog, outputs: Sequence[Output], staging: str) -> None:
+    """Everything under its final name, synced; nothing else in the folder."""
+    written = {os.path.basename(path) for output in outputs for path in output.paths}
+    for name in sorted(os.listdir(staging)):
+        if name not in written:
+            files.unlink(os.path.join(staging, name))
+    for output in outputs:
+        for kind, path in zip(WRITTEN, output.paths, strict=True):
+            files.set_mtime(path, output.sources[-1].mtime_ns)
+            files.fsync_file(path)
+            files.rename(path, os.path.join(staging, segment_file_name(output.base_offset, kind)))
+    names = os.listdir(log.folder)
+    live = settle(log.folder, names).live(names)
+    for name in _copied(log, outputs, live):
+        files.copy(os.path.join(log.folder, live[name]), os.path.join(staging, name))
+    files.fsync_dir(staging)
+
+
+def _copied(log: PartitionLog, outputs: Sequence[Output], live: dict[str, str]) -> list[str]:
+    """The files of the log that are copied as they are."""
+    replaced = {segment.base_offset for output in outputs for segment in output.sources}
+    vanished = replaced - {output.base_offset for output in outputs}
+    chosen = []
+    for name in sorted(live):
+        file = classify(name)
+        if file.kind in SEGMENT_KINDS:
+            is_copied = file.offset not in replaced
+        elif file.kind is FileKind.SNAPSHOT:
+            is_copied = file.offset not in vanished
+        else:
+            is_copied = name in (LEADER_EPOCHS, PARTITION_METADATA)
+        if is_copied and file.suffix is Suffix.LIVE:
+            chosen.append(name)
+    missing = {segment_file_name(segment.base_offset, FileKind.LOG) for segment in log.segments} - live.keys()
+    if missing:
+        path = os.path.join(log.folder, min(missing))
+        raise CommitConflict("the segment vanished while we worked", path=path, remedy=AGAIN)
+    return chosen
+
+
+def _write_checkpoints(log: PartitionLog, root: str, first_dirty_offset: int | None) -> None:
+    source_root = os.path.dirname(log.folder)
+    first_dirty = log.checkpoint if first_dirty_offset is None else first_dirty_offset
+    if first_dirty is not None:
+        write_offset(root, CLEANER_OFFSETS, log.name, first_dirty)
+    for file in (HIGH_WATERMARKS, LOG_STARTS):
+        try:
+            offset = read_offsets(source_root, file).get(log.name)
+        except (CorruptLog, UnsupportedFormat):  # which ``log.problems`` names; no copy is better than a wrong one
+            continue
+        if offset is not None:
+            write_offset(root, file, log.name, offset)
