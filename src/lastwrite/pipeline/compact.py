@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from lastwrite.errors import EnvironmentUnfit
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.report import CompactionReport
 from lastwrite.pipeline.engine import Engine, Options
@@ -21,6 +21,7 @@ from lastwrite.pipeline.inline import Inline
 from lastwrite.pipeline.memory import MemoryPlan, plan_memory
 from lastwrite.pipeline.runner import InlineRunner, Runner, SparkRunner
 from lastwrite.pipeline.session import local_workers, spark_session
+from lastwrite.pipeline.shuffle import ShuffleExchange
 from lastwrite.pipeline.system import system_named
 
 if TYPE_CHECKING:
@@ -116,10 +117,28 @@ def _run(
             else:
                 stack.enter_context(system.hold(root))
         runner, memory_plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
-        exchange = FolderExchange(runner)
+        exchange = exchange_for(runner)
         stack.callback(exchange.close)
         engine = Engine(system, exchange, runner.workers, memory_plan.limits(), options, progress)
         return engine.compact(folders)
+
+
+def exchange_for(runner: Runner) -> FolderExchange | ShuffleExchange:
+    """Scratch files where all workers are on this machine, Spark's shuffle otherwise.
+
+    The Spark setting ``spark.lastwrite.exchange`` (``folder`` or ``shuffle``) decides otherwise: a folder that
+    all executors share may be as good, and tests hold the two against each other.
+    """
+    if not isinstance(runner, SparkRunner):
+        return FolderExchange(runner)
+    context = runner.session.sparkContext
+    usual = "folder" if local_workers(context.master) else "shuffle"
+    chosen = context.getConf().get("spark.lastwrite.exchange", usual)
+    if chosen == "shuffle":
+        return ShuffleExchange(runner)
+    if chosen == "folder":
+        return FolderExchange(runner, context.getConf().get("spark.lastwrite.scratch"))
+    raise InvalidConfig(f"spark.lastwrite.exchange is {chosen!r}", remedy="folder or shuffle")
 
 
 @contextlib.contextmanager

@@ -94,7 +94,7 @@ class _Job:
     scans: list[PieceScan] = field(default_factory=list)
     outputs: list[_Output] = field(default_factory=list)
     bits: int = 0
-    secret: bytes = field(default_factory=new_secret)
+    secret: bytes = field(default_factory=lambda: new_secret())
     winners: int = 0
     started: float = 0.0
 

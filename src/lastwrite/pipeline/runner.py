@@ -72,6 +72,7 @@ class SparkRunner:
     _TASKS_A_WORKER = 2
 
     def __init__(self, session: SparkSession, workers: int) -> None:
+        self.session = session
         self._context = session.sparkContext
         self.workers = workers
 

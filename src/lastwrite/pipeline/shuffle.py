@@ -25,7 +25,6 @@ from lastwrite.pipeline.scan import EntryBlock, scan
 
 if TYPE_CHECKING:
     from pyspark import RDD
-    from pyspark.sql import SparkSession
 
 
 class ShuffleExchange:
@@ -33,8 +32,8 @@ class ShuffleExchange:
 
     scratch = ""
 
-    def __init__(self, session: SparkSession, runner: SparkRunner) -> None:
-        self._context = session.sparkContext
+    def __init__(self, runner: SparkRunner) -> None:
+        self._context = runner.session.sparkContext
         self._runner = runner
         self._kept: list[RDD[Any]] = []
         self._scans: dict[int, ScanUnit] = {}

@@ -49,8 +49,8 @@ class Surveyor:
 
     def __init__(self, system: System, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self._system = system
-        self._limit = limit_bytes
-        self._format = KafkaFormat(limit_bytes)
+        self.limit_bytes = limit_bytes
+        self.format = KafkaFormat(limit_bytes)
         self._secret = secret_from(b"\x01" * (8 * SECRET_WORDS))  # fingerprints are made and not looked at
         self._states: ByteArray = np.empty(1 << 16, dtype=np.uint8)
         self._entries = np.empty((1 << 16, 2), dtype=np.uint64)
@@ -106,9 +106,9 @@ class Surveyor:
             self._entries = np.empty((len(self._states), 2), dtype=np.uint64)
         states = self._states[:records]
         seen = 0
-        for run in self._format.opened(buffer, table):
+        for run in self.format.opened(buffer, table):
             ahead = int(table["records"][run.first : run.last].sum())
-            self._format.walk(run, table, self._secret, 0, states[seen : seen + ahead], self._entries, 0)
+            self.format.walk(run, table, self._secret, 0, states[seen : seen + ahead], self._entries, 0)
             seen += ahead
         into.batches += len(table)
         into.records += records
@@ -157,9 +157,9 @@ class _SegmentWalk:
 
     def run(self) -> None:
         path, size = self._segment.path, self._segment.size_bytes
-        format = self._surveyor._format
+        format = self._surveyor.format
         with SegmentReader(path, size, self._segment.mtime_ns) as reader:
-            window = Window(reader, size, self._surveyor._limit)
+            window = Window(reader, size, self._surveyor.limit_bytes)
             position = 0
             least = _HEADER_BYTES
             while position < size:
@@ -253,7 +253,7 @@ def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
 
 def _old_codec(data: ByteArray) -> str:
     bits = int(data[17]) & 7 if len(data) > 17 else 0
-    return Codec(bits).label if bits in Codec else f"unknown-{bits}"
+    return Codec(bits).label if bits < len(Codec) else f"unknown-{bits}"
 
 
 def _counter(counts: dict[str, int]) -> Counter[str]:

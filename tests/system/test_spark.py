@@ -1,0 +1,108 @@
+"""The engine on a real Spark session: both exchanges, whole keys and fingerprints, one answer."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.model.report import Status
+from lastwrite.pipeline.inline import INLINE
+from lastwrite.pipeline.memory import plan_memory
+from lastwrite.pipeline.session import spark_session
+from tests.logs import read_files, write_segment
+
+NOW = 1_700_000_100_000
+
+
+@pytest.fixture(scope="module", params=["folder", "shuffle"])
+def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with spark_session("local[2]", plan_memory(None, 2), {"spark.lastwrite.exchange": request.param}) as session:
+        yield session
+
+
+def make_root(root: Path, seed: int = 7) -> Path:
+    """Three partitions of some segments with all codecs, tombstones and keyless records; one is damaged."""
+    for partition in range(3):
+        rng = random.Random(seed + partition)
+        offset = 0
+        folder = root / f"t-{partition}"
+        for _ in range(4):
+            base, batches = offset, []
+            for _ in range(rng.randint(5, 20)):
+                records = []
+                for _ in range(rng.randint(1, 40)):
+                    key = rng.choice([None, b"", b"k%d" % rng.randint(0, 150), b"long key " * 4 + b"%d" % rng.randint(0, 50)])
+                    value = rng.choice([None, b"v" * rng.randint(0, 50)])
+                    records.append(Record(offset, NOW - 1000 + rng.randint(0, 9), key, value))
+                    offset += rng.choice([1, 1, 3])
+                batches.append(encode_batch(records, codec=rng.choice(list(Codec)), last_offset=offset - 1))
+            write_segment(folder, base, batches, interval_bytes=400, mtime_ms=NOW)
+        write_segment(folder, offset, [], mtime_ms=NOW)
+    return root
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(root)): file.read_bytes() for file in sorted(root.rglob("*")) if file.is_file()}
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(tmp_path: Path, spark: Any, exact: bool) -> None:
+    root = make_root(tmp_path / "spark")
+    twin = tmp_path / "inline"
+    shutil.copytree(root, twin)
+    config = {"segment.bytes": 3000, "delete.retention.ms": 5}
+    for now_ms in (NOW, NOW + 6):  # the second round drops tombstones
+        arguments = {"config": {**config, "min.cleanable.dirty.ratio": 0}, "now_ms": now_ms, "exact": exact}
+        planned = lastwrite.plan(str(root), spark=spark, **arguments)
+        before = files(root)
+        report = lastwrite.compact(str(root), spark=spark, **arguments)
+        again = lastwrite.compact(str(twin), spark=INLINE, **arguments)
+        assert files(root) == files(twin)
+        assert [p.status for p in report.partitions] == [p.status for p in planned.partitions]
+        for one, other, third in zip(report.partitions, again.partitions, planned.partitions, strict=True):
+            assert (one.records_after, one.bytes_after, one.verdicts) == (other.records_after, other.bytes_after, other.verdicts)
+            assert (one.records_after, one.bytes_after, one.segments_after) == (
+                third.records_after, third.bytes_after, third.segments_after,
+            )  # fmt: skip
+        if now_ms == NOW:
+            assert before != files(root) and all(p.status is Status.CLEANED for p in report.partitions)
+            for partition in range(3):  # something dirty for the second round
+                folder = root / f"t-{partition}"
+                last = max(int(file.stem) for file in folder.glob("*.log"))
+                for place in (root, twin):
+                    write_segment(place / f"t-{partition}", last, [encode_batch([Record(last, NOW, b"new", b"1")])], mtime_ms=NOW)
+                    write_segment(place / f"t-{partition}", last + 1, [], mtime_ms=NOW)
+
+
+def test_one_damaged_partition_leaves_the_others_alone(tmp_path: Path, spark: Any) -> None:
+    root = make_root(tmp_path / "log")
+    victim = sorted((root / "t-1").glob("*.log"))[1]
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    before = files(root / "t-1")
+    report = lastwrite.compact(str(root), spark=spark, now_ms=NOW)
+    assert [p.status for p in report.partitions] == [Status.CLEANED, Status.DAMAGED, Status.CLEANED]
+    assert victim.name in (report.partitions[1].reason or "") and report.exit_status == 3
+    assert files(root / "t-1") == before
+
+
+def test_a_large_segment_is_rewritten_in_parts(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lastwrite.pipeline.engine._PIECE_BYTES", 4096)
+    monkeypatch.setattr("lastwrite.pipeline.engine._LEAST_PART_BYTES", 6000)
+    root = make_root(tmp_path / "parts")
+    twin = tmp_path / "whole"
+    shutil.copytree(root, twin)
+    lastwrite.compact(str(root), spark=spark, now_ms=NOW)
+    monkeypatch.undo()
+    lastwrite.compact(str(twin), spark=INLINE, now_ms=NOW)
+    assert files(root) == files(twin)
+    assert read_files(root / "t-0", 0) == read_files(twin / "t-0", 0)
