@@ -9,11 +9,24 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import FileIO
 
 from lastwrite.formats.kafka.index import SegmentIndexer
+from lastwrite.logstore import files
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.work import Rewritten
+
+
+@contextmanager
+def changing(operation: str, path: str) -> Iterator[None]:
+    """A fault point before, and a clear error for what the system refuses."""
+    try:
+        files.faults.reach(operation, path)
+        yield
+    except OSError as error:
+        raise files.to_log_error(error, path, f"{operation} a new segment") from error
 
 
 class AsideSegment:
@@ -28,7 +41,10 @@ class AsideSegment:
         self._attempt = uuid.uuid4().hex[:12]
         self._stem = None if folder is None else os.path.join(folder, f"{base_offset:020d}")
         self._size = 0
-        self._file = None if self._stem is None else open(self._path("log"), "xb", buffering=0)
+        self._file: FileIO | None = None
+        if self._stem is not None:
+            with changing("create", self._path("log")):
+                self._file = open(self._path("log"), "xb", buffering=0)
 
     def _path(self, kind: str) -> str:
         return f"{self._stem}.{kind}.{self._attempt}.cleaned"
@@ -38,9 +54,10 @@ class AsideSegment:
         if self._indexer is not None and len(rows):
             self._indexer.append(rows[:, 0] + self._size, rows[:, 1], rows[:, 2] - 1, rows[:, 3])
         if self._file is not None:
-            view = memoryview(data)
-            while len(view):
-                view = view[self._file.write(view) :]
+            with changing("append", self._path("log")):
+                view = memoryview(data)
+                while len(view):
+                    view = view[self._file.write(view) :]
         self._size += len(data)
 
     def finish(self, result: Rewritten) -> None:
@@ -48,17 +65,16 @@ class AsideSegment:
         result.bytes_written = self._size
         if self._file is None:
             return
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with changing("fsync", self._path("log")):
+            os.fsync(self._file.fileno())
+            self._file.close()
         result.log_path = self._path("log")
         if self._indexer is None:
             return
         offsets, times = self._indexer.finish()
         result.index_path, result.time_index_path = self._path("index"), self._path("timeindex")
         for path, data in ((result.index_path, offsets), (result.time_index_path, times)):
-            with open(path, "xb", buffering=0) as file:
-                file.write(data)
-                os.fsync(file.fileno())
+            files.write(path, data)
 
     def abandon(self) -> None:
         """Remove what was written."""

@@ -1,0 +1,117 @@
+"""Kill a whole compaction at every file operation: the folder means the old log or the new one, and run again it
+ends in the bytes of an undisturbed run. The child is forked with its kernels compiled, so a kill costs milliseconds.
+
+The commit alone, over more layouts and with Kafka's own loader as the judge, is tested in ``test_crash_commit``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.logstore import files
+from lastwrite.logstore.files import FaultPoints
+from lastwrite.pipeline.inline import INLINE
+from tests.logs import read_segments, write_segment
+from tests.model import records_of
+
+NOW = 1_700_000_100_000
+# name: settings, rounds before the one that is killed, whether the active segment is cleaned
+LAYOUTS = {
+    "each segment alone": ({"segment.bytes": 100}, False),
+    "all merged": ({}, False),
+    "some merged": ({"segment.bytes": 5000}, False),
+    "the active segment too": ({"segment.bytes": 3000}, True),
+}
+
+
+def make_log(root: Path) -> None:
+    """Six segments: two of them have nothing to lose, one loses everything; an active one at the end."""
+    rng = random.Random(3)
+    offset = 0
+    for segment in range(6):
+        base, batches = offset, []
+        for _ in range(6):
+            records = []
+            for _ in range(5):
+                key = b"only-%d" % offset if segment in (1, 4) else b"k%d" % rng.randint(0, 12 if segment != 2 else 3)
+                value = None if segment == 5 and rng.random() < 0.3 else b"v" * rng.randint(0, 40)
+                records.append(Record(offset, NOW - 100, key, value))
+                offset += 1
+            batches.append(encode_batch(records, codec=rng.choice([Codec.NONE, Codec.LZ4])))
+        write_segment(root / "t-0", base, batches, interval_bytes=200, mtime_ms=NOW)
+    write_segment(root / "t-0", offset, [encode_batch([Record(offset, NOW, b"k1", b"last")])], mtime_ms=NOW)
+
+
+def folder_files(root: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(file.relative_to(root)): (file.read_bytes(), file.stat().st_mtime_ns if file.suffix == ".log" else 0)
+        for file in sorted(root.rglob("*"))
+        if file.is_file() and file.name != ".lock"
+    }
+
+
+def compact(root: Path, config: dict[str, object], include_active: bool) -> None:
+    report = lastwrite.compact(
+        str(root), config={"index.interval.bytes": 200, **config}, now_ms=NOW, include_active=include_active, spark=INLINE
+    )
+    assert report.exit_status == 0, report.partitions[0].reason
+
+
+def killed_at(point: int, root: Path, config: dict[str, object], include_active: bool) -> bool:
+    """Run it in a child that kills itself before operation ``point``; False: it ended before that."""
+    child = os.fork()
+    if child == 0:
+        files.faults = FaultPoints(point)
+        try:
+            compact(root, config, include_active)
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+def records(root: Path) -> list[object]:
+    """What a reader gets of the folder as our own tools see it, after recovery."""
+    view = root.with_name("view")
+    shutil.rmtree(view, ignore_errors=True)
+    shutil.copytree(root, view)
+    from lastwrite.logstore import kafka
+
+    kafka.recover(str(view / "t-0"))
+    return list(records_of(read_segments(view / "t-0")))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_killed_anywhere_it_is_the_old_log_or_the_new_one(tmp_path: Path, name: str) -> None:
+    config, include_active = LAYOUTS[name]
+    origin, done = tmp_path / "origin", tmp_path / "done"
+    make_log(origin)
+    shutil.copytree(origin, done)
+    compact(done, config, include_active)
+    expected, old, new = folder_files(done), records(origin), records(done)
+    assert len(new) < len(old)
+    point, sides = 0, set()
+    while True:
+        point += 1
+        root = tmp_path / "run"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(origin, root)
+        if not killed_at(point, root, config, include_active):
+            break
+        found = records(root)
+        assert found in (old, new), f"point {point}: neither the old log nor the new one"
+        sides.add("old" if found == old else "new")
+        compact(root, config, include_active)
+        left = folder_files(root)
+        assert left.keys() == expected.keys(), f"point {point}"
+        assert left == expected, f"point {point}"
+    assert sides == {"old", "new"} and point > 30
