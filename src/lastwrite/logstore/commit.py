@@ -40,7 +40,7 @@ from lastwrite.logstore import files
 from lastwrite.logstore.checkpoints import write_offset
 from lastwrite.logstore.outputs import AGAIN, WRITTEN, Output, check_outputs, check_unchanged
 from lastwrite.logstore.publish import publish_copy, staging_folder
-from lastwrite.logstore.recovery import Intent, encode_intent, finish, intent_file, is_intent
+from lastwrite.logstore.recovery import Intent, encode_intent, finish, intent_file, is_intent, settle
 from lastwrite.logstore.walking import end_offset_of
 from lastwrite.model.log import PartitionLog
 
@@ -53,32 +53,55 @@ def commit(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int
     """Replace the sources of ``outputs`` by what was written aside in the log's folder, then set the checkpoint.
 
     ``log`` is what ``read_partition`` gave before; the caller holds the root's lock all the while. Without
-    outputs only the checkpoint moves.
+    outputs only the checkpoint moves. From the call on the files aside are ours: after an error they are gone.
 
     Raises:
         CommitConflict: a segment changed since ``log`` was read. The old log is whole.
         LogError: a file could not be changed. The old log is whole, or, if the error says so, the new one is safe
             and the next run brings the swap to its end.
     """
-    check_unchanged(log)
     if not outputs:
+        check_unchanged(log)
         write_offset(checkpoint_root, CLEANER_OFFSETS, log.name, first_dirty_offset)
         return
     outputs = sorted(outputs, key=lambda output: output.base_offset)
-    check_outputs(log, outputs)
-    swap = _Swap(log, outputs, first_dirty_offset)
+    swap = None
     try:
+        check_unchanged(log)
+        check_outputs(log, outputs)
+        swap = _Swap(log, outputs, first_dirty_offset)
         swap.prepare()
         check_unchanged(log)
         swap.decide()
-    except BaseException:
-        with contextlib.suppress(LogError, OSError):
-            swap.undo()
+    except BaseException as error:
+        _give_up(log, outputs, swap)
+        if isinstance(error, LogError) and _is_decided(log.folder):
+            raise _unfinished(error) from error
         raise
     try:
         finish(log.folder, swap.intent, log.name, checkpoint_root)
     except LogError as error:
-        raise type(error)(error.problem, error.at, error.path, UNFINISHED) from error
+        raise _unfinished(error) from error
+
+
+def _give_up(log: PartitionLog, outputs: Sequence[Output], swap: _Swap | None) -> None:
+    """Remove what was written aside. Where that fails too, the next run or the broker's start does it."""
+    with contextlib.suppress(LogError, OSError):
+        if swap is not None:
+            swap.undo()
+            return
+        for path in (path for output in outputs for path in output.paths):
+            if os.path.exists(path):
+                files.unlink(path)
+
+
+def _is_decided(folder: str) -> bool:
+    """Whether the new log counts, although something failed, and undoing it failed as well."""
+    return settle(folder, os.listdir(folder)).intent is not None
+
+
+def _unfinished(error: LogError) -> LogError:
+    return type(error)(error.problem, error.at, error.path, UNFINISHED)
 
 
 class _Swap:

@@ -126,10 +126,12 @@ def settle(folder: str, names: Iterable[str]) -> Settlement:
     ]
     intent = _read_intent(folder, notes)
     if intent is not None:
-        if any(aside in found for aside in intent.asides):
+        is_committed = _is_committed(folder, intent, found)
+        is_untouched = all(segment_file_name(base, FileKind.LOG) in found for base in intent.sources)
+        if any(aside in found for aside in intent.asides) or (is_untouched and swaps and not is_committed):
             # The note goes first: without it, and with swaps beside .cleaned, the old log counts by Kafka's rule too.
             return Settlement((*notes, *reversed(swaps), *cleaned, *deleted), ())
-        if _is_committed(folder, intent, found):
+        if is_committed:
             doomed, renames = _outcome(intent, names, swaps)
             return Settlement((*doomed, *cleaned, *deleted, *notes), renames, intent)
     lowest = min((_offset(name) for name in cleaned), default=None)

@@ -1,0 +1,51 @@
+"""Kafka's own loader opens what a killed commit left: it ends with the old records or the new ones, as we say."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lastwrite.logstore import files
+from lastwrite.logstore.files import FaultPoints
+from tests.conformance.oracle import Oracle
+from tests.crashing import LAYOUTS, Layout, compact, offsets_seen, run_until, write_layout
+from tests.logs import bases, check_indexes, headers_of
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[Oracle]:
+    judge = Oracle()
+    yield judge
+    judge.close()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_kafka_loads_what_a_killed_commit_left(tmp_path: Path, oracle: Oracle, layout: Layout) -> None:
+    write_layout(tmp_path / "old", layout)
+    files.faults = FaultPoints(1 << 30)
+    try:
+        shutil.copytree(tmp_path / "old", tmp_path / "counted")
+        compact(tmp_path / "counted" / "t-0", layout)
+        count = files.faults.passed
+    finally:
+        files.faults = FaultPoints()
+    end = max(layout.old_offsets) + 1
+    for point in range(1, count + 1):
+        root = tmp_path / "killed"
+        shutil.copytree(tmp_path / "old", root)
+        folder = root / "t-0"
+        assert run_until(point, lambda folder=folder: compact(folder, layout))
+        seen = offsets_seen(folder)
+        # Without a clean shutdown the loader also checks every crc and makes every index anew.
+        answer = oracle.ask("load", dir=str(folder), clean_shutdown=bool(point % 2))
+        assert answer["log_end"] == end, (point, answer)
+        loaded = [h.base_offset for base in bases(folder) for _, h in headers_of(folder / f"{base:020d}.log")]
+        assert loaded == seen, point
+        assert seen in (layout.old_offsets, layout.new_offsets), point
+        for base in bases(folder)[:-1]:
+            check_indexes(folder, base)
+        assert not [path for path in folder.iterdir() if path.name.endswith((".swap", ".cleaned"))], point
+        shutil.rmtree(root)

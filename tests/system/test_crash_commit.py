@@ -1,0 +1,185 @@
+"""A real process is killed before every operation that changes a file: the log is the old one or the new one.
+
+Which one, two judges say apart from our own listing: Kafka's loader written down from the specification, and in
+``tests/conformance`` Kafka's loader itself. Then the run is repeated, and must end in the very bytes of a run that
+nobody disturbed. Recovery is killed at each of its own operations as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lastwrite.errors import LogError
+from lastwrite.logstore import files, kafka
+from lastwrite.logstore.files import FaultPoints
+from tests.crashing import (
+    LAYOUTS,
+    Layout,
+    compact,
+    contents,
+    fail_at,
+    load_like_kafka,
+    offsets_seen,
+    run_until,
+    write_layout,
+)
+from tests.logs import bases, check_indexes, read_checkpoint
+
+pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="kills a child that was forked")
+LEAST_KILLS = 200
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder in memory where there is one: the tests sync thousands of times."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def operations(place: Path, layout: Layout) -> int:
+    """How many operations an undisturbed round takes."""
+    folder = write_layout(place / "counted", layout)
+    files.faults = FaultPoints(1 << 30)
+    try:
+        compact(folder, layout)
+        return files.faults.passed
+    finally:
+        files.faults = FaultPoints()
+
+
+def fresh(place: Path, name: str) -> Path:
+    """A new copy of the old log; returns the partition's folder."""
+    root = place / name
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(place / "old", root)
+    return root / "t-0"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(place: Path, layout: Layout) -> None:
+    folder = write_layout(place / "root", layout)
+    untouched = {base: (folder / f"{base:020d}.log").stat().st_ino for base in layout.segments}
+    compact(folder, layout)
+    assert offsets_seen(folder) == layout.new_offsets
+    replaced = {base for group in layout.groups for base in group}
+    kept = [base for base in layout.segments if base not in replaced]
+    assert bases(folder) == sorted(kept + [group[0] for group in layout.groups])
+    for base in bases(folder):
+        check_indexes(folder, base)
+    assert all((folder / f"{base:020d}.log").stat().st_ino == untouched[base] for base in kept)
+    for group in layout.groups:
+        time_ms = 1_700_000_000_000 + 1000 * list(layout.segments).index(group[-1])
+        for kind in ("log", "index", "timeindex"):
+            assert (folder / f"{group[0]:020d}.{kind}").stat().st_mtime_ns == time_ms * 1_000_000
+    names = {path.name for path in folder.iterdir()}
+    assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted", ".tmp"))]
+    vanished = replaced - {group[0] for group in layout.groups}
+    assert {int(name[:20]) for name in names if name.endswith(".snapshot")} == set(layout.snapshots) - vanished
+    assert read_checkpoint(folder.parent, "cleaner-offset-checkpoint") == {"u-3": 1, "t-0": layout.first_dirty}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends_in_the_same_bytes(
+    place: Path, layout: Layout
+) -> None:
+    write_layout(place / "old", layout)
+    old = contents(place / "old")
+    folder = fresh(place, "new")
+    compact(folder, layout)
+    new = contents(place / "new")
+    count = operations(place, layout)
+    decided = []
+    for point in range(1, count + 1):
+        folder = fresh(place, "killed")
+        assert run_until(point, lambda folder=folder: compact(folder, layout)), point
+        seen = offsets_seen(folder)
+        assert seen in (layout.old_offsets, layout.new_offsets), point
+        decided.append(seen == layout.new_offsets)
+        shutil.copytree(folder, place / "loaded")
+        assert load_like_kafka(place / "loaded") == seen, point
+        shutil.rmtree(place / "loaded")
+        # Looking changes nothing.
+        recovered = place / "recovered"
+        shutil.copytree(folder.parent, recovered)
+        kafka.recover(str(recovered / "t-0"))
+        assert offsets_seen(recovered / "t-0") == seen, point
+        left = contents(recovered)
+        if decided[-1]:
+            assert left == new, point
+        else:
+            assert left == old, point
+        shutil.rmtree(recovered)
+        compact(folder, layout)
+        assert contents(folder.parent) == new, point
+    assert decided == sorted(decided), "once the new log counts, the old one never does again"
+    assert not decided[0] and decided[-1]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[2::3], ids=lambda layout: layout.name)
+def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(place: Path, layout: Layout) -> None:
+    write_layout(place / "old", layout)
+    folder = fresh(place, "new")
+    compact(folder, layout)
+    new = contents(place / "new")
+    for point in range(1, operations(place, layout) + 1, 3):
+        folder = fresh(place, "killed")
+        run_until(point, lambda folder=folder: compact(folder, layout))
+        seen = offsets_seen(folder)
+        again, is_killed = 1, True
+        while is_killed:
+            root = place / "again"
+            shutil.copytree(folder.parent, root)
+            is_killed = run_until(again, lambda root=root: kafka.recover(str(root / "t-0")))
+            assert offsets_seen(root / "t-0") == seen, (point, again)
+            shutil.copytree(root / "t-0", place / "loaded")
+            assert load_like_kafka(place / "loaded") == seen, (point, again)
+            compact(root / "t-0", layout)
+            assert contents(root) == new, (point, again)
+            shutil.rmtree(place / "loaded")
+            shutil.rmtree(root)
+            again += 1
+
+
+def test_there_are_many_places_to_be_killed_at(place: Path) -> None:
+    assert sum(operations(place / str(n), layout) for n, layout in enumerate(LAYOUTS)) >= LEAST_KILLS
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["for good", "once"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
+@pytest.mark.parametrize("layout", [LAYOUTS[3], LAYOUTS[5]], ids=lambda layout: layout.name)
+def test_an_operation_that_fails_leaves_the_old_log_or_says_that_the_new_one_is_safe(
+    place: Path, layout: Layout, error: int, once: bool
+) -> None:
+    write_layout(place / "old", layout)
+    old = contents(place / "old")
+    folder = fresh(place, "new")
+    compact(folder, layout)
+    new = contents(place / "new")
+    point, raised = 1, LogError("")
+    while True:
+        folder = fresh(place, "failed")
+        raised = fail_at(point, error, lambda folder=folder: compact(folder, layout), once=once)
+        if raised is None:
+            break
+        assert raised.path is not None and raised.remedy is not None, point
+        seen = offsets_seen(folder)
+        if seen == layout.new_offsets:
+            assert "new segments are safe" in raised.remedy, point
+        else:
+            assert seen == layout.old_offsets, point
+            kafka.recover(str(folder))
+            assert contents(folder.parent) == old, point
+        shutil.copytree(folder, place / "loaded")
+        assert load_like_kafka(place / "loaded") == seen, point
+        shutil.rmtree(place / "loaded")
+        compact(folder, layout)
+        assert contents(folder.parent) == new, point
+        point += 1
+    assert point > 20
