@@ -1,0 +1,346 @@
+"""What compaction promises, as a judgement over the contents of a log before and after it.
+
+The smallest case: before ``a@1 b@2 a@3``, after ``b@2 a@3``. ``a@1`` is missing and may be: a later record has
+its key. Had ``a@3`` been missing instead, the last write of ``a`` would be lost. So for each key, from the whole
+log as it was and without a look at how the engine elects:
+
+- what is there afterwards was there before, at the same offset, with the same content, once;
+- what is missing was superseded by a later record of its key, which lies in the replicated part of the log and
+  at or behind its start; or was a delete whose horizon had come and which was its key's last record; or had no
+  key; or lay below the log's start;
+- where the last record of a key was such a delete, nothing older of the key is left: it would be read as alive;
+- at or above the high watermark nothing is missing;
+- a batch keeps its first and last offset, leader epoch, producer fields, timestamp type, codec and, once it has
+  one, delete horizon; its largest timestamp is that of its records.
+
+The engine finds losers with a set, in one pass from the log's end. This is another method on purpose: rows of
+both logs are sorted by key and offset and laid side by side. Rows are those of ``model.contents``. A bucket
+too large to be held is judged in parts, from the log's end backwards; one carried row a key says what the later
+parts held.
+
+Source: spec/kafka-cleanup.md sections 7, 8, 13, 18 and 20.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numba import njit
+
+from lastwrite.model.columns import NO_HORIZON, ByteArray, Int64Array, UInt64Array
+from lastwrite.model.contents import (
+    AFTER,
+    BATCH,
+    CARRIED,
+    CODEC_SHIFT,
+    CONTROL,
+    DUE,
+    EMPTY,
+    FLAG_BITS,
+    GONE,
+    HONEST,
+    KEYLESS,
+    ROW_WORDS,
+    SEEN,
+    TOMBSTONE,
+)
+
+
+class Finding(IntEnum):
+    """What became of a record or a batch; from ``LOST`` on a promise is broken."""
+
+    KEPT = 0
+    SUPERSEDED = 1  # a later record has its key
+    EXPIRED = 2  # a delete past its horizon, the last record of its key
+    KEYLESS = 3
+    BELOW_START = 4  # no reader could see it
+    BATCH_KEPT = 5
+    BATCH_GONE = 6  # with all its records
+    NOT_JUDGED = 7  # a carried row
+
+    LOST = 8
+    LOST_DELETE = 9
+    LOST_TAIL = 10
+    LOST_CONTROL = 11
+    ADDED = 12
+    CHANGED = 13
+    DOUBLED = 14
+    REVIVED = 15
+    BATCH_ADDED = 16
+    BATCH_CHANGED = 17
+    BATCH_RECODED = 18
+    HORIZON_MOVED = 19
+    BATCH_MISDATED = 20
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+    @property
+    def is_broken(self) -> bool:
+        return self >= Finding.LOST
+
+    @property
+    def sentence(self) -> str:
+        """What it means, for a reader of the report."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Finding.KEPT: "the record is there, unchanged",
+    Finding.SUPERSEDED: "a later record has its key",
+    Finding.EXPIRED: "a delete whose horizon had come",
+    Finding.KEYLESS: "it had no key to compact by",
+    Finding.BELOW_START: "it lay below the log's start",
+    Finding.BATCH_KEPT: "the batch is there",
+    Finding.BATCH_GONE: "none of its records stayed",
+    Finding.NOT_JUDGED: "",
+    Finding.LOST: "the last record of its key is missing",
+    Finding.LOST_DELETE: "a delete is missing before its horizon has come, and it was the last record of its key",
+    Finding.LOST_TAIL: "a record at or above the high watermark is missing",
+    Finding.LOST_CONTROL: "a control record is missing",
+    Finding.ADDED: "a record that was not there before, or had another key",
+    Finding.CHANGED: "the record's value, headers or timestamp are not what they were",
+    Finding.DOUBLED: "the record is there twice",
+    Finding.REVIVED: "the record is there although a later delete of its key has been removed",
+    Finding.BATCH_ADDED: "a batch begins here that was not there before",
+    Finding.BATCH_CHANGED: "the batch's offsets, leader epoch, producer, timestamp type or kind are not what they were",
+    Finding.BATCH_RECODED: "the batch is compressed otherwise than before",
+    Finding.HORIZON_MOVED: "the batch's delete horizon is not what it was",
+    Finding.BATCH_MISDATED: "the batch's largest timestamp is not that of its records",
+}
+
+FINDINGS = len(Finding)
+# As kernels take them.
+_KEPT = int(Finding.KEPT)
+_SUPERSEDED = int(Finding.SUPERSEDED)
+_EXPIRED = int(Finding.EXPIRED)
+_KEYLESS_GONE = int(Finding.KEYLESS)
+_BELOW_START = int(Finding.BELOW_START)
+_BATCH_KEPT = int(Finding.BATCH_KEPT)
+_BATCH_GONE = int(Finding.BATCH_GONE)
+_NOT_JUDGED = int(Finding.NOT_JUDGED)
+_LOST = int(Finding.LOST)
+_LOST_DELETE = int(Finding.LOST_DELETE)
+_LOST_TAIL = int(Finding.LOST_TAIL)
+_LOST_CONTROL = int(Finding.LOST_CONTROL)
+_ADDED = int(Finding.ADDED)
+_CHANGED = int(Finding.CHANGED)
+_DOUBLED = int(Finding.DOUBLED)
+_REVIVED = int(Finding.REVIVED)
+_BATCH_ADDED = int(Finding.BATCH_ADDED)
+_BATCH_CHANGED = int(Finding.BATCH_CHANGED)
+_BATCH_RECODED = int(Finding.BATCH_RECODED)
+_HORIZON_MOVED = int(Finding.HORIZON_MOVED)
+_BATCH_MISDATED = int(Finding.BATCH_MISDATED)
+
+# Beside the findings, in the array of counts.
+KEYS = 2 * FINDINGS  # distinct keys in the log as it was
+KEYS_ALIVE = 2 * FINDINGS + 1  # keys whose last record now is no delete
+COUNTS = 2 * FINDINGS + 2
+
+
+def bucket_bits(rows: int, rows_a_bucket: int) -> int:
+    """How many top bits choose the bucket, so that a bucket has about so many of ``rows``; at most 14."""
+    return min(14, max(0, rows // max(1, rows_a_bucket)).bit_length())
+
+
+def judged(
+    rows: UInt64Array, log_start: int, limit: int, counts: Int64Array, carries: bool = False
+) -> tuple[UInt64Array, ByteArray, UInt64Array]:
+    """Judge all that is said of the keys in ``rows``.
+
+    ``rows``: carried ones first, then those of the log as it was, then those of the log under proof, each by
+    offset. ``limit``: the high watermark. Adds to ``counts`` the findings of the log as it was, behind them those of
+    the log under proof, then keys. Returns the rows in order of key, the finding of each, and with ``carries`` a row a
+    key for the part of the log before these rows.
+    """
+    # Stable: inside a key the rows keep the order in which they came.
+    ordered = rows[np.argsort(rows[:, 0], kind="stable")]
+    if not is_ordered(ordered):
+        lane, flags = rows[:, 1] >> np.uint64(FLAG_BITS), rows[:, 1]
+        side = (flags & np.uint64(AFTER)) * np.uint64(2) + ((flags & np.uint64(CARRIED)) == 0)
+        ordered = rows[np.lexsort((rows[:, 2], side, lane, rows[:, 0]))]
+    findings = np.empty(len(rows), dtype=np.uint8)
+    carried = np.empty((len(rows) if carries else 0, ROW_WORDS), dtype=np.uint64)
+    filled = int(_judge(ordered, log_start, limit, findings, counts, carried))
+    return ordered, findings, carried[:filled]
+
+
+@njit(cache=True, nogil=True)
+def by_bucket(rows, count, bits, out, ends):
+    """Sort ``rows[:count]`` into ``out`` by bucket, keeping order inside; ``ends`` takes the buckets' ends."""
+    shift = np.uint64(63 - bits)
+    one = np.uint64(1)
+    for b in range(len(ends)):
+        ends[b] = 0
+    for i in range(count):
+        ends[(rows[i, 0] >> one) >> shift] += 1
+    total = np.uint32(0)
+    for b in range(len(ends)):
+        n = ends[b]
+        ends[b] = total
+        total += n
+    for i in range(count):
+        b = (rows[i, 0] >> one) >> shift
+        place = ends[b]
+        for k in range(ROW_WORDS):
+            out[place, k] = rows[i, k]
+        ends[b] = place + np.uint32(1)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _same_key(rows, i, j):
+    return rows[i, 0] == rows[j, 0] and (rows[i, 1] ^ rows[j, 1]) >> np.uint64(FLAG_BITS) == 0
+
+
+@njit(cache=True, nogil=True)
+def is_ordered(rows):
+    """Whether equal keys lie together, and in each the log as it was comes first, both by offset."""
+    for i in range(1, len(rows)):
+        if rows[i, 0] < rows[i - 1, 0]:
+            return False
+        if rows[i, 0] > rows[i - 1, 0]:
+            continue
+        if not _same_key(rows, i, i - 1):
+            return False
+        flags, before = rows[i, 1], rows[i - 1, 1]
+        if before & np.uint64(CARRIED):
+            continue
+        if flags & np.uint64(CARRIED) or (flags & np.uint64(AFTER)) < (before & np.uint64(AFTER)):
+            return False
+        same_side = (flags & np.uint64(AFTER)) == (before & np.uint64(AFTER))
+        if same_side and np.int64(rows[i, 2]) < np.int64(rows[i - 1, 2]):
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _judge(rows, log_start, limit, findings, counts, carried):
+    filled = 0
+    begin = 0
+    while begin < len(rows):
+        middle = begin  # where the log under proof begins
+        while middle < len(rows) and _same_key(rows, middle, begin) and not rows[middle, 1] & np.uint64(AFTER):
+            middle += 1
+        end = middle
+        while end < len(rows) and _same_key(rows, end, begin):
+            end += 1
+        kind = np.int64(rows[begin, 1])
+        if kind & BATCH:
+            _judge_batch(rows, begin, middle, end, findings)
+        else:
+            last, gone, seen = _judge_key(rows, begin, middle, end, log_start, limit, findings, counts)
+            if not kind & (KEYLESS | CONTROL) and len(carried):
+                carried[filled, 0] = rows[begin, 0]
+                lane = rows[begin, 1] >> np.uint64(FLAG_BITS) << np.uint64(FLAG_BITS)
+                carried[filled, 1] = lane | np.uint64(CARRIED | (GONE if gone else 0) | (SEEN if seen else 0))
+                carried[filled, 2] = np.uint64(last)
+                carried[filled, 3] = 0
+                carried[filled, 4] = 0
+                filled += 1
+        for i in range(begin, end):
+            if rows[i, 1] & np.uint64(AFTER):
+                counts[FINDINGS + findings[i]] += 1
+            else:
+                counts[findings[i]] += 1
+        begin = end
+    return filled
+
+
+@njit(cache=True, nogil=True)
+def _judge_key(rows, begin, middle, end, log_start, limit, findings, counts):
+    """Judge one key; (its last offset in the part that may supersede, whether that one is a removed delete,
+    whether its last record now is known)."""
+    kind = np.int64(rows[begin, 1])
+    is_key = not kind & (KEYLESS | CONTROL)
+    last = np.int64(-1)
+    gone = False
+    seen = False
+    first = begin
+    if kind & CARRIED:
+        last = np.int64(rows[begin, 2])
+        gone = kind & GONE != 0
+        seen = kind & SEEN != 0
+        findings[begin] = _NOT_JUDGED
+        first = begin + 1
+    elif is_key and middle > begin:
+        counts[KEYS] += 1
+    if end > middle and is_key and not seen:
+        seen = True
+        if not np.int64(rows[end - 1, 1]) & TOMBSTONE:
+            counts[KEYS_ALIVE] += 1
+    i = middle - 1
+    while last < 0 and i >= first:
+        offset = np.int64(rows[i, 2])
+        if log_start <= offset < limit:
+            last = offset
+        i -= 1
+    j = middle
+    previous = np.int64(-1)  # offset of the row of the log under proof that was seen last
+    for i in range(first, middle):
+        offset = np.int64(rows[i, 2])
+        flags = np.int64(rows[i, 1])
+        while j < end and np.int64(rows[j, 2]) < offset:
+            findings[j] = _DOUBLED if np.int64(rows[j, 2]) == previous else _ADDED
+            previous = np.int64(rows[j, 2])
+            j += 1
+        if j < end and np.int64(rows[j, 2]) == offset:
+            same = rows[j, 3] == rows[i, 3] and rows[j, 4] == rows[i, 4]
+            findings[j] = _KEPT if same else _CHANGED
+            findings[i] = _KEPT
+            previous = offset
+            j += 1
+        elif offset < log_start:
+            findings[i] = _BELOW_START
+        elif offset >= limit:
+            findings[i] = _LOST_TAIL
+        elif flags & CONTROL:
+            findings[i] = _LOST_CONTROL
+        elif flags & KEYLESS:
+            findings[i] = _KEYLESS_GONE
+        elif last > offset:
+            findings[i] = _SUPERSEDED
+        elif flags & TOMBSTONE and flags & DUE:
+            findings[i] = _EXPIRED
+            gone = True
+        elif flags & TOMBSTONE:
+            findings[i] = _LOST_DELETE
+        else:
+            findings[i] = _LOST
+    while j < end:
+        findings[j] = _DOUBLED if np.int64(rows[j, 2]) == previous else _ADDED
+        previous = np.int64(rows[j, 2])
+        j += 1
+    if gone:
+        for j in range(middle, end):
+            if log_start <= np.int64(rows[j, 2]) < last and findings[j] == _KEPT:
+                findings[j] = _REVIVED
+    return last, gone, seen
+
+
+@njit(cache=True, nogil=True)
+def _judge_batch(rows, begin, middle, end, findings):
+    """Judge the batches of one base offset: one before, one after, where all is well."""
+    for i in range(begin, middle):
+        findings[i] = _BATCH_KEPT if middle < end else _BATCH_GONE
+    for j in range(middle, end):
+        flags = np.int64(rows[j, 1])
+        if j > middle or begin == middle:
+            findings[j] = _BATCH_ADDED
+            continue
+        was = np.int64(rows[begin, 1])
+        horizon = np.int64(rows[begin, 3])
+        empty = flags & EMPTY != 0
+        if rows[j, 4] != rows[begin, 4]:
+            findings[j] = _BATCH_CHANGED
+        elif not empty and (flags ^ was) >> CODEC_SHIFT & 7:
+            findings[j] = _BATCH_RECODED
+        elif not empty and horizon != NO_HORIZON and np.int64(rows[j, 3]) != horizon:
+            findings[j] = _HORIZON_MOVED
+        elif not flags & HONEST and was & HONEST:
+            findings[j] = _BATCH_MISDATED
+        else:
+            findings[j] = _BATCH_KEPT

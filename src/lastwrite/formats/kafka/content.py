@@ -1,0 +1,204 @@
+"""The contents of Kafka batches as rows that two logs can be compared by (see ``model.contents``).
+
+For ``verify``, which must not trust what it verifies: the digest is another function than the fingerprint by
+which the engine elects, under a secret of its own, 112 bits of a key and 128 of what the record says. A flaw
+of one does not hide in the other. Value and headers are taken as they are encoded, behind the key, so what
+compaction copies stays equal and any other byte does not.
+
+Of a batch's header the digest holds what no compaction may change: base and last offset, leader epoch, producer id,
+epoch and sequence, the bits for timestamp type, transaction and control, and with append time the largest
+timestamp, which is then every record's. Codec, delete horizon and largest timestamp have rules of their own.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.errors import CorruptLog
+from lastwrite.formats.intrinsics import folded_product, load64, swap64
+from lastwrite.formats.kafka import kernels
+from lastwrite.model.columns import IS_CONTROL, NO_HORIZON, BatchTable, ByteArray, Int64Array, Run, UInt64Array
+from lastwrite.model.contents import (
+    AFTER,
+    BATCH,
+    CODEC_SHIFT,
+    CONTROL,
+    CONTROL_RECORDS,
+    DUE,
+    EMPTY,
+    EMPTY_BATCHES,
+    FLAG_BITS,
+    HONEST,
+    KEYLESS,
+    KEYLESS_RECORDS,
+    RECORDS,
+    SEED_WORDS,
+    TOMBSTONE,
+    TOMBSTONES,
+)
+
+_LANE = np.uint64(0xFFFFFFFFFFFFFFFF << FLAG_BITS & 0xFFFFFFFFFFFFFFFF)
+_APPEND_TIME = 8
+_KINDS = 8 | 16 | 32  # timestamp type, transactional, control
+
+_WORDS = {
+    kernels.BAD_RECORD: "a record's lengths do not fit its batch",
+    kernels.BAD_OFFSET: "a record's offset does not rise, or leaves its batch",
+    kernels.TRAILING: "bytes are left behind the batch's last record",
+}
+
+
+def seed_from(random: bytes) -> UInt64Array:
+    """The secret of a comparison, from ``8 * SEED_WORDS`` random bytes; large and odd, so that no product vanishes."""
+    words = np.frombuffer(random, dtype="<u8").astype(np.uint64)
+    if len(words) != SEED_WORDS:
+        raise ValueError(f"a seed takes {8 * SEED_WORDS} bytes")
+    return words | np.uint64(1 << 63 | 1)
+
+
+class KafkaContents:
+    """Turns opened runs of batches into rows; ``seed`` None: only checks and counts.
+
+    ``is_after``: of the log under proof. ``now_ms``: at or before it a delete horizon has come; None: any has.
+    """
+
+    def __init__(self, seed: UInt64Array | None, is_after: bool, now_ms: int | None) -> None:
+        self._seed = np.ones(SEED_WORDS, dtype=np.uint64) if seed is None else seed
+        self._emits = seed is not None
+        self._side = AFTER if is_after else 0
+        self._now_ms = np.iinfo(np.int64).max if now_ms is None else now_ms
+
+    def take(
+        self, run: Run, table: BatchTable, buffer: ByteArray, rows: UInt64Array, filled: int, tally: Int64Array
+    ) -> int:
+        """Visit every record of ``run``, whose batches lie in ``buffer``; rows go to ``rows`` from ``filled`` on.
+
+        Adds to ``tally``; returns the rows filled now, a row a record and a row a batch.
+
+        Raises:
+            CorruptLog: a record contradicts the format; the position is one of ``buffer``.
+        """
+        done, code, b, at = contents(
+            run.plain, buffer, table, run.first, run.last, self._seed, self._side, self._now_ms, self._emits,
+            rows, filled, tally,
+        )  # fmt: skip
+        if code != kernels.OK:
+            row = table[b]
+            if row["codec"] == 0:
+                raise CorruptLog(_WORDS[code], int(at))
+            inside = int(at) - int(row["plain_start"])
+            raise CorruptLog(f"{_WORDS[code]}, at byte {inside} of the decompressed records", int(row["position"]))
+        return int(done)
+
+
+@njit(cache=True, nogil=True)
+def digest(data, at, end, seed):
+    """Two uint64 lanes of ``data[at:end]``: eight bytes a step, the rest padded with zeros, then the length."""
+    one = seed[0]
+    two = seed[1]
+    length = np.uint64(end - at)
+    while end - at >= 8:
+        word = load64(data, at)
+        one = folded_product(one ^ word, seed[2])
+        two = folded_product(two + word, seed[3])
+        at += 8
+    word = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end:
+        word |= np.uint64(data[at]) << shift
+        shift += np.uint64(8)
+        at += 1
+    return _joined(one, two, word, length, seed)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _joined(one, two, word, more, seed):
+    """The lanes with two more words mixed in."""
+    one = folded_product(one ^ word, seed[2])
+    two = folded_product(two + word, seed[3])
+    one = folded_product(one ^ more ^ seed[4], seed[5])
+    two = folded_product(two + more + seed[6], seed[7])
+    return one, two
+
+
+@njit(cache=True, nogil=True)
+def contents(plain, buffer, table, first, last, seed, side, now_ms, emits, rows, filled, tally):
+    """The rows of the batches ``table[first:last]``; headers lie in ``buffer``, records in ``plain``.
+
+    Returns (rows filled, code, batch at fault, position in ``plain``).
+    """
+    for b in range(first, last):
+        row = table[b]
+        head = row.position
+        attributes = np.int64(buffer[head + 22])
+        base_time = np.int64(swap64(load64(buffer, head + 27)))
+        append_time = attributes & _APPEND_TIME != 0
+        control = row.flags & IS_CONTROL != 0
+        due = DUE if row.horizon != NO_HORIZON and row.horizon <= now_ms else 0
+        at = row.plain_start
+        end = row.plain_end
+        before = np.int64(-1)
+        top = row.next_offset - 1 - row.base_offset
+        latest = NO_HORIZON
+        for _ in range(row.records):
+            stop, stamp, offset_at, delta, key_at, key_length, value_length = kernels._record(plain, at, end)
+            if stop < 0:
+                return filled, kernels.BAD_RECORD, b, at
+            if delta <= before or delta > top:
+                return filled, kernels.BAD_OFFSET, b, at
+            before = delta
+            flags = side
+            if control:
+                flags |= CONTROL
+                tally[CONTROL_RECORDS] += 1
+            elif key_length < 0:
+                flags |= KEYLESS
+                tally[KEYLESS_RECORDS] += 1
+            elif value_length < 0:
+                flags |= TOMBSTONE | due
+                tally[TOMBSTONES] += 1
+            time = row.max_timestamp if append_time else base_time + stamp
+            latest = max(latest, time)
+            if emits:
+                offset = np.uint64(row.base_offset + delta)
+                if flags & (CONTROL | KEYLESS):
+                    one, two = _joined(seed[0], seed[1], offset, np.uint64(flags & (CONTROL | KEYLESS)), seed)
+                else:
+                    one, two = digest(plain, key_at, key_at + key_length, seed)
+                rows[filled, 0] = one
+                rows[filled, 1] = two & _LANE | np.uint64(flags)
+                rows[filled, 2] = offset
+                said, also = digest(plain, key_at + max(key_length, 0), stop, seed)
+                if flags & CONTROL:  # its key says what it is
+                    one, two = digest(plain, key_at, key_at + max(key_length, 0), seed)
+                    said, also = said ^ one, also + two
+                rows[filled, 3], rows[filled, 4] = _joined(said, also, np.uint64(time), np.uint64(0), seed)
+                filled += 1
+            at = stop
+        if at != end:
+            return filled, kernels.TRAILING, b, at
+        tally[RECORDS] += row.records
+        if row.records == 0:
+            tally[EMPTY_BATCHES] += 1
+        if emits:
+            flags = side | BATCH | row.codec << CODEC_SHIFT
+            if row.records == 0:
+                flags |= EMPTY
+            if append_time or row.records == 0 or latest == row.max_timestamp:
+                flags |= HONEST
+            base = np.uint64(row.base_offset)
+            one, two = _joined(seed[0], seed[1], base, np.uint64(BATCH), seed)
+            rows[filled, 0] = one
+            rows[filled, 1] = two & _LANE | np.uint64(flags)
+            rows[filled, 2] = base
+            rows[filled, 3] = np.uint64(row.horizon)
+            one, two = digest(buffer, head + 43, head + 57, seed)  # producer id, epoch, base sequence
+            epoch = load64(buffer, head + 8) >> np.uint64(32)  # leader epoch, behind the length
+            one, two = _joined(one, two, np.uint64(top), epoch, seed)
+            time = row.max_timestamp if append_time else np.int64(0)
+            one, two = _joined(one, two, np.uint64(attributes & _KINDS), np.uint64(time), seed)
+            rows[filled, 4] = one
+            filled += 1
+    return filled, kernels.OK, last, 0

@@ -1,0 +1,118 @@
+"""Whether the entries of a segment's indexes are true, held against the batches that are there.
+
+An offset entry ``(o, p)`` sends a reader of ``o`` or later to byte ``p``: a batch must begin there, and no batch
+before it may reach up to ``o``. A time entry ``(t, o)`` says that every record later than ``t`` lies behind ``o``.
+Of a closed segment the last time entry is the segment's largest timestamp, by which lookups and retention go.
+Fewer entries than there could be are no lie: any subset of true entries is a true index, an empty one too.
+
+Each function takes batches in order, row for row, and answers with the first wrong entry's row, or None.
+
+Source: spec/kafka-storage.md S.10, S.11, S.21.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+
+NO_TIME = np.iinfo(np.int64).min
+
+
+class Lie(NamedTuple):
+    """An entry that is not true."""
+
+    row: int
+    problem: str
+
+
+def false_offset_entry(
+    offsets: Int64s, positions: Int64s, begins: Int64s, end: int, base_offsets: Int64s
+) -> Lie | None:
+    """The first wrong entry that leads to one of the bytes from the first batch's to ``end``."""
+    chosen = np.flatnonzero((positions >= begins[0]) & (positions < end))
+    if not len(chosen):
+        return None
+    batch = np.searchsorted(begins, positions[chosen], side="right") - 1
+    beside = begins[batch] != positions[chosen]
+    early = offsets[chosen] < base_offsets[batch]
+    if not (beside | early).any():
+        return None
+    n = int(np.argmax(beside | early))
+    row = int(chosen[n])
+    if beside[n]:
+        return Lie(row, f"the entry leads to byte {int(positions[row])}, where no batch begins")
+    return Lie(
+        row,
+        f"the entry leads readers of offset {int(offsets[row])} to byte {int(positions[row])}, behind it: "
+        f"offset {int(base_offsets[batch[n]])} begins there",
+    )
+
+
+def false_time_entry(
+    times: Int64s, offsets: Int64s, last_offsets: Int64s, max_timestamps: Int64s, reached: int, last_before: int
+) -> Lie | None:
+    """The first entry that some record up to its offset belies, among those from ``last_before`` to these batches' end.
+
+    ``reached``: the largest timestamp of the batches before these; ``last_before``: their last offset. An entry inside
+    a batch counts with the batch before it.
+    """
+    largest = np.maximum.accumulate(np.concatenate([np.array([reached], np.int64), max_timestamps]))
+    chosen = np.flatnonzero((offsets >= last_before) & (offsets <= last_offsets[-1]))
+    found = largest[np.searchsorted(last_offsets, offsets[chosen], side="right")]
+    wrong = np.flatnonzero(found > times[chosen])
+    if not len(wrong):
+        return None
+    return _time_lie(int(chosen[wrong[0]]), times, offsets, int(found[wrong[0]]))
+
+
+def hidden_from_time_entry(times: Int64s, offsets: Int64s, next_offset: int, reached: int) -> Lie | None:
+    """The first entry at or behind ``next_offset`` that a record before it belies; ``reached``: the largest there."""
+    row = int(np.searchsorted(offsets, next_offset - 1))
+    if row < len(times) and int(times[row]) < reached:
+        return _time_lie(row, times, offsets, reached)
+    return None
+
+
+def _time_lie(row: int, times: Int64s, offsets: Int64s, found: int) -> Lie:
+    return Lie(
+        row,
+        f"the entry says that no record up to offset {int(offsets[row])} is later than {int(times[row])}, "
+        f"but one is at {found}",
+    )
+
+
+def entry_beyond(offsets: Int64s, positions: Int64s, size_bytes: int, next_offset: int) -> Lie | None:
+    """The first offset entry that leads behind the segment's last byte or names an offset behind its last."""
+    beyond = np.flatnonzero((positions >= size_bytes) | (offsets >= next_offset))
+    if not len(beyond):
+        return None
+    row = int(beyond[0])
+    return Lie(
+        row,
+        f"the entry (offset {int(offsets[row])}, byte {int(positions[row])}) lies behind the segment's end, "
+        f"offset {next_offset} and byte {size_bytes}",
+    )
+
+
+def wrong_last_time(times: Int64s, offsets: Int64s, next_offset: int, largest: int) -> Lie | None:
+    """The last time entry of a closed segment, where it is not the segment's ``largest`` timestamp or lies behind it.
+
+    A time index without entries is true.
+    """
+    if not len(times):
+        return None
+    row = len(times) - 1
+    if int(offsets[row]) >= next_offset:
+        return Lie(row, f"the entry's offset {int(offsets[row])} lies behind the segment's last, {next_offset - 1}")
+    if int(times[row]) != largest:
+        return Lie(row, f"the last entry says that the segment ends at time {int(times[row])}; it does at {largest}")
+    return None
+
+
+def widest_gap(positions: Int64s, size_bytes: int) -> int:
+    """The most bytes that a reader scans who is led by the offset index."""
+    return int(np.diff(np.concatenate([[0], positions, [size_bytes]])).max())

@@ -1,0 +1,349 @@
+"""The work of ``verify``: read every record of a piece, and hold two logs' contents against each other.
+
+``read_contents`` proves a piece whole (checksums, records, index entries) and, where there is something to compare
+with, writes a row for each record and batch to a scratch file, by bucket:
+
+    uint32 a bucket: where it ends, counted in rows · 40 bytes a row, by bucket (see ``model.contents``)
+
+``compare`` takes the rows of some buckets from both logs and judges them (see ``compaction.promises``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Protocol
+
+import numpy as np
+
+from lastwrite.compaction.promises import COUNTS, Finding, by_bucket, judged
+from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.logstore.scratch import ScratchReader, ScratchWriter
+from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
+from lastwrite.model.contents import AFTER, ROW_BYTES, ROW_WORDS, TALLIES
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
+from lastwrite.model.verification import Violation
+from lastwrite.model.work import Limits, Piece
+from lastwrite.pipeline.chunks import Chunk, Chunks
+from lastwrite.pipeline.system import Format, system_named
+
+_EXAMPLES = 20  # of broken promises that a task names
+_NO_TIME = np.iinfo(np.int64).min
+
+
+class Contents(Protocol):
+    """Turns opened runs of batches into rows."""
+
+    def take(
+        self, run: Run, table: BatchTable, buffer: ByteArray, rows: UInt64Array, filled: int, tally: Int64Array
+    ) -> int: ...
+
+
+class IndexProof(Protocol):
+    """Holds the indexes beside a segment against its batches; finds problems instead of raising."""
+
+    problems: list[Problem]
+
+    def check(self, table: BatchTable, shift: int) -> None: ...
+
+
+class Proof(Protocol):
+    """What a system brings to ``verify`` beyond what it brings to the engine."""
+
+    def contents(self, seed: bytes | None, is_after: bool, now_ms: int | None) -> Contents: ...
+
+    def indexes(self, log_path: str) -> IndexProof: ...
+
+    def judge_segment(
+        self, segment: Segment, parts: Sequence[PieceContents], is_closed: bool, index_interval_bytes: int
+    ) -> tuple[list[Problem], list[str]]:
+        """What only the whole segment tells: problems of its indexes, and advice."""
+        ...
+
+    def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
+        """Side files that compaction must keep and that are not what they were."""
+        ...
+
+    def index_interval_bytes(self, config: Mapping[str, object]) -> int: ...
+
+
+PROOFS = {"kafka": "lastwrite.pipeline.kafka_proof:KAFKA_PROOF"}
+
+
+def proof_of(system: str) -> Proof:
+    """The proof of the system named so."""
+    module, _, attribute = PROOFS[system].partition(":")
+    proof: Proof = getattr(import_module(module), attribute)
+    return proof
+
+
+# ---------------------------------------------------------------------- units of work
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Rows of one piece, by bucket, in a scratch file."""
+
+    path: str
+    position: int
+    count: int
+    first_offset: int  # of all rows
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContentsUnit:
+    """Pieces of one log that one task reads. ``seed`` None: there is nothing to compare with."""
+
+    partition: int
+    is_after: bool
+    system: str
+    pieces: tuple[Piece, ...]
+    bits: int
+    seed: bytes | None
+    now_ms: int | None
+    limits: Limits
+    scratch: str
+
+
+@dataclass(slots=True)
+class PieceContents:
+    """What one piece holds."""
+
+    partition: int
+    is_after: bool
+    piece: Piece
+    batches: int = 0
+    tally: tuple[int, ...] = (0,) * TALLIES
+    first_offset: int = -1  # of the first batch; -1: there is none
+    next_offset: int = -1
+    largest_timestamp: int = _NO_TIME
+    largest_batch_bytes: int = 0
+    blocks: list[RowBlock] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    is_whole: bool = False  # read to its end
+
+
+@dataclass(frozen=True, slots=True)
+class CompareUnit:
+    """Some buckets of one partition, in both logs."""
+
+    partition: int
+    bits: int
+    first_bucket: int
+    end_bucket: int
+    before: tuple[RowBlock, ...]  # by offset
+    after: tuple[RowBlock, ...]
+    log_start: int
+    limit: int  # the high watermark
+    most_rows: int  # to hold at once
+
+    @property
+    def bytes(self) -> int:
+        rows = sum(block.count for block in (*self.before, *self.after))
+        return ROW_BYTES * rows * (self.end_bucket - self.first_bucket) >> self.bits
+
+
+@dataclass(slots=True)
+class Compared:
+    """Counts as ``promises`` has them, and the first broken promises: (finding, offset, in the log under proof)."""
+
+    partition: int
+    counts: Int64Array
+    broken: list[tuple[int, int, bool]] = field(default_factory=list)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read_contents(unit: ContentsUnit) -> list[PieceContents]:
+    """Read the unit's pieces. What is wrong stands in the results; a piece at fault has no rows."""
+    reader = _Reader(unit)
+    try:
+        return [reader.read(piece) for piece in unit.pieces]
+    finally:
+        reader.close()
+
+
+class _Reader:
+    """A worker's buffers, used again for every piece."""
+
+    def __init__(self, unit: ContentsUnit) -> None:
+        self._unit = unit
+        self._format: Format = system_named(unit.system).new_format(unit.limits.plain_bytes)
+        self._proof = proof_of(unit.system)
+        self._contents = self._proof.contents(unit.seed, unit.is_after, unit.now_ms)
+        self._chunks = Chunks(unit.limits)
+        # As many bytes as a scan's entries and their sorted copy.
+        room = 0 if unit.seed is None else max(1024, 2 * 16 * unit.limits.block_entries // (2 * ROW_BYTES))
+        self._rows = np.empty((room, ROW_WORDS), dtype=np.uint64)
+        self._sorted = np.empty_like(self._rows)
+        self._filled = 0
+        self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
+        self._scratch = None if unit.seed is None else ScratchWriter(unit.scratch, "contents")
+
+    def close(self) -> None:
+        if self._scratch is not None:
+            self._scratch.close()
+
+    def read(self, piece: Piece) -> PieceContents:
+        found = PieceContents(self._unit.partition, self._unit.is_after, piece)
+        tally: Int64Array = np.zeros(TALLIES, dtype=np.int64)
+        self._filled = 0
+        indexes = self._proof.indexes(piece.path)
+        try:
+            for chunk in self._chunks.of(self._format, piece):
+                indexes.check(chunk.table, chunk.shift)
+                self._note(chunk, found)
+                self._take(chunk, piece, found, tally)
+            self._flush(found)
+            found.is_whole = True
+        except UnsupportedFormat as error:
+            found.problems.append(_problem(ProblemKind.UNSUPPORTED, error, piece))
+        except CorruptLog as error:
+            found.problems.append(_problem(ProblemKind.DAMAGED, error, piece))
+        found.problems += indexes.problems
+        found.tally = tuple(int(n) for n in tally)
+        return found
+
+    @staticmethod
+    def _note(chunk: Chunk, found: PieceContents) -> None:
+        table = chunk.table
+        if found.first_offset < 0:
+            found.first_offset = int(table["base_offset"][0])
+        found.batches += len(table)
+        found.next_offset = int(table["next_offset"][-1])
+        found.largest_timestamp = max(found.largest_timestamp, int(table["max_timestamp"].max()))
+        found.largest_batch_bytes = max(found.largest_batch_bytes, int(table["size"].max()))
+
+    def _take(self, chunk: Chunk, piece: Piece, found: PieceContents, tally: Int64Array) -> None:
+        try:
+            for run in self._format.opened(chunk.buffer, chunk.table):
+                if self._scratch is not None:
+                    needed = run.last - run.first + int(chunk.table["records"][run.first : run.last].sum())
+                    if self._filled + needed > len(self._rows):
+                        self._flush(found)
+                    if needed > len(self._rows):
+                        self._rows = np.empty((needed, ROW_WORDS), dtype=np.uint64)
+                        self._sorted = np.empty_like(self._rows)
+                self._filled = self._contents.take(run, chunk.table, chunk.buffer, self._rows, self._filled, tally)
+        except LogError as error:
+            raise error.located(piece.path, chunk.shift) from error
+
+    def _flush(self, found: PieceContents) -> None:
+        """Sort the rows by bucket and write them down."""
+        count, self._filled = self._filled, 0
+        if not count or self._scratch is None:
+            return
+        offsets = self._rows[:count, 2].view(np.int64)
+        rows = self._sorted[:count]
+        by_bucket(self._rows, count, self._unit.bits, rows, self._ends)
+        position = self._scratch.append(self._ends, rows)
+        found.blocks.append(
+            RowBlock(self._scratch.path, position, count, int(offsets.min()), int(offsets.max()))
+        )  # fmt: skip
+
+
+def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
+    return Problem(kind, error.problem, error.path or piece.path, error.at, error.remedy)
+
+
+# ---------------------------------------------------------------------- comparing
+
+
+def compare(unit: CompareUnit) -> Compared:
+    """Judge the unit's buckets, at once where they fit, else in parts from the log's end backwards."""
+    result = Compared(unit.partition, np.zeros(COUNTS, dtype=np.int64))
+    with _Buckets(unit) as buckets:
+        carried: UInt64Array = np.empty((0, ROW_WORDS), dtype=np.uint64)
+        parts = buckets.parts()
+        for first, end in parts:
+            rows = np.concatenate([carried, *buckets.rows(first, end)])
+            ordered, findings, carried = judged(
+                rows, unit.log_start, unit.limit, result.counts, carries=first > _LOWEST
+            )
+            _collect(ordered, findings, result.broken)
+    return result
+
+
+def _collect(rows: UInt64Array, findings: ByteArray, broken: list[tuple[int, int, bool]]) -> None:
+    """Add the broken promises of the lowest offsets, some of each kind."""
+    for finding in np.unique(findings[findings >= Finding.LOST]):
+        found = np.flatnonzero(findings == finding)
+        lowest = found[np.argsort(rows[found, 2])[:_EXAMPLES]]
+        broken += [(int(finding), int(rows[n, 2]), bool(rows[n, 1] & np.uint64(AFTER))) for n in lowest]
+    broken[:] = first_of_each_kind(broken)
+
+
+def first_of_each_kind(broken: Sequence[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
+    """The lowest offsets of each finding, so many of each, by finding and offset."""
+    kept: list[tuple[int, int, bool]] = []
+    for found in sorted(broken):
+        if len(kept) < _EXAMPLES or kept[-_EXAMPLES][0] != found[0]:
+            kept.append(found)
+    return kept
+
+
+_LOWEST = -(1 << 63)
+_HIGHEST = (1 << 63) - 1
+
+
+class _Buckets:
+    """The stretch of each block that the unit's buckets take."""
+
+    def __init__(self, unit: CompareUnit) -> None:
+        self._unit = unit
+        self._readers: dict[str, ScratchReader] = {}
+        self._sides = [self._stretches(unit.before), self._stretches(unit.after)]
+
+    def __enter__(self) -> _Buckets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for reader in self._readers.values():
+            reader.close()
+
+    def _stretches(self, blocks: Sequence[RowBlock]) -> list[tuple[RowBlock, int, int]]:
+        """(block, position of the first row, rows) of each block that has any."""
+        unit = self._unit
+        found = []
+        for block in blocks:
+            if block.path not in self._readers:
+                self._readers[block.path] = ScratchReader(block.path)
+            bounds = np.zeros(unit.end_bucket - unit.first_bucket + 1, dtype=np.uint32)
+            skip = 1 if unit.first_bucket == 0 else 0
+            self._readers[block.path].read_into(bounds[skip:], block.position + 4 * (unit.first_bucket - 1 + skip))
+            count = int(bounds[-1]) - int(bounds[0])
+            if count:
+                at = block.position + 4 * (1 << unit.bits) + ROW_BYTES * int(bounds[0])
+                found.append((block, at, count))
+        return found
+
+    def parts(self) -> list[tuple[int, int]]:
+        """Stretches of offsets, the last first, of about as many rows as may be held."""
+        stretches = sorted(
+            (stretch for side in self._sides for stretch in side), key=lambda s: s[0].first_offset, reverse=True
+        )
+        cuts, held = [_HIGHEST], 0
+        for n, (block, _, count) in enumerate(stretches):
+            held += count
+            following = stretches[n + 1][2] if n + 1 < len(stretches) else 0
+            if held + following > self._unit.most_rows and following and block.first_offset < cuts[-1]:
+                cuts.append(block.first_offset)
+                held = 0
+        cuts.append(_LOWEST)
+        return [(first, end) for end, first in zip(cuts, cuts[1:], strict=False)]
+
+    def rows(self, first: int, end: int) -> Iterator[UInt64Array]:
+        """The rows with offsets from ``first`` to below ``end``: of the log as it was, then of the one under proof."""
+        for side in self._sides:
+            for block, at, count in side:
+                if block.last_offset < first or block.first_offset >= end:
+                    continue
+                rows: UInt64Array = np.empty((count, ROW_WORDS), dtype=np.uint64)
+                self._readers[block.path].read_into(rows, at)
+                if block.first_offset < first or block.last_offset >= end:
+                    offsets = rows[:, 2].view(np.int64)
+                    rows = rows[(offsets >= first) & (offsets < end)]
+                yield rows

@@ -1,0 +1,139 @@
+"""Kafka's share of ``verify``: contents of batches, the truth of indexes, side files that must not change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.errors import LogError
+from lastwrite.formats.kafka import index_truth
+from lastwrite.formats.kafka.content import KafkaContents, seed_from
+from lastwrite.formats.kafka.index import OFFSET_ENTRY, TIME_ENTRY
+from lastwrite.formats.kafka.index_truth import NO_TIME, Lie
+from lastwrite.formats.kafka.names import LEADER_EPOCHS, PARTITION_METADATA
+from lastwrite.logstore import kafka as store
+from lastwrite.logstore.single import read_small
+from lastwrite.model.columns import BatchTable, Int64Array
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
+from lastwrite.model.verification import Violation
+from lastwrite.pipeline.contents import PieceContents
+
+_DELETE_IT = "delete the index: a broker makes it anew"
+# Brokers before 4.0 made at most one entry an append, however large: no advice below that.
+_SPARSE_BYTES = 1 << 20
+_NOTHING: Int64Array = np.empty(0, dtype=np.int64)
+
+
+class KafkaProof:
+    """See ``contents.Proof`` for what each call owes."""
+
+    def contents(self, seed: bytes | None, is_after: bool, now_ms: int | None) -> KafkaContents:
+        return KafkaContents(None if seed is None else seed_from(seed), is_after, now_ms)
+
+    def indexes(self, log_path: str) -> KafkaIndexProof:
+        return KafkaIndexProof(log_path)
+
+    def index_interval_bytes(self, config: Mapping[str, object]) -> int:
+        return KafkaTopicConfig.from_names(config).index_interval_bytes
+
+    def judge_segment(
+        self, segment: Segment, parts: Sequence[PieceContents], is_closed: bool, index_interval_bytes: int
+    ) -> tuple[list[Problem], list[str]]:
+        """What needs the whole segment; ``parts``: all its pieces, in order, each read to its end."""
+        indexes = KafkaIndexProof(segment.path)
+        next_offset, largest, advice = segment.base_offset, NO_TIME, []
+        for part in parts:
+            indexes.hides(next_offset, largest)
+            next_offset = max(next_offset, part.next_offset)
+            largest = max(largest, part.largest_timestamp)
+        indexes.ends(segment.size_bytes, next_offset, largest if is_closed and parts else None)
+        if is_closed and parts:
+            if largest >= 0 and not len(indexes.times):
+                advice.append(f"{segment.path}: its time index is empty, so lookups by time go by the file's own time")
+            scanned = index_truth.widest_gap(indexes.positions, segment.size_bytes)
+            batch = max(part.largest_batch_bytes for part in parts)
+            if scanned > _SPARSE_BYTES + index_interval_bytes + 2 * batch:
+                advice.append(f"{segment.path}: its offset index is sparse, a reader may scan {scanned} bytes")
+        return indexes.problems, advice
+
+    def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
+        found = []
+        for name, what in ((PARTITION_METADATA, "the topic's id"), (LEADER_EPOCHS, "the leader epochs")):
+            was, now = os.path.join(before.folder, name), os.path.join(after.folder, name)
+            if not os.path.exists(was):
+                continue
+            if not os.path.exists(now):
+                found.append(Violation("side_file", f"{what} were there before and are missing", None, now))
+            elif read_small(was) != read_small(now):
+                found.append(Violation("side_file", f"{what} are not what they were", None, now))
+        return found
+
+
+class KafkaIndexProof:
+    """The entries of a segment's two indexes, held against batches in order; see ``formats.kafka.index_truth``."""
+
+    def __init__(self, log_path: str) -> None:
+        self._log_path = log_path
+        self.problems: list[Problem] = []
+        self.offsets, self.positions = _NOTHING, _NOTHING
+        self.times, self.time_offsets = _NOTHING, _NOTHING
+        try:
+            self.offsets, self.positions = store.read_offset_index_of(log_path)
+        except LogError as error:
+            self._unreadable(error, store.index_path(log_path))
+        try:
+            self.times, self.time_offsets = store.read_time_index_of(log_path)
+        except LogError as error:
+            self._unreadable(error, store.time_index_path(log_path))
+        self._reached = NO_TIME
+        self._last = -1
+
+    def check(self, table: BatchTable, shift: int) -> None:
+        """The next batches of a piece; ``shift`` is what their positions lack to file positions."""
+        begins = table["position"] + shift
+        end = int(begins[-1]) + int(table["size"][-1])
+        self._offset_lie(
+            index_truth.false_offset_entry(self.offsets, self.positions, begins, end, table["base_offset"])
+        )  # fmt: skip
+        last = table["next_offset"] - 1
+        before = self._last if self._last >= 0 else int(last[0])
+        self._time_lie(
+            index_truth.false_time_entry(
+                self.times, self.time_offsets, last, table["max_timestamp"], self._reached, before
+            )
+        )  # fmt: skip
+        self._reached = max(self._reached, int(table["max_timestamp"].max()))
+        self._last = int(last[-1])
+
+    def hides(self, next_offset: int, reached: int) -> None:
+        """Hold the time index against all batches below ``next_offset``, the latest of them at ``reached``."""
+        if reached != NO_TIME:
+            self._time_lie(index_truth.hidden_from_time_entry(self.times, self.time_offsets, next_offset, reached))
+
+    def ends(self, size_bytes: int, next_offset: int, largest: int | None) -> None:
+        """Hold the last entries against the segment's end; ``largest`` None: more may be appended."""
+        self._offset_lie(index_truth.entry_beyond(self.offsets, self.positions, size_bytes, next_offset))
+        if largest is not None:
+            self._time_lie(index_truth.wrong_last_time(self.times, self.time_offsets, next_offset, largest))
+
+    def _offset_lie(self, lie: Lie | None) -> None:
+        if lie is not None:
+            self._add(lie.problem, store.index_path(self._log_path), lie.row * OFFSET_ENTRY.size)
+
+    def _time_lie(self, lie: Lie | None) -> None:
+        if lie is not None:
+            self._add(lie.problem, store.time_index_path(self._log_path), lie.row * TIME_ENTRY.size)
+
+    def _unreadable(self, error: LogError, path: str) -> None:
+        self.problems.append(Problem(ProblemKind.DAMAGED, error.problem, error.path or path, error.at, _DELETE_IT))
+
+    def _add(self, problem: str, path: str, position: int) -> None:
+        """One problem an index: what follows a lie mostly follows from it."""
+        if not any(known.path == path for known in self.problems):
+            self.problems.append(Problem(ProblemKind.DAMAGED, problem, path, position, _DELETE_IT))
+
+
+KAFKA_PROOF = KafkaProof()

@@ -1,0 +1,487 @@
+"""``verify``: is a log what its format promises, and did a compaction keep what compaction promises?
+
+    lastwrite.verify("/var/lib/kafka")                        # structure
+    lastwrite.verify("/var/lib/kafka", before="/backup")      # and nothing was lost
+
+Structure: every batch by its checksum, every record, also inside compressed batches, offsets that rise, every
+index entry against the batches that are there, side files and names.
+
+With ``before``, the log as it was, each partition is held against it record by record. That proof shares nothing
+with the engine that could hide a fault of it. The engine finds a key's losers by a set of fingerprints in one pass
+from the log's end; here all records of both logs are written down as rows of key, offset and content, under another
+digest and a fresh secret, sorted, and laid side by side: see ``compaction.promises`` for what must then hold.
+
+Memory is bounded as for ``compact``: pieces are read chunk by chunk, rows go to scratch files by bucket (40 bytes a
+record and a batch, of both logs), buckets are judged as many at once as fit. Nothing is written beside scratch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lastwrite.compaction.promises import COUNTS, FINDINGS, KEYS, KEYS_ALIVE, Finding, bucket_bits
+from lastwrite.errors import InvalidConfig, LogError, UnsupportedFormat
+from lastwrite.logstore.scratch import make_folder, remove_folder
+from lastwrite.model.columns import Int64Array
+from lastwrite.model.contents import (
+    CONTROL_RECORDS,
+    EMPTY_BATCHES,
+    KEYLESS_RECORDS,
+    RECORDS,
+    ROW_BYTES,
+    SEED_WORDS,
+    TOMBSTONES,
+)
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.verification import Comparison, PartitionVerification, VerifyReport, VerifyStatus, Violation
+from lastwrite.model.work import Limits, Piece
+from lastwrite.pipeline.compact import runner_for
+from lastwrite.pipeline.contents import (
+    CompareUnit,
+    ContentsUnit,
+    PieceContents,
+    compare,
+    first_of_each_kind,
+    proof_of,
+    read_contents,
+)
+from lastwrite.pipeline.runner import Failed, Runner, SparkRunner
+from lastwrite.pipeline.session import local_workers
+from lastwrite.pipeline.system import System, system_named
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lastwrite.pipeline.inline import Inline
+
+_PIECE_BYTES = 32 << 20
+_UNIT_BYTES = 16 << 20
+_WAVE_BYTES = 16 << 30  # of both logs: bounds the scratch files
+_WAVE_PARTITIONS = 1024
+_MOST_VIOLATIONS = 100  # that a report lists; all are counted
+
+
+def verify(
+    path: str,
+    before: str | None = None,
+    system: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+    config: Mapping[str, object] | None = None,
+    now_ms: int | None = None,
+    memory: str | int | None = None,
+    spark: SparkSession | Inline | None = None,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Check the partitions at ``path``, each against what it was at ``before``.
+
+    Args:
+        path: a log root, a partition's folder, or one of its files.
+        before: the same as it was before compaction; None: check the structure only. Two single partitions are
+            compared whatever they are called; else partitions meet by name.
+        config: settings under upstream's names; ``index.interval.bytes`` says how dense indexes should be.
+        now_ms: the clock of the compaction: a delete may be missing if its horizon had come by then. None: if it
+            had any horizon.
+        memory, spark, master, conf: as for ``compact``.
+
+    Raises:
+        NotALog, InvalidConfig: nothing was begun.
+        LogHeld: a broker or another run holds one of the logs.
+        EnvironmentUnfit: Java or Spark is missing.
+
+    Damage and broken promises do not raise: they stand in the report.
+    """
+    begin = time.perf_counter()
+    found = system_named(system)
+    settings = dict(config or {})
+    found.check_config(settings)
+    progress = progress or NoProgress()
+    pairs = _pairs(found, str(path), None if before is None else str(before), topic, partition)
+    for root in sorted({found.root_of(folder) for pair in pairs for folder in pair if folder is not None}):
+        found.refuse_if_held(root)
+    with runner_for(spark, master, memory, conf or {}, progress) as (runner, plan):
+        scratch = None if before is None else _scratch_parent(runner)
+        verifier = _Verifier(found, runner, plan.limits(), settings, now_ms, scratch, progress)
+        partitions = [job.found for job in verifier.run(pairs)]
+    return VerifyReport(partitions=partitions, seconds=time.perf_counter() - begin)
+
+
+def _pairs(
+    system: System, path: str, before: str | None, topic: str | None, partition: int | None
+) -> list[tuple[str | None, str | None]]:
+    """(folder, folder as it was) of each partition; None where it is in one log only."""
+    after = system.find(path, topic, partition)
+    if before is None:
+        return [(folder, None) for folder in after]
+    was = system.find(before, topic, partition)
+    if len(after) == 1 and len(was) == 1:
+        return [(after[0], was[0])]
+    names = {system.name_of(folder): folder for folder in after}
+    earlier = {system.name_of(folder): folder for folder in was}
+    if len(after) == 1 and set(names) <= set(earlier):  # one partition of a root
+        return [(after[0], earlier[system.name_of(after[0])])]
+    return [(names.get(name), earlier.get(name)) for name in sorted({*names, *earlier})]
+
+
+def _scratch_parent(runner: Runner) -> str | None:
+    """Where rows go on their way between tasks; None: the system's temporary folder.
+
+    Raises:
+        InvalidConfig: the workers are on other machines, and share no folder that we know of.
+    """
+    if not isinstance(runner, SparkRunner):
+        return None
+    context = runner.session.sparkContext
+    parent: str | None = context.getConf().get("spark.lastwrite.scratch", None)
+    if parent is None and not local_workers(str(context.master)):
+        raise InvalidConfig(
+            "verify compares through files that all workers see",
+            remedy="set spark.lastwrite.scratch to a shared folder, or run with --master local[*]",
+        )
+    return parent
+
+
+@dataclass(slots=True)
+class _Side:
+    """One of the two logs of a partition."""
+
+    log: PartitionLog
+    pieces: list[Piece]
+    parts: list[PieceContents] = field(default_factory=list)
+
+    @property
+    def end_offset(self) -> int:
+        """The log's end, from what was read."""
+        if not self.log.segments:
+            return self.log.log_start
+        last = len(self.log.segments) - 1
+        ends = [part.next_offset for part in self.parts if part.piece.segment == last]
+        return max([*ends, self.log.segments[last].base_offset])
+
+    def path_of(self, offset: int) -> str:
+        """The segment that holds ``offset``, or would."""
+        bases = [segment.base_offset for segment in self.log.segments]
+        n = int(np.searchsorted(bases, offset, side="right")) - 1
+        return self.log.segments[max(n, 0)].path if bases else self.log.folder
+
+
+@dataclass(slots=True)
+class _Job:
+    """One partition on its way."""
+
+    number: int
+    found: PartitionVerification
+    before_folder: str | None
+    sides: dict[bool, _Side] = field(default_factory=dict)  # by: is it the log under proof
+    seed: bytes | None = None
+    bits: int = 0
+    counts: Int64Array = field(default_factory=lambda: np.zeros(COUNTS, dtype=np.int64))
+    broken: list[tuple[int, int, bool]] = field(default_factory=list)
+
+    @property
+    def is_compared(self) -> bool:
+        return self.seed is not None and self.found.status is VerifyStatus.VERIFIED
+
+    def problem(self, problem: Problem) -> None:
+        """Note a problem, once a place."""
+        if any((known.path, known.position) == (problem.path, problem.position) for known in self.found.problems):
+            return
+        self.found.problems.append(problem)
+        if problem.kind is ProblemKind.DAMAGED:
+            self.found.worsen(VerifyStatus.DAMAGED, str(problem))
+
+    def fail(self, error: Exception) -> None:
+        damaged = isinstance(error, LogError) and error.exit_status == 3
+        self.found.worsen(VerifyStatus.DAMAGED if damaged else VerifyStatus.FAILED, str(error) or type(error).__name__)
+
+    def break_promise(self, *violations: Violation) -> None:
+        if self.found.comparison is None:
+            self.found.comparison = Comparison(folder=self.before_folder or "")
+        self.found.comparison.violation_count += len(violations)
+        self.found.comparison.violations += violations
+        if violations:
+            self.found.worsen(VerifyStatus.BROKEN, str(violations[0]))
+
+
+class _Verifier:
+    """Verifies partitions of one system; see ``verify``."""
+
+    def __init__(
+        self, system: System, runner: Runner, limits: Limits, config: Mapping[str, object], now_ms: int | None,
+        scratch: str | None, progress: Progress,
+    ) -> None:  # fmt: skip
+        self._system = system
+        self._proof = proof_of(system.name)
+        self._runner = runner
+        self._limits = limits
+        self._interval = self._proof.index_interval_bytes(config)
+        self._now_ms = now_ms
+        self._scratch = scratch
+        self._progress = progress
+        # Rows that a task holds, with their sorted copy, their order and what is carried: three times their size.
+        self._most_rows = max(4096, limits.slice_bytes // ROW_BYTES)
+
+    def run(self, pairs: Sequence[tuple[str | None, str | None]]) -> Iterator[_Job]:
+        """Verify the pairs of folders, in waves, so that scratch files do not grow with their number."""
+        wave: list[_Job] = []
+        size = 0
+        for after, before in pairs:
+            job = self._plan(after, before, len(wave))
+            wave.append(job)
+            size += sum(side.log.size_bytes for side in job.sides.values())
+            if size >= _WAVE_BYTES or len(wave) >= _WAVE_PARTITIONS:
+                yield from self._run_wave(wave)
+                wave, size = [], 0
+        yield from self._run_wave(wave)
+
+    def _run_wave(self, wave: list[_Job]) -> list[_Job]:
+        scratch = make_folder(self._scratch)
+        try:
+            self._read(wave, str(scratch))
+            for job in wave:
+                for is_after, side in job.sides.items():
+                    self._judge_structure(job, side, is_after)
+            self._compare([job for job in wave if job.is_compared])
+        finally:
+            remove_folder(scratch)
+        return wave
+
+    # ------------------------------------------------------------------ plan
+
+    def _plan(self, after: str | None, before: str | None, number: int) -> _Job:
+        name = self._system.name_of(after or before or "")
+        job = _Job(number, PartitionVerification(topic=name.topic, partition=name.partition), before)
+        if after is None:
+            job.break_promise(Violation("partition", "the partition was there before and is missing", None, before))
+            return job
+        self._open(job, True, after)
+        if before is not None:
+            self._open(job, False, before)
+            job.seed = secrets.token_bytes(8 * SEED_WORDS)
+            rows = sum(self._estimate(side.log) for side in job.sides.values())
+            job.bits = bucket_bits(rows, self._most_rows // 4)
+        return job
+
+    def _estimate(self, log: PartitionLog) -> int:
+        try:
+            return self._system.estimate_records(log)
+        except (LogError, OSError):
+            return log.size_bytes // 64  # whatever is wrong, the reading will name it
+
+    def _open(self, job: _Job, is_after: bool, folder: str) -> None:
+        """List one log and cut it into pieces."""
+        try:
+            log = self._system.read(folder)
+        except UnsupportedFormat as error:
+            job.found.worsen(VerifyStatus.UNSUPPORTED, str(error))
+            return
+        except (LogError, OSError) as error:
+            job.fail(error)
+            return
+        for problem in log.problems:
+            job.problem(problem)
+        pieces: list[Piece] = []
+        for n, segment in enumerate(log.segments):
+            try:
+                cuts = self._system.cut(log, n, _PIECE_BYTES)
+            except LogError:  # the reading names the index at fault
+                cuts = [0, segment.size_bytes]
+            pieces += _pieces(log, n, cuts, len(pieces))
+        job.sides[is_after] = _Side(log, pieces)
+        if is_after:
+            job.found.segments = len(log.segments)
+            job.found.bytes = log.size_bytes
+            job.found.log_start_offset = log.log_start
+
+    # ------------------------------------------------------------------ read
+
+    def _read(self, wave: Sequence[_Job], scratch: str) -> None:
+        units = [
+            self._unit(job, is_after, pieces, scratch)
+            for job in wave
+            for is_after, side in job.sides.items()
+            for pieces in _together(side.pieces)
+        ]
+        self._run_reads(wave, "check", units)
+        # An index that lies cuts its segment in wrong places: read that one again, whole, to name what is at fault.
+        again = []
+        for job in wave:
+            for is_after, side in job.sides.items():
+                for n in {part.piece.segment for part in side.parts if not part.is_whole}:
+                    pieces = [piece for piece in side.pieces if piece.segment == n]
+                    if len(pieces) > 1:
+                        side.parts = [part for part in side.parts if part.piece.segment != n]
+                        whole = _pieces(side.log, n, [0, pieces[-1].end], pieces[0].number)
+                        again.append(self._unit(job, is_after, whole, scratch))
+        if again:
+            self._run_reads(wave, "check again", again)
+
+    def _unit(self, job: _Job, is_after: bool, pieces: Sequence[Piece], scratch: str) -> ContentsUnit:
+        return ContentsUnit(
+            partition=job.number, is_after=is_after, system=self._system.name, pieces=tuple(pieces), bits=job.bits,
+            seed=job.seed, now_ms=self._now_ms, limits=self._limits, scratch=scratch,
+        )  # fmt: skip
+
+    def _run_reads(self, wave: Sequence[_Job], name: str, units: Sequence[ContentsUnit]) -> None:
+        weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
+        for answer in self._runner.run(name, read_contents, units, weights, self._progress):
+            if isinstance(answer, Failed):
+                wave[answer.unit.partition].fail(answer.error)
+                continue
+            for part in answer:
+                wave[part.partition].sides[part.is_after].parts.append(part)
+
+    def _judge_structure(self, job: _Job, side: _Side, is_after: bool) -> None:
+        """What the pieces tell together; counts come from the log under proof."""
+        side.parts.sort(key=lambda part: part.piece.number)
+        for part in side.parts:
+            for problem in part.problems:
+                if problem.kind is ProblemKind.UNSUPPORTED:
+                    job.found.worsen(VerifyStatus.UNSUPPORTED, str(problem))
+                job.problem(problem)
+        by_segment: dict[int, list[PieceContents]] = {}
+        for part in side.parts:
+            by_segment.setdefault(part.piece.segment, []).append(part)
+        for n, segment in enumerate(side.log.segments):
+            parts = by_segment.get(n, [])
+            if sum(part.piece.bytes for part in parts if part.is_whole) != segment.size_bytes:
+                continue
+            for earlier, later in zip(parts, parts[1:], strict=False):
+                if later.first_offset < earlier.next_offset:
+                    job.problem(
+                        Problem(
+                            ProblemKind.DAMAGED, f"offset {later.first_offset} after {earlier.next_offset - 1}",
+                            segment.path, later.piece.start, "restore this file from a replica or a backup",
+                        )
+                    )  # fmt: skip
+            is_closed = n + 1 < len(side.log.segments)
+            try:
+                problems, advice = self._proof.judge_segment(segment, parts, is_closed, self._interval)
+            except (LogError, OSError) as error:
+                job.fail(error)
+                continue
+            for problem in problems:
+                job.problem(problem)
+            job.found.advice += advice if is_after else []
+        if not is_after:
+            return
+        tally = np.array([part.tally for part in side.parts], dtype=np.int64).reshape(len(side.parts), -1)
+        sums = tally.sum(axis=0) if len(tally) else np.zeros(8, dtype=np.int64)
+        job.found.batches = sum(part.batches for part in side.parts)
+        job.found.records = int(sums[RECORDS])
+        job.found.tombstones = int(sums[TOMBSTONES])
+        job.found.keyless_records = int(sums[KEYLESS_RECORDS])
+        job.found.control_records = int(sums[CONTROL_RECORDS])
+        job.found.empty_batches = int(sums[EMPTY_BATCHES])
+        job.found.end_offset = side.end_offset
+
+    # ------------------------------------------------------------------ compare
+
+    def _compare(self, jobs: Sequence[_Job]) -> None:
+        by_number = {job.number: job for job in jobs}
+        units = [unit for job in jobs for unit in self._compare_units(job)]
+        weights = [unit.bytes for unit in units]
+        if units:
+            for answer in self._runner.run("compare", compare, units, weights, self._progress):
+                if isinstance(answer, Failed):
+                    by_number[answer.unit.partition].fail(answer.error)
+                    continue
+                job = by_number[answer.partition]
+                job.counts += answer.counts
+                job.broken += answer.broken
+        for job in jobs:
+            if job.found.status is VerifyStatus.VERIFIED:
+                self._account(job)
+
+    def _compare_units(self, job: _Job) -> Iterator[CompareUnit]:
+        was, now = job.sides[False], job.sides[True]
+        blocks = {is_after: [b for part in side.parts for b in part.blocks] for is_after, side in job.sides.items()}
+        rows = sum(block.count for side in blocks.values() for block in side)
+        if not rows:
+            return
+        buckets = 1 << job.bits
+        tasks = -(-rows // self._most_rows)
+        if rows > 1 << 17:
+            tasks = max(tasks, 2 * self._runner.workers)
+        tasks = min(tasks, buckets)
+        for n in range(tasks):
+            yield CompareUnit(
+                partition=job.number, bits=job.bits, first_bucket=buckets * n // tasks,
+                end_bucket=buckets * (n + 1) // tasks, before=tuple(blocks[False]), after=tuple(blocks[True]),
+                # A copy without its root's checkpoints knows neither: the other log does.
+                log_start=max(was.log.log_start, now.log.log_start),
+                limit=min(was.log.high_watermark, now.log.high_watermark), most_rows=self._most_rows,
+            )  # fmt: skip
+
+    def _account(self, job: _Job) -> None:
+        """The figures of the comparison, and the broken promises in words."""
+        was, now = job.sides[False], job.sides[True]
+        counts = job.counts
+        comparison = job.found.comparison = Comparison(
+            folder=job.before_folder or "",
+            records_before=_records(was),
+            records_after=_records(now),
+            superseded=int(counts[Finding.SUPERSEDED]),
+            expired=int(counts[Finding.EXPIRED]),
+            keyless=int(counts[Finding.KEYLESS]),
+            below_start=int(counts[Finding.BELOW_START]),
+            keys=int(counts[KEYS]),
+            keys_alive=int(counts[KEYS_ALIVE]),
+        )
+        violations = [
+            Violation(
+                Finding(finding).label, Finding(finding).sentence, offset, (now if is_after else was).path_of(offset)
+            )
+            for finding, offset, is_after in first_of_each_kind(job.broken)
+        ]
+        job.break_promise(*violations[:_MOST_VIOLATIONS])
+        broken = [*counts[Finding.LOST : FINDINGS], *counts[FINDINGS + Finding.LOST : KEYS]]
+        comparison.violation_count = int(sum(broken))
+        if now.end_offset != was.end_offset:
+            message = f"the log ended at offset {was.end_offset}, and ends at {now.end_offset}"
+            job.break_promise(Violation("log_end", message, now.end_offset, now.path_of(now.end_offset)))
+        with contextlib.suppress(OSError):
+            job.break_promise(*self._proof.differences(was.log, now.log))
+        if was.log.log_start != now.log.log_start:
+            job.found.advice.append(f"the log started at offset {was.log.log_start}, and starts at {now.log.log_start}")
+
+
+def _records(side: _Side) -> int:
+    return sum(part.tally[RECORDS] for part in side.parts)
+
+
+def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list[Piece]:
+    """Segment ``n`` cut at ``cuts``; the first piece gets ``number``."""
+    segment = log.segments[n]
+    # Behind the active segment nothing follows that offsets could run into.
+    end_offset = log.segment_end(n) if n + 1 < len(log.segments) else (1 << 63) - 1
+    return [
+        Piece(
+            number=number + k, segment=n, path=segment.path, start=start, end=end, size_bytes=segment.size_bytes,
+            mtime_ns=segment.mtime_ns, lowest_offset=segment.base_offset, end_offset=end_offset, keyed=True,
+        )
+        for k, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False))
+        if end > start
+    ]  # fmt: skip
+
+
+def _together(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Neighbouring pieces in lists that are worth a task."""
+    held: list[Piece] = []
+    for piece in pieces:
+        held.append(piece)
+        if sum(one.bytes for one in held) >= _UNIT_BYTES:
+            yield held
+            held = []
+    if held:
+        yield held
