@@ -17,11 +17,18 @@ from lastwrite.demo.topic import TOPIC, WrittenTopic, write_topic
 from lastwrite.errors import InvalidConfig, LogError, VerificationFailed
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.report import CompactionReport, Status
+from lastwrite.model.verification import VerifyReport
+from lastwrite.pipeline.inline import INLINE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lastwrite.pipeline.inline import Inline
+
+# Segments are merged as long as their sizes before a round fit together into segment.bytes: with the size that they
+# were rolled by, none would be.
+_MERGED_SEGMENTS = 4
+_INLINE_BYTES = 64 << 20  # to verify less than this takes less time than to start Spark again
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class DemoReport:
     after: Figures
     live_keys: int  # as many as paths in the tree of ``head``, each with its mode and id
     compaction: CompactionReport
-    verified: dict[str, Any]
+    verification: VerifyReport
     stage_seconds: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -69,7 +76,7 @@ class DemoReport:
             "live_keys": self.live_keys,
             "equals_git_ls_tree": True,
             "compaction": self.compaction.to_dict(),
-            "verify": self.verified,
+            "verification": self.verification.to_dict(),
             "stage_seconds": self.stage_seconds,
         }
 
@@ -107,7 +114,9 @@ def run_demo(
         before, after = os.path.join(place, "before"), os.path.join(place, "after")
         with _timed(seconds, "git to topic"):
             topic = write_topic(history, before, progress)
-        settings: dict[str, object] = {"cleanup.policy": "compact", "internal.segment.bytes": topic.segment_bytes}
+        settings: dict[str, object] = {
+            "cleanup.policy": "compact", "internal.segment.bytes": _MERGED_SEGMENTS * topic.segment_bytes
+        }  # fmt: skip
         with _timed(seconds, "start Spark"):  # what remains when the stages are taken off
             compaction = lastwrite.compact(
                 before, to=after, config=settings, now_ms=now_ms, memory=memory, master=master, conf=conf, spark=spark,
@@ -116,17 +125,17 @@ def run_demo(
         seconds["start Spark"] = max(0.0, seconds["start Spark"] - sum(compaction.stage_seconds.values()))
         seconds |= compaction.stage_seconds
         _refuse_all_but_cleaned(compaction)
-        with _timed(seconds, "prove"):
-            progress.stage("prove", 0)
+        with _timed(seconds, "prove by git"):
+            progress.stage("prove by git", 0)
             table = read_table(os.path.join(after, str(TOPIC)))
             prove(table, history.tree())
         with _timed(seconds, "verify"):
+            runs_on = INLINE if spark is None and topic.bytes < _INLINE_BYTES else spark
             verified = lastwrite.verify(
-                after, before=before, config=settings, now_ms=compaction.now_ms, memory=memory, spark=spark,
-                progress=progress,
+                after, before=before, config=settings, now_ms=compaction.now_ms, memory=memory, master=master,
+                conf=conf, spark=runs_on, progress=progress,
             )  # fmt: skip
-        if not verified.ok:
-            raise VerificationFailed(str(verified.problems[0]), path=after)
+        _refuse_all_but_verified(verified)
     return DemoReport(
         repository=history.repository,
         head=history.head.decode(),
@@ -139,7 +148,7 @@ def run_demo(
         after=Figures(table.records, table.tombstones, table.keys, table.bytes, table.segments),
         live_keys=len(table.live),
         compaction=compaction,
-        verified=verified.to_dict(),
+        verification=verified,
         stage_seconds=seconds,
     )
 
@@ -171,6 +180,13 @@ def _refuse_all_but_cleaned(compaction: CompactionReport) -> None:
         if partition.status not in (Status.CLEANED, Status.UNCHANGED):
             reasons = [partition.reason or "", *map(str, partition.problems)]
             raise LogError(f"the topic came out {partition.status}: {'; '.join(filter(None, reasons))}")
+
+
+def _refuse_all_but_verified(verified: VerifyReport) -> None:
+    if verified.exit_status == 0:
+        return
+    found = [*map(str, verified.violations), *(str(problem) for p in verified.partitions for problem in p.problems)]
+    raise VerificationFailed(f"verify is not content: {found[0] if found else verified.partitions[0].reason}")
 
 
 def _figures(topic: WrittenTopic) -> Figures:
