@@ -1,0 +1,104 @@
+"""The operations that change files, their fault points, and what they say when the system refuses."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lastwrite.errors import CommitConflict, LogError
+from lastwrite.logstore import files
+from lastwrite.logstore.files import FaultPoints
+
+
+def test_each_operation_does_what_it_says(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    files.write(one, b"content")
+    files.set_mtime(one, 1_700_000_000_123_000_000)
+    files.link(one, two)
+    assert os.stat(one).st_ino == os.stat(two).st_ino
+    files.unlink(two)
+    files.copy(one, two)
+    assert Path(two).read_bytes() == b"content"
+    assert os.stat(two).st_mtime_ns == 1_700_000_000_123_000_000
+    assert os.stat(one).st_ino != os.stat(two).st_ino
+    files.truncate(two, 3)
+    assert Path(two).read_bytes() == b"con"
+    files.rename(two, one)
+    assert Path(one).read_bytes() == b"con" and not Path(two).exists()
+    files.make_folder(str(tmp_path / "a" / "b"))
+    files.make_folder(str(tmp_path / "a" / "b"))
+    files.fsync_file(one)
+    files.fsync_dir(str(tmp_path))
+
+
+def test_without_links_or_fast_copies_a_link_is_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOTSUP, "not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
+    content = os.urandom(3_000_001)
+    (tmp_path / "one").write_bytes(content)
+    files.link(str(tmp_path / "one"), str(tmp_path / "two"))
+    assert (tmp_path / "two").read_bytes() == content
+    assert (tmp_path / "two").stat().st_mtime_ns == (tmp_path / "one").stat().st_mtime_ns
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.ENOSPC, LogError, "the disk is full"),
+        (errno.EDQUOT, LogError, "the disk is full"),
+        (errno.EROFS, LogError, "read-only"),
+        (errno.EACCES, LogError, "permission denied"),
+        (errno.ENOENT, CommitConflict, "vanished"),
+        (errno.EIO, LogError, "Input/output error"),
+        (errno.EFBIG, LogError, "so large"),
+    ],
+)
+def test_a_refusal_names_the_file_and_a_remedy(number: int, kind: type[LogError], words: str) -> None:
+    error = files.to_log_error(OSError(number, os.strerror(number)), "/logs/t-0/x.log", "write the file")
+    assert type(error) is kind
+    assert words in error.problem and error.path == "/logs/t-0/x.log" and error.remedy
+
+
+@pytest.fixture
+def arm(monkeypatch: pytest.MonkeyPatch) -> Callable[[FaultPoints], None]:
+    return lambda points: monkeypatch.setattr(files, "faults", points)
+
+
+def test_fault_points_are_logged_and_fail_where_they_should(tmp_path: Path, arm: Callable[[FaultPoints], None]) -> None:
+    log = tmp_path / "log"
+    arm(FaultPoints(4, errno.ENOSPC, str(log)))
+    files.write(str(tmp_path / "one"), b"ab")
+    files.rename(str(tmp_path / "one"), str(tmp_path / "two"))
+    with pytest.raises(LogError, match="the disk is full"):
+        files.unlink(str(tmp_path / "two"))
+    with pytest.raises(LogError):
+        files.fsync_dir(str(tmp_path))
+    assert log.read_text().splitlines()[:4] == ["write one", "write the rest one", "rename two", "unlink two"]
+    assert (tmp_path / "two").exists()
+
+
+def test_a_torn_write_is_a_state(tmp_path: Path, arm: Callable[[FaultPoints], None]) -> None:
+    arm(FaultPoints(2, errno.ENOSPC))
+    with pytest.raises(LogError):
+        files.write(str(tmp_path / "one"), b"abcd")
+    assert (tmp_path / "one").read_bytes() == b"ab"
+
+
+def test_an_error_once_lets_the_rest_pass(tmp_path: Path, arm: Callable[[FaultPoints], None]) -> None:
+    arm(FaultPoints(1, errno.EIO, once=True))
+    with pytest.raises(LogError):
+        files.fsync_dir(str(tmp_path))
+    files.fsync_dir(str(tmp_path))
+
+
+def test_the_environment_sets_the_fault_point() -> None:
+    points = FaultPoints.from_environment({"LASTWRITE_FAULT_POINT": "7", "LASTWRITE_FAULT_ERROR": "28"})
+    assert (points.point, points.error, points.is_armed) == (7, 28, True)
+    assert not FaultPoints.from_environment({}).is_armed
