@@ -167,6 +167,8 @@ class LineProgress:
                 self._write(
                     f"{self._name}: {share}{in_words(self._total)}, {in_words(rate)}/s, {in_time(left)} left"
                 )
+            if self._total and self._done >= self._total:  # what follows is not this stage's time
+                self._end_stage()
 
     def note(self, text: str) -> None:
         with self._lock:

@@ -23,7 +23,8 @@ from lastwrite.cli.options import (
     pairs,
     settings,
 )
-from lastwrite.cli.output import Output, counted, in_time
+from lastwrite.cli.output import Output, counted, in_time, in_words
+from lastwrite.model.verification import VerifyReport
 
 
 def verify(
@@ -58,18 +59,49 @@ def verify(
     if output.as_json:
         output.document(report.to_dict())
         return report.exit_status
+    _show(output, report)
+    return report.exit_status
+
+
+def _show(output: Output, report: VerifyReport) -> None:
     output.table(
-        ("partition", "status", "segments", "batches", "records", "what"),
+        ("partition", "status", "segments", "batches", "records", "size", "why"),
         [
             (
                 f"{p.topic}-{p.partition}", p.status, counted(p.segments), counted(p.batches), counted(p.records),
-                p.reason,
+                in_words(p.bytes), p.reason,
             )
             for p in report.partitions
         ],
-        right=("segments", "batches", "records"),
+        right=("segments", "batches", "records", "size"),
     )  # fmt: skip
-    output.text(problem_lines([problem for partition_ in report.partitions for problem in partition_.problems]))
-    verdict = {0: "verified", 3: "DAMAGED", 5: "VERIFICATION FAILED"}.get(report.exit_status, "FAILED")
-    output.text(["", f"{verdict} in {in_time(report.seconds)}"])
-    return report.exit_status
+    compared = [(p, p.comparison) for p in report.partitions if p.comparison is not None]
+    if compared:
+        output.text([""])
+        output.table(
+            ("against", "before", "after", "superseded", "deletes due", "keyless", "keys", "alive", "broken promises"),
+            [
+                (
+                    f"{p.topic}-{p.partition}", counted(c.records_before), counted(c.records_after),
+                    counted(c.superseded), counted(c.expired), counted(c.keyless), counted(c.keys),
+                    counted(c.keys_alive), counted(c.violation_count),
+                )
+                for p, c in compared
+            ],
+            right=("before", "after", "superseded", "deletes due", "keyless", "keys", "alive", "broken promises"),
+        )  # fmt: skip
+    if report.violations:
+        output.text(["", *(f"broken: {violation}" for violation in report.violations)])
+    output.text(problem_lines([problem for partition in report.partitions for problem in partition.problems]))
+    advice = [line for partition in report.partitions for line in partition.advice]
+    if advice:
+        output.text(["", *(f"advice: {line}" for line in advice)])
+    output.text(["", f"{_VERDICTS[report.exit_status]}, in {in_time(report.seconds)}"])
+
+
+_VERDICTS = {
+    0: "All is as it should be",
+    1: "Not everything could be checked",
+    3: "Something is damaged",
+    5: "A promise of compaction is broken: keep both logs, and report it",
+}

@@ -23,7 +23,7 @@ from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pipeline.dump import index_rows, side_file_rows
 from lastwrite.pipeline.survey import Surveyor
-from lastwrite.pipeline.system import System, system_named
+from lastwrite.pipeline.system import system_named
 from lastwrite.pipeline.window import problem_of
 
 CountKeys = Callable[[PartitionLog], int | None]
@@ -64,7 +64,7 @@ def inspect(
     settings = KafkaTopicConfig.from_names({"cleanup.policy": "compact", **(config or {})})
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     report = InspectReport(path=str(path), system=kafka.name, now_ms=now)
-    job = _Inspection(kafka, settings, now, include_active, memory, count_keys, progress or NoProgress())
+    job = _Inspection(settings, now, include_active, memory, count_keys, progress or NoProgress())
     if os.path.isfile(path):
         file = identify(str(path))
         lock.refuse_if_held(file.root)
@@ -84,21 +84,20 @@ class _Inspection:
     """One call's settings."""
 
     def __init__(
-        self, system: System, settings: KafkaTopicConfig, now_ms: int, include_active: bool, memory: str | int | None,
+        self, settings: KafkaTopicConfig, now_ms: int, include_active: bool, memory: str | int | None,
         count_keys: CountKeys | None, progress: Progress,
     ) -> None:  # fmt: skip
-        self._system = system
         self._settings = settings
         self._now_ms = now_ms
         self._include_active = include_active
         self._count_keys = count_keys
         self._progress = progress
         if memory is None:
-            self._surveyor = Surveyor(system)
+            self._surveyor = Surveyor()
         else:
             from lastwrite.pipeline.memory import parse_bytes
 
-            self._surveyor = Surveyor(system, parse_bytes(memory))
+            self._surveyor = Surveyor(parse_bytes(memory))
 
     def partitions(self, folders: list[str]) -> list[PartitionInspection]:
         logs: list[tuple[str, PartitionLog | LogError]] = []

@@ -32,9 +32,8 @@ from lastwrite.model.columns import (
 )
 from lastwrite.model.inspection import Contents, SegmentInspection
 from lastwrite.model.log import Problem, Segment
-from lastwrite.model.work import Piece
 from lastwrite.pipeline.dump import index_rows
-from lastwrite.pipeline.system import IndexChecker, System
+from lastwrite.pipeline.kafka_proof import KafkaIndexProof
 from lastwrite.pipeline.window import BATCH_LIMIT_BYTES, Window, frame_bytes, problem_of, torn_tail
 
 Note = Callable[[Problem], None]
@@ -47,8 +46,7 @@ _PRODUCER_ID_AT = 43
 class Surveyor:
     """Buffers used again for every segment, and the producers seen since the last ``new_partition``."""
 
-    def __init__(self, system: System, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
-        self._system = system
+    def __init__(self, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.format = KafkaFormat(limit_bytes)
         self._secret = secret_from(b"\x01" * (8 * SECRET_WORDS))  # fingerprints are made and not looked at
@@ -72,27 +70,21 @@ class Surveyor:
             file=segment.path, base_offset=segment.base_offset, bytes=segment.size_bytes, is_active=is_active,
             modified=segment.mtime_ms,
         )  # fmt: skip
-        checker = self._index_checker(segment, end_offset, note)
+        indexes = KafkaIndexProof(segment.path)
+        walk = _SegmentWalk(self, segment, end_offset, found.contents, indexes, note, advance)
         try:
-            _SegmentWalk(self, segment, end_offset, found.contents, checker, note, advance).run()
+            walk.run()
         except LogError as error:
-            note(problem_of(error, segment.path))
+            walk.note(problem_of(error, segment.path))
+        if walk.is_whole:  # else the last entries may be right, and what they speak of unreadable
+            largest = found.contents.max_timestamp
+            indexes.ends(segment.size_bytes, walk.next_offset, -1 if largest is None else largest)
+        for problem in indexes.problems:
+            note(problem)
         found.index_entries = count_entries(segment, FileKind.INDEX, note)
         found.time_index_entries = count_entries(segment, FileKind.TIME_INDEX, note)
         found.transaction_index_entries = count_entries(segment, FileKind.TRANSACTION_INDEX, note)
         return found
-
-    def _index_checker(self, segment: Segment, end_offset: int, note: Note) -> IndexChecker | None:
-        piece = Piece(
-            number=0, segment=0, path=segment.path, start=0, end=segment.size_bytes, size_bytes=segment.size_bytes,
-            mtime_ns=segment.mtime_ns, lowest_offset=segment.base_offset, end_offset=end_offset, keyed=True,
-        )  # fmt: skip
-        try:
-            return self._system.index_checker(piece)
-        except (LogError, OSError) as error:
-            if isinstance(error, LogError):
-                note(problem_of(error, segment.path))
-            return None
 
     def count(self, buffer: ByteArray, table: BatchTable, into: Contents) -> None:
         """Visit every record of the batches in ``table``.
@@ -142,18 +134,23 @@ class _SegmentWalk:
     """The way through one segment."""
 
     def __init__(
-        self, surveyor: Surveyor, segment: Segment, end_offset: int, contents: Contents, checker: IndexChecker | None,
+        self, surveyor: Surveyor, segment: Segment, end_offset: int, contents: Contents, indexes: KafkaIndexProof,
         note: Note, advance: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._surveyor = surveyor
         self._segment = segment
         self._end_offset = end_offset
         self._contents = contents
-        self._checker = checker
-        self._note = note
+        self._indexes = indexes
+        self._tell = note
         self._advance = advance
-        self._floor = segment.base_offset
+        self.next_offset = segment.base_offset  # behind the last batch
+        self.is_whole = True  # every batch so far could be read
         self._old_named = False
+
+    def note(self, problem: Problem) -> None:
+        self.is_whole = False
+        self._tell(problem)
 
     def run(self) -> None:
         path, size = self._segment.path, self._segment.size_bytes
@@ -166,7 +163,7 @@ class _SegmentWalk:
                 data = window.at(position, least)
                 least = _HEADER_BYTES
                 try:
-                    table, consumed, wanted = format.split(data, 0, len(data), self._floor)
+                    table, consumed, wanted = format.split(data, 0, len(data), self.next_offset)
                 except (CorruptLog, UnsupportedFormat) as error:
                     step = self._past(error, position, data)
                     self._advance(step)
@@ -181,7 +178,7 @@ class _SegmentWalk:
                 elif wanted > 0 and wanted <= size - position and wanted > len(data):
                     least = wanted
                 else:
-                    self._note(torn_tail(path, position, size - position, max(wanted, 0)))
+                    self.note(torn_tail(path, position, size - position, max(wanted, 0)))
                     return
 
     def _past(self, error: LogError, position: int, data: ByteArray) -> int:
@@ -193,10 +190,10 @@ class _SegmentWalk:
             self._contents.formats[f"v{int(data[16])}"] += 1
             self._contents.codecs[_old_codec(data)] += 1
             if not self._old_named:
-                self._note(problem_of(error, self._segment.path, position))
+                self.note(problem_of(error, self._segment.path, position))
                 self._old_named = True
         else:
-            self._note(problem_of(error, self._segment.path, position))
+            self.note(problem_of(error, self._segment.path, position))
         if not 0 < size <= left:
             return 0
         if size == left or isinstance(error, UnsupportedFormat):
@@ -208,7 +205,7 @@ class _SegmentWalk:
     def _take(self, data: ByteArray, table: BatchTable, position: int) -> None:
         if int(table["next_offset"][-1]) > self._end_offset:
             row = table[int(np.argmax(table["next_offset"] > self._end_offset))]
-            self._note(
+            self.note(
                 problem_of(
                     CorruptLog(
                         f"offset {int(row['next_offset']) - 1} in a segment that ends before {self._end_offset}",
@@ -218,24 +215,19 @@ class _SegmentWalk:
                     position,
                 )
             )
-        self._floor = int(table["next_offset"][-1])
-        if self._checker is not None:
-            try:
-                self._checker.check(table, position)
-            except CorruptLog as error:
-                self._note(problem_of(error, self._segment.path))
-                self._checker = None  # one lie is enough to distrust the file
+        self.next_offset = int(table["next_offset"][-1])
+        self._indexes.check(table, position)
         try:
             self._surveyor.count(data, table, self._contents)
         except (CorruptLog, OutOfMemoryBudget) as error:
             if len(table) == 1:
-                self._note(problem_of(error, self._segment.path, position))
+                self.note(problem_of(error, self._segment.path, position))
                 return
             for row in range(len(table)):
                 try:
                     self._surveyor.count(data, table[row : row + 1], self._contents)
                 except (CorruptLog, OutOfMemoryBudget) as narrow:
-                    self._note(problem_of(narrow, self._segment.path, position))
+                    self.note(problem_of(narrow, self._segment.path, position))
 
 
 def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:

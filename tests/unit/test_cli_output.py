@@ -1,0 +1,88 @@
+"""Words for people, options, and lines of progress."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from lastwrite.cli import output
+from lastwrite.cli.options import pairs, settings
+from lastwrite.errors import InvalidConfig
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (123_456, "123 kB"), (2_500_000_000, "2.5 GB"), (9e12, "9.0 TB")],
+)
+def test_sizes(size: float, said: str) -> None:
+    assert output.in_words(size) == said
+    assert output.in_words(None) == "?"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (42, "42 s"), (187, "3:07"), (7800, "2:10:00")]
+)
+def test_durations(seconds: float, said: str) -> None:
+    assert output.in_time(seconds) == said
+
+
+def test_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: clock[0])
+    stream = io.StringIO()
+    progress = output.LineProgress(stream)
+    progress.note("starting Spark")
+    progress.stage("scan", 1_000_000)
+    for _ in range(5):
+        clock[0] += 2
+        progress.advance(100_000)
+    progress.stage("elect", 0)
+    progress.close()
+    assert stream.getvalue().splitlines() == [
+        "starting Spark",
+        "scan: 1.0 MB",
+        "scan: 30% of 1.0 MB, 50.0 kB/s, 14 s left",
+        "scan: done in 10 s",
+        "elect",
+        "elect: done in 0.0 s",
+    ]
+
+
+def test_progress_whose_listener_left_goes_on() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    progress = output.LineProgress(Gone())
+    progress.stage("scan", 1)
+    progress.close()
+
+
+def test_settings_of_the_command_line_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "topic.properties"
+    file.write_text("# topic\ndelete.retention.ms=5\nsegment.bytes = 100\n")
+    assert settings(["delete.retention.ms=7"], str(file)) == {"delete.retention.ms": "7", "segment.bytes": "100"}
+    assert settings(None, None) == {}
+
+
+def test_a_value_may_hold_an_equals_sign() -> None:
+    assert pairs("--conf", ["spark.driver.extraJavaOptions=-Da=b", "x="]) == {
+        "spark.driver.extraJavaOptions": "-Da=b",
+        "x": "",
+    }
+
+
+@pytest.mark.parametrize("given", [["delete.retention.ms"], ["=5"], ["a=1", "a=2"]])
+def test_pairs_that_are_none(given: list[str]) -> None:
+    with pytest.raises(InvalidConfig, match="--config"):
+        pairs("--config", given)
+
+
+def test_a_file_of_settings_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="No such file"):
+        settings(None, str(tmp_path / "missing"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidConfig, match="UTF-8"):
+        settings(None, str(tmp_path / "binary"))

