@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from tests.logs import headers_of
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PEER = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers")) / "kafka"
 
@@ -82,7 +84,8 @@ class Oracle:
     """CleanerOracle in its own JVM."""
 
     def __init__(self) -> None:
-        self._asked = _gen_log().Oracle(kafka_home())
+        home = kafka_home()  # skips where there is none, before the peer is looked for
+        self._asked = _gen_log().Oracle(home)
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         """The answer to a request; an AssertionError where Kafka threw."""
@@ -132,14 +135,31 @@ def scenario(seed: int) -> dict[str, Any]:
     return {"name": plan["name"], "config": config, "phases": phases, "plain": codecs <= {"none"}}
 
 
-def cut_indexes(folder: Path) -> None:
-    """Cut the zeros behind the entries of indexes, as a broker does that shuts down.
+def shut_down(folder: Path) -> None:
+    """Leave the indexes as a broker does that shuts down, which the oracle omits when it closes a log.
 
-    The oracle closes a log without that. It would take the zeros for entries when it opens the log again.
+    The zeros behind the entries go, and the active segment's time index ends with the largest timestamp. Opened
+    again without that, the zeros would count as entries and the largest timestamp be forgotten.
     """
-    for suffix, entry_bytes in (("index", 8), ("timeindex", 12)):
-        for file in folder.glob(f"*.{suffix}"):
-            filled = len(file.read_bytes().rstrip(b"\0"))
+    active = max(folder.glob("*.log"))
+    for suffix, entry_bytes in ((".index", 8), (".timeindex", 12)):
+        for file in folder.glob(f"*{suffix}"):
             times = file.stat()
-            os.truncate(file, -(-filled // entry_bytes) * entry_bytes)
+            entries = file.read_bytes()
+            filled = len(entries.rstrip(b"\0"))
+            entries = entries[: -(-filled // entry_bytes) * entry_bytes]
+            if suffix == ".timeindex" and file.stem == active.stem:
+                entries += _last_time_entry(active, entries)
+            file.write_bytes(entries)
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _last_time_entry(log: Path, entries: bytes) -> bytes:
+    """The entry of the largest timestamp in ``log`` and of the first batch that has it, unless it is there."""
+    before = int.from_bytes(entries[-12:-4], "big", signed=True) if entries else -1
+    headers = [header for _, header in headers_of(log)]
+    largest = max((header.max_timestamp_ms for header in headers), default=-1)
+    if largest <= before:
+        return b""
+    offset = next(header.last_offset for header in headers if header.max_timestamp_ms == largest)
+    return largest.to_bytes(8, "big") + (offset - int(log.stem)).to_bytes(4, "big")

@@ -26,8 +26,9 @@ from lastwrite.compaction.grouping import group_segments
 from lastwrite.compaction.ranges import cleanable_range
 from lastwrite.compaction.settings import KafkaTopicConfig
 from lastwrite.logstore.kafka import read_partition
+from lastwrite.model.report import CompactionReport, Status
 from tests import reference
-from tests.conformance.oracle import MAP_SLOTS, Oracle, cut_indexes, scenario
+from tests.conformance.oracle import MAP_SLOTS, Oracle, scenario, shut_down
 from tests.engine import compact
 from tests.logs import (
     NAME,
@@ -87,7 +88,7 @@ def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round
             # A leader refuses records without a key in a compacted topic; a topic may become one later.
             config={**config, "cleanup.policy": "delete"}, actions=phase["actions"],
         )  # fmt: skip
-        cut_indexes(work / NAME)
+        shut_down(work / NAME)
         high_watermark = max(int(written["log_end"] * phase["replicated"]), log_start)
         if phase["raise_log_start"] is not None:
             log_start = max(log_start, int(high_watermark * phase["raise_log_start"]))
@@ -100,7 +101,7 @@ def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round
             "clean", dir=str(work / NAME), config=config, now_ms=phase["now_ms"], checkpoint=checkpoint,
             log_start=log_start, high_watermark=high_watermark, map_slots=MAP_SLOTS,
         )  # fmt: skip
-        cut_indexes(work / NAME)
+        shut_down(work / NAME)
         bounds = {"log_start": log_start, "log_end": written["log_end"], "high_watermark": high_watermark}
         yield Round(before, work, config, phase["now_ms"], bounds, checkpoint, answer)
         checkpoint = answer.get("end_offset", checkpoint)
@@ -206,7 +207,7 @@ def check_model(round_: Round) -> None:
 def check_like_broker(oracle: Oracle, round_: Round, plain: bool) -> None:
     ours = round_.before.with_name("like-broker")
     shutil.copytree(round_.before, ours)
-    compact(ours, round_.config, round_.now_ms, like_broker=True)
+    check_status(compact(ours, round_.config, round_.now_ms, like_broker=True), round_)
     theirs = round_.after
     assert bases(ours / NAME) == bases(theirs / NAME)
     assert read_segments(ours / NAME) == read_segments(theirs / NAME)
@@ -225,6 +226,14 @@ def check_like_broker(oracle: Oracle, round_: Round, plain: bool) -> None:
     shutil.rmtree(ours)
 
 
+def check_status(report: CompactionReport, round_: Round) -> None:
+    [told] = report.partitions
+    wanted = (Status.CLEANED, Status.UNCHANGED) if round_.cleaned else (Status.SKIPPED,)
+    assert told.status in wanted, told.reason
+    assert told.first_dirty_offset == round_.answer["first_dirty"]
+    assert told.first_uncleanable_offset == round_.end
+
+
 def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]) -> None:
     """Kafka's loader, after a crash, checks every crc and builds every index anew: nothing may change."""
     segments = read_segments(ours / NAME)
@@ -233,7 +242,7 @@ def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]
         "load", dir=str(ours / NAME), config=round_.config, now_ms=round_.now_ms, clean_shutdown=False,
         log_start=round_.bounds["log_start"], recovery_point=0,
     )  # fmt: skip
-    cut_indexes(ours / NAME)
+    shut_down(ours / NAME)
     assert loaded["log_end"] == round_.bounds["log_end"]
     assert read_segments(ours / NAME) == segments
     for base, made in files.items():
@@ -245,7 +254,7 @@ def check_sparing(round_: Round) -> None:
     """Segments in which nothing changes are left alone: other files, the same batches and records."""
     ours = round_.before.with_name("sparing")
     shutil.copytree(round_.before, ours)
-    compact(ours, round_.config, round_.now_ms, like_broker=False)
+    check_status(compact(ours, round_.config, round_.now_ms, like_broker=False), round_)
     left, wanted = read_segments(ours / NAME), read_segments(round_.after / NAME)
     assert without_base_timestamps(batches_of(left)) == without_base_timestamps(batches_of(wanted))
     if round_.cleaned:
@@ -274,7 +283,7 @@ def test_the_reference_of_the_property_tests_is_right(life: Life, oracle: Oracle
                 "clean", dir=str(root / NAME), config=life.config, now_ms=phase.now_ms, map_slots=MAP_SLOTS,
                 high_watermark=high_watermark,
             )  # fmt: skip
-            cut_indexes(root / NAME)
+            shut_down(root / NAME)
             assert found.eligible == said["picked_by_kafka"]
             assert read_segments(twin / NAME) == read_segments(root / NAME)
             file = "cleaner-offset-checkpoint"
