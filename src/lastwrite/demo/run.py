@@ -117,6 +117,7 @@ def run_demo(
         settings: dict[str, object] = {
             "cleanup.policy": "compact", "internal.segment.bytes": _MERGED_SEGMENTS * topic.segment_bytes
         }  # fmt: skip
+        progress.stage("start Spark", 0)
         with _timed(seconds, "start Spark"):  # what remains when the stages are taken off
             compaction = lastwrite.compact(
                 before, to=after, config=settings, now_ms=now_ms, memory=memory, master=master, conf=conf, spark=spark,

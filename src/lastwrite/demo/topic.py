@@ -52,7 +52,7 @@ def write_topic(history: History, root: str, progress: Progress) -> WrittenTopic
     held = list(islice(changes, _SIZED_CHANGES))
     if not held:
         raise NotALog(
-            f"the history has {len(history.commits)} commits and not one file", path=history.repository,
+            f"no commit of the history ({len(history.commits)}) has a file", path=history.repository,
             remedy="commit a file, or name another repository with --repo",
         )  # fmt: skip
     total_bytes = _estimate_bytes(held, len(history.commits))

@@ -1,0 +1,188 @@
+"""The demo on tiny real repositories: what is left of the topic is what git shows."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.cli import run
+from lastwrite.demo.proof import prove, read_table
+from lastwrite.demo.run import DemoReport, run_demo
+from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.logstore.writer import TopicWriter
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.report import Status
+from lastwrite.pipeline.inline import INLINE
+from tests.system.git_repository import Repository, needs_git
+from tests.system.test_git_history import HISTORIES, merged, paths_of_any_bytes, rewritten_and_deleted
+
+pytestmark = needs_git
+
+NOW_MS = 1_700_000_000_000
+REPOSITORY = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("LASTWRITE_DATA", REPOSITORY.parent / "shared" / "data"))
+
+
+def demo(repository: Repository, keep: Path) -> DemoReport:
+    report = run_demo(str(repository.folder), str(keep), now_ms=NOW_MS, spark=INLINE)
+    table = read_table(str(keep / "after" / "git-history-0"))
+    assert table.live == repository.ls_tree()
+    assert not table.repeated
+    return report
+
+
+@pytest.mark.parametrize("build", HISTORIES, ids=lambda build: build.__name__)
+def test_the_compacted_topic_is_the_tree(tmp_path: Path, build: Callable[[Repository], None]) -> None:
+    repository = Repository(tmp_path / "r")
+    build(repository)
+    report = demo(repository, tmp_path / "kept")
+    assert report.after.records == report.after.keys == report.before.keys
+    assert report.live_keys == len(repository.ls_tree())
+
+
+def churn(repository: Repository, commits: int) -> None:
+    for n in range(commits):
+        repository.write(f"folder/file {n % 7}", b"%d" % n)
+        if n % 5 == 4:
+            repository.remove(f"folder/file {(n - 1) % 7}")
+        repository.commit()
+
+
+def test_a_small_history_has_several_segments_and_shrinks(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "r")
+    churn(repository, 60)
+    report = demo(repository, tmp_path / "kept")
+    assert report.before.segments > 3
+    assert report.before.records == 60 + 12
+    assert report.after.records == 7
+    assert report.after.bytes < report.before.bytes / 3
+    assert report.compaction.partitions[0].status is Status.CLEANED
+    assert report.stage_seconds["git to topic"] > 0
+    logs = sorted((tmp_path / "kept" / "before" / "git-history-0").glob("*.log"))
+    assert [path.stat().st_size for path in logs if path.stat().st_size > report.segment_bytes] == []
+    assert logs[-1].stat().st_size == 0
+
+
+def test_a_record_says_commit_and_time(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "r")
+    repository.write("a")
+    commit = repository.commit()
+    demo(repository, tmp_path / "kept")
+    (record,) = lastwrite.dump(str(tmp_path / "kept" / "before"))
+    assert record["timestamp"] == 1_600_000_001_000
+    assert base64.b64decode(record["headers"][0][1]) == commit
+
+
+def test_nothing_is_left_behind_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = Repository(tmp_path / "r")
+    rewritten_and_deleted(repository)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    report = run_demo(str(repository.folder), now_ms=NOW_MS, spark=INLINE)
+    assert report.before_path is None
+    assert not [path for path in (tmp_path / "temporary").iterdir() if "demo" in path.name]
+    assert repository.git("status", "--porcelain") == b""
+
+
+def test_an_earlier_demo_is_not_written_over(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "r")
+    rewritten_and_deleted(repository)
+    demo(repository, tmp_path / "kept")
+    with pytest.raises(InvalidConfig, match="kept: it holds a folder before already"):
+        run_demo(str(repository.folder), str(tmp_path / "kept"), now_ms=NOW_MS, spark=INLINE)
+
+
+def test_a_history_without_a_file_is_a_clear_sentence(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "r")
+    repository.commit()
+    with pytest.raises(NotALog, match="no commit of the history \\(1\\) has a file"):
+        run_demo(str(repository.folder), str(tmp_path / "kept"), spark=INLINE)
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize("make", [lambda folder: Repository(folder), lambda folder: folder.mkdir()])
+def test_no_history_exits_2_with_one_line(
+    tmp_path: Path, make: Callable[[Path], object], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    make(tmp_path / "r")
+    assert run(["demo", "--repo", str(tmp_path / "r")]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert re.fullmatch(r"lastwrite: .*(no history yet|sees no repository).*--repo\n", err)
+
+
+def test_no_git_exits_1_with_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run(["demo", "--repo", str(tmp_path)]) == 1
+    assert "apt-get install git" in capfd.readouterr().err
+
+
+@pytest.mark.spark
+def test_the_command_on_spark(tmp_path: Path) -> None:
+    """In a shallow clone with awkward paths: text for people, then JSON for programs."""
+    repository = Repository(tmp_path / "r")
+    merged(repository)
+    paths_of_any_bytes(repository)
+    churn(repository, 20)
+    repository.git("clone", "--quiet", "--no-checkout", "--depth=15", repository.folder.as_uri(), "../clone")
+    command = [sys.executable, "-m", "lastwrite.cli", "demo", "--repo", str(tmp_path / "clone"), "--master", "local[1]"]
+
+    said = subprocess.run([*command, "--keep", str(tmp_path / "k")], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    count = len(repository.ls_tree())
+    assert f"the {count:,} live keys are `git ls-tree -r HEAD`" in said.stdout
+    assert "shallow" in said.stdout
+    look = [line for line in said.stdout.splitlines() if line.startswith("  lastwrite ")]
+    assert any(line.startswith("  lastwrite inspect ") for line in look)
+    assert read_table(str(tmp_path / "k" / "after" / "git-history-0")).live == repository.ls_tree()
+
+    said = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    document = json.loads(said.stdout)
+    assert document["live_keys"] == count
+    assert document["equals_git_ls_tree"] is True
+    assert document["is_shallow"] is True
+    assert document["compaction"]["partitions"][0]["status"] == "cleaned"
+    assert document["before_path"] is None
+
+
+@pytest.mark.skipif(not DATA.exists(), reason=f"no long history at {DATA}; LASTWRITE_DATA names another folder")
+def test_thirteen_years_of_a_large_repository(tmp_path: Path) -> None:
+    """98,257 changes, 10,061 paths, of which 6,519 live: git's own figures."""
+    import cramjam
+
+    def lines(name: str) -> list[list[bytes]]:
+        content = bytes(cramjam.zstd.decompress((DATA / name).read_bytes()))
+        return [line.split(b"\t") for line in content.splitlines()]
+
+    settings = {"internal.segment.bytes": 1_500_000}
+    with TopicWriter(str(tmp_path / "before"), TopicPartition("git", 0), segment_bytes=1_500_000) as writer:
+        for seconds, path, value in lines("git-history.events.tsv.zst"):
+            writer.append(path, value or None, int(seconds) * 1000)
+        writer.roll()
+    assert writer.end_offset == 98_257
+
+    report = lastwrite.compact(
+        str(tmp_path / "before"), to=str(tmp_path / "after"), config=settings, now_ms=NOW_MS, spark=INLINE
+    )
+    (partition,) = report.partitions
+    assert (partition.status, partition.records_before, partition.records_after) == (Status.CLEANED, 98_257, 10_061)
+    table = read_table(str(tmp_path / "after" / "git-0"))
+    prove(table, dict(lines("git-history.tree.tsv.zst")))
+    assert (len(table.live), table.tombstones) == (6_519, 10_061 - 6_519)
+    verified = lastwrite.verify(
+        str(tmp_path / "after"), before=str(tmp_path / "before"), config=settings, now_ms=NOW_MS, spark=INLINE
+    )
+    assert verified.exit_status == 0
