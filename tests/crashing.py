@@ -19,7 +19,7 @@ from lastwrite.formats.kafka.batch import Record, encode_batch
 from lastwrite.formats.kafka.snapshot import encode_snapshot
 from lastwrite.formats.kafka.text import encode_partition_metadata, topic_id_text
 from lastwrite.logstore import files, kafka
-from lastwrite.logstore.commit import Output, commit
+from lastwrite.logstore.commit import Output, commit, publish_copy, staging_folder
 from lastwrite.logstore.files import FaultPoints
 from lastwrite.model.log import PartitionLog
 from tests.logs import NAME, headers_of, write_checkpoint, write_segment
@@ -158,6 +158,14 @@ def compact(folder: Path, layout: Layout) -> None:
         return
     outputs = write_aside(folder, layout, log)
     commit(log, outputs, layout.first_dirty, checkpoint_root=str(folder.parent))
+
+
+def compact_to(folder: Path, target: Path, layout: Layout) -> None:
+    """A round that leaves the log alone and writes a cleaned copy."""
+    log = kafka.read_partition(str(folder))
+    staging = Path(staging_folder(str(target)))
+    made = write_aside(staging, layout, log)
+    publish_copy(log, made, str(target), layout.first_dirty)
 
 
 # ---------------------------------------------------------------------- looking

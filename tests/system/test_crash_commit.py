@@ -22,6 +22,7 @@ from tests.crashing import (
     LAYOUTS,
     Layout,
     compact,
+    compact_to,
     contents,
     fail_at,
     load_like_kafka,
@@ -181,5 +182,26 @@ def test_an_operation_that_fails_leaves_the_old_log_or_says_that_the_new_one_is_
         shutil.rmtree(place / "loaded")
         compact(folder, layout)
         assert contents(folder.parent) == new, point
+        point += 1
+    assert point > 20
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[2:6:3], ids=lambda layout: layout.name)
+def test_a_copy_that_was_killed_anywhere_is_there_whole_or_not_at_all(place: Path, layout: Layout) -> None:
+    folder = write_layout(place / "root", layout)
+    old = contents(folder.parent)
+    compact_to(folder, place / "whole" / "t-0", layout)
+    whole = contents(place / "whole")
+    point, is_killed = 1, True
+    while is_killed:
+        target = place / "to" / "t-0"
+        is_killed = run_until(point, lambda target=target: compact_to(folder, target, layout))
+        assert contents(folder.parent) == old
+        if target.exists():
+            assert contents(target) == contents(place / "whole" / "t-0")
+        else:
+            compact_to(folder, target, layout)
+        assert contents(place / "to") == whole, point
+        shutil.rmtree(place / "to")
         point += 1
     assert point > 20

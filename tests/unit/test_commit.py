@@ -1,0 +1,291 @@
+"""Commits that may not go ahead, and cleaned copies. Commits that are killed: ``tests/system/test_crash_commit``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lastwrite.errors import CommitConflict, InvalidConfig, LogError, LogHeld
+from lastwrite.formats.kafka.names import decode_folder_name
+from lastwrite.logstore import files, kafka, lock
+from lastwrite.logstore.commit import Output, commit, publish_copy, staging_folder
+from lastwrite.logstore.recovery import Intent, decode_intent, encode_intent
+from lastwrite.model.log import PartitionLog
+from tests.crashing import (
+    LAYOUTS,
+    Layout,
+    batch,
+    compact,
+    compact_to,
+    contents,
+    offsets_seen,
+    run_until,
+    write_aside,
+    write_layout,
+)
+from tests.logs import read_checkpoint, write_checkpoint
+
+LAYOUT = LAYOUTS[2]  # merged groups, snapshots of vanished bases
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_layout(tmp_path / "root", LAYOUT)
+
+
+def begin(folder: Path, layout: Layout = LAYOUT) -> tuple[PartitionLog, list[Output]]:
+    log = kafka.read_partition(str(folder))
+    return log, write_aside(folder, layout, log)
+
+
+def end(folder: Path, log: PartitionLog, outputs: list[Output]) -> None:
+    commit(log, outputs, LAYOUT.first_dirty, checkpoint_root=str(folder.parent))
+
+
+# ---------------------------------------------------------------------- what changed under us
+
+
+def grow(folder: Path) -> None:
+    with open(folder / f"{50:020d}.log", "ab") as log:
+        log.write(batch(52))
+
+
+def touch(folder: Path) -> None:
+    os.utime(folder / f"{10:020d}.log")
+
+
+def vanish(folder: Path) -> None:
+    (folder / f"{25:020d}.log").unlink()
+
+
+def roll(folder: Path) -> None:
+    (folder / f"{52:020d}.log").touch()
+
+
+def swap(folder: Path) -> None:
+    (folder / f"{0:020d}.log.swap").touch()
+
+
+@pytest.mark.parametrize("change", [grow, touch, vanish, roll, swap])
+def test_a_log_that_changed_is_left_alone(folder: Path, change: Callable[[Path], None]) -> None:
+    log, outputs = begin(folder)
+    asides = {str(Path(path).relative_to(folder.parent)) for output in outputs for path in output.paths}
+    change(folder)
+    changed = contents(folder.parent)
+    with pytest.raises(CommitConflict, match="nothing was changed") as raised:
+        end(folder, log, outputs)
+    assert raised.value.path is not None and raised.value.path.startswith(str(folder))
+    assert contents(folder.parent) == {name: file for name, file in changed.items() if name not in asides}
+
+
+def test_a_log_that_changes_while_files_are_synced_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, outputs = begin(folder)
+    synced = files.fsync_dir
+
+    def sync_and_grow(path: str) -> None:
+        synced(path)
+        grow(folder)
+        monkeypatch.setattr(files, "fsync_dir", synced)
+
+    monkeypatch.setattr(files, "fsync_dir", sync_and_grow)
+    with pytest.raises(CommitConflict, match="the segment changed while we worked"):
+        end(folder, log, outputs)
+    assert offsets_seen(folder) == [*LAYOUT.old_offsets, 52]
+    assert not [path for path in folder.iterdir() if path.name.endswith((".cleaned", ".swap", ".deleted"))]
+
+
+# ---------------------------------------------------------------------- our own mistakes
+
+
+def test_outputs_that_do_not_fit_are_refused(folder: Path) -> None:
+    old = contents(folder.parent)
+    log, outputs = begin(folder)
+    first = outputs[0]
+    wrong = {
+        "not neighbours": [replace(first, sources=(log.segments[0], log.segments[2]))],
+        "begins elsewhere": [replace(first, base_offset=10)],
+        "the old ones at 10": [replace(first, sources=log.segments[:1])],
+        "the old ones at 52": [replace(outputs[1], sources=log.segments[2:])],
+    }
+    for words, made in wrong.items():
+        log, _ = begin(folder)
+        with pytest.raises(LogError, match=words):
+            end(folder, log, made)
+    kafka.recover(str(folder))
+    assert contents(folder.parent) == old
+
+
+def test_without_outputs_only_the_checkpoint_moves(folder: Path) -> None:
+    old = contents(folder)
+    end(folder, kafka.read_partition(str(folder)), [])
+    assert contents(folder) == old
+    assert read_checkpoint(folder.parent, "cleaner-offset-checkpoint") == {"u-3": 1, "t-0": LAYOUT.first_dirty}
+
+
+def test_leftovers_of_other_attempts_are_swept(folder: Path) -> None:
+    """A ``.cleaned`` at a low offset would make a loader throw away our ``.swap`` files."""
+    log, outputs = begin(folder)
+    (folder / f"{0:020d}.log.a0.cleaned").write_bytes(b"half")
+    (folder / f"{0:020d}.log.cleaned").write_bytes(b"half")
+    (folder / f"{0:020d}.log.deleted").write_bytes(b"old")
+    end(folder, log, outputs)
+    assert offsets_seen(folder) == LAYOUT.new_offsets
+    assert not [path for path in folder.iterdir() if path.name.endswith((".cleaned", ".deleted"))]
+
+
+# ---------------------------------------------------------------------- what the system refuses
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"mounting a small disk needs rights: {made.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_is_full_leaves_the_old_log(small_disk: Path) -> None:
+    folder = write_layout(small_disk / "root", LAYOUT)
+    old = contents(folder.parent)
+    log, outputs = begin(folder)
+    with open(small_disk / "filler", "wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(bytes(4096))
+        except OSError:
+            pass
+    with pytest.raises(LogError, match="the disk is full — free some space"):
+        end(folder, log, outputs)
+    assert contents(folder.parent) == old
+    (small_disk / "filler").unlink()
+    compact(folder, LAYOUT)
+    assert offsets_seen(folder) == LAYOUT.new_offsets
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody who must not write")
+def test_a_folder_that_we_must_not_write_leaves_the_old_log(folder: Path) -> None:
+    log, outputs = begin(folder)
+    old = contents(folder.parent)
+    for path in (*Path(folder).parents[:4], folder):
+        os.chmod(path, 0o755)
+
+    def as_nobody() -> None:
+        os.setuid(65534)
+        with pytest.raises(LogError, match="not permitted|denied") as raised:
+            end(folder, log, outputs)
+        assert raised.value.remedy is not None and "--to" in raised.value.remedy
+        with pytest.raises(LogError, match="denied"), lock.hold(str(folder.parent)):
+            pass
+
+    assert not run_until(0, as_nobody)
+    assert contents(folder.parent) == old
+
+
+# ---------------------------------------------------------------------- the note
+
+
+def test_a_note_comes_back_whole_or_not_at_all() -> None:
+    intent = Intent(first_dirty_offset=9, outputs={0: 100, 5: 0}, sources=(0, 5), kept=(), stand_in=None, asides=("a",))
+    encoded = encode_intent(intent)
+    assert decode_intent(encoded) == intent
+    for cut in range(len(encoded)):
+        assert decode_intent(encoded[:cut]) is None
+    assert decode_intent(b"[]") is None and decode_intent(b'{"version": 2}') is None
+
+
+# ---------------------------------------------------------------------- copies
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_a_copy_equals_what_cleaning_in_place_leaves(tmp_path: Path, layout: Layout) -> None:
+    folder = write_layout(tmp_path / "root", layout)
+    write_checkpoint(folder.parent, "log-start-offset-checkpoint", {"t-0": 1, "u-3": 0})
+    old = contents(folder.parent)
+    compact_to(folder, tmp_path / "to" / "deep" / "t-0", layout)
+    assert contents(folder.parent) == old
+    compact(folder, layout)
+    assert contents(tmp_path / "to" / "deep" / "t-0") == contents(folder)
+    root = tmp_path / "to" / "deep"
+    assert read_checkpoint(root, "cleaner-offset-checkpoint") == {"t-0": layout.first_dirty}
+    assert read_checkpoint(root, "replication-offset-checkpoint") == {"t-0": max(layout.old_offsets) + 1}
+    assert read_checkpoint(root, "log-start-offset-checkpoint") == {"t-0": 1}
+    assert sorted(path.name for path in root.iterdir() if path.is_dir()) == ["t-0"]
+
+
+def test_a_copy_without_outputs_is_the_log_itself(folder: Path, tmp_path: Path) -> None:
+    (folder / "notes.txt").write_text("not a file of the log")
+    (folder / f"{0:020d}.log.a0.cleaned").write_text("half")
+    publish_copy(kafka.read_partition(str(folder)), (), str(tmp_path / "to" / "t-0"), None)
+    copied = contents(tmp_path / "to" / "t-0")
+    assert copied == {name: file for name, file in contents(folder).items() if not name.endswith((".txt", ".cleaned"))}
+    assert read_checkpoint(tmp_path / "to", "cleaner-offset-checkpoint") == {"t-0": 0}
+
+
+def test_a_copy_never_lands_on_a_partition(folder: Path, tmp_path: Path) -> None:
+    old = contents(folder.parent)
+    for target in (folder, folder.parent / "u-3"):
+        with pytest.raises(InvalidConfig, match="a partition lies there already"):
+            staging_folder(str(target))
+        with pytest.raises(InvalidConfig, match="a partition lies there already"):
+            publish_copy(kafka.read_partition(str(folder)), (), str(target), None)
+    assert contents(folder.parent) == old
+
+
+def test_a_copy_goes_to_no_root_that_a_broker_holds(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "to" / "t-0"
+    log = kafka.read_partition(str(folder))
+    with lock.hold(str(folder.parent)):
+        publish_copy(log, (), str(target), None)  # our own lock on the source is no hindrance
+    shutil.rmtree(target)
+
+    def elsewhere() -> None:
+        with pytest.raises(LogHeld):
+            publish_copy(log, (), str(target), None)
+
+    with lock.hold(str(tmp_path / "to")):
+        assert not run_until(0, elsewhere_in_a_new_process(elsewhere))
+    assert not target.exists()
+
+
+def elsewhere_in_a_new_process(action: Callable[[], None]) -> Callable[[], None]:
+    """A child inherits our knowledge of what we hold, but not the lock itself."""
+
+    def run() -> None:
+        lock._held.clear()
+        action()
+
+    return run
+
+
+def test_staging_has_a_name_that_a_broker_clears_away(tmp_path: Path) -> None:
+    for topic in ("t", "x" * 249):
+        name = os.path.basename(staging_folder(str(tmp_path / f"{topic}-12")))
+        decoded = decode_folder_name(name)
+        assert decoded is not None and decoded.state == "delete" and len(name) <= 255
+    assert staging_folder(str(tmp_path / "t-12")) == staging_folder(str(tmp_path / "t-12"))
+
+
+def test_a_copy_of_a_log_that_a_crash_left_half_swapped(tmp_path: Path) -> None:
+    """The source may not be put in order for it, and the copy is in order all the same."""
+    layout = LAYOUTS[7]
+    folder = write_layout(tmp_path / "old", layout)
+    shutil.copytree(tmp_path / "old", tmp_path / "root")
+    folder = tmp_path / "root" / "t-0"
+    assert run_until(60, lambda: compact(folder, layout))
+    assert [path for path in folder.iterdir() if path.suffix == ".swap"]
+    before = contents(folder.parent)
+    seen = offsets_seen(folder)
+    publish_copy(kafka.read_partition(str(folder)), (), str(tmp_path / "to" / "t-0"), None)
+    assert contents(folder.parent) == before
+    assert offsets_seen(tmp_path / "to" / "t-0") == seen

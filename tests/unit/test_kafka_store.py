@@ -1,0 +1,282 @@
+"""Kafka's log directories are found and read, and whatever is wrong with them is named with its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lastwrite.errors import NotALog
+from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.formats.kafka.snapshot import ProducerEntry, encode_snapshot
+from lastwrite.logstore import kafka
+from lastwrite.model.log import PartitionLog, ProblemKind, TopicPartition
+from tests.crashing import CLOCK_MS, INTERVAL_BYTES, Layout, batch, contents, write_layout
+from tests.logs import write_checkpoint, write_segment
+
+LAYOUT = Layout("", {0: range(20), 20: range(20, 30), 40: range(40, 45)}, [], set(), 0, snapshots=[20, 40, 45])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_layout(tmp_path, LAYOUT)
+
+
+# ---------------------------------------------------------------------- finding
+
+
+def names(found: list[str]) -> list[str]:
+    return [os.path.basename(folder) for folder in found]
+
+
+def test_partitions_are_found_from_a_root_a_folder_and_a_file(folder: Path) -> None:
+    root = folder.parent
+    assert names(kafka.find_partitions(str(root))) == ["t-0", "u-3"]
+    assert kafka.find_partitions(str(folder)) == [str(folder)]
+    assert kafka.find_partitions(str(folder / f"{20:020d}.log")) == [str(folder)]
+    assert kafka.find_partitions(os.path.relpath(folder)) == [str(folder)]
+
+
+def test_topic_and_partition_narrow(folder: Path) -> None:
+    root = folder.parent
+    for name in ("t-2", "t-10", "a-b.c-7"):
+        write_segment(root / name, 0, [])
+    assert names(kafka.find_partitions(str(root), "t")) == ["t-0", "t-2", "t-10"]
+    assert names(kafka.find_partitions(str(root), "a-b.c")) == ["a-b.c-7"]
+    assert names(kafka.find_partitions(str(root), "t", 2)) == ["t-2"]
+    assert names(kafka.find_partitions(str(root), None, 3)) == ["u-3"]
+    with pytest.raises(NotALog, match="no partition of topic 'x'.*there are: a-b.c-7, t-0"):
+        kafka.find_partitions(str(root), "x")
+
+
+def test_folders_that_kafka_leaves_alone_are_left_out(folder: Path) -> None:
+    root = folder.parent
+    drawn = "0123456789abcdef0123456789abcdef"
+    for name in (f"t-1.{drawn}-delete", f"t-0.{drawn}-future", f"t-1.{drawn}-stray", "__cluster_metadata-0", "notes"):
+        write_segment(root / name, 0, [])
+    (root / "remote-log-index-cache").mkdir()
+    (root / "empty-0").mkdir()
+    assert names(kafka.find_partitions(str(root))) == ["t-0", "u-3"]
+
+
+def test_what_is_no_log_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(NotALog, match="no such file"):
+        kafka.find_partitions(str(tmp_path / "nothing"))
+    with pytest.raises(NotALog, match="no Kafka partition"):
+        kafka.find_partitions(str(tmp_path))
+    (tmp_path / "note.txt").touch()
+    with pytest.raises(NotALog, match="not a file of a Kafka log"):
+        kafka.find_partitions(str(tmp_path / "note.txt"))
+    write_segment(tmp_path / "segments", 0, [])
+    with pytest.raises(NotALog, match="rename it"):
+        kafka.find_partitions(str(tmp_path / "segments"))
+    write_segment(tmp_path / "__cluster_metadata-0", 0, [])
+    with pytest.raises(NotALog, match="never compacted"):
+        kafka.find_partitions(str(tmp_path / "__cluster_metadata-0"))
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def test_a_partition_as_it_lies(folder: Path) -> None:
+    before = contents(folder.parent)
+    log = kafka.read_partition(str(folder))
+    assert log.name == TopicPartition("t", 0) and log.folder == str(folder)
+    assert [segment.base_offset for segment in log.segments] == [0, 20, 40]
+    assert (log.log_start, log.end_offset, log.high_watermark, log.checkpoint) == (0, 45, 45, 0)
+    assert not log.problems
+    first = log.segments[0]
+    assert first.size_bytes == os.stat(first.path).st_size
+    assert first.mtime_ms == CLOCK_MS
+    assert first.largest_timestamp_ms == CLOCK_MS + 19
+    assert first.first_batch_timestamp_ms == CLOCK_MS
+    assert first.index_bytes == os.stat(folder / f"{0:020d}.index").st_size > 0
+    assert first.time_index_bytes == os.stat(folder / f"{0:020d}.timeindex").st_size > 0
+    assert contents(folder.parent) == before
+
+
+def test_checkpoints_bound_the_log(folder: Path) -> None:
+    root = folder.parent
+    write_checkpoint(root, "replication-offset-checkpoint", {"t-0": 41})
+    write_checkpoint(root, "log-start-offset-checkpoint", {"t-0": 12})
+    write_checkpoint(root, "cleaner-offset-checkpoint", {"t-0": 20})
+    log = kafka.read_partition(str(folder))
+    assert (log.log_start, log.end_offset, log.high_watermark, log.checkpoint) == (12, 45, 41, 20)
+    write_checkpoint(root, "replication-offset-checkpoint", {"t-0": 99})
+    assert kafka.read_partition(str(folder)).high_watermark == 45
+    for file in root.glob("*-checkpoint"):
+        file.unlink()
+    log = kafka.read_partition(str(folder))
+    assert (log.log_start, log.high_watermark, log.checkpoint) == (0, 45, None)
+
+
+def test_an_active_segment_with_preallocated_or_missing_indexes(folder: Path) -> None:
+    for kind, entry in ((".index", 8), (".timeindex", 12)):
+        path = folder / f"{40:020d}{kind}"
+        path.write_bytes(path.read_bytes().ljust(1000 * entry, b"\0"))
+    log = kafka.read_partition(str(folder))
+    assert not log.problems and log.end_offset == 45
+    assert log.segments[-1].index_bytes < 100 and log.segments[-1].largest_timestamp_ms == CLOCK_MS + 44
+    # A new time index that a broker has not written to yet: the walk knows the largest timestamp.
+    (folder / f"{40:020d}.timeindex").write_bytes(bytes(1200))
+    assert kafka.read_partition(str(folder)).segments[-1].largest_timestamp_ms == CLOCK_MS + 44
+
+
+def test_an_empty_active_segment_needs_no_index(folder: Path) -> None:
+    (folder / f"{60:020d}.log").touch()
+    log = kafka.read_partition(str(folder))
+    assert not log.problems and log.end_offset == 60
+    assert log.segments[-1].first_batch_timestamp_ms is None
+
+
+def test_a_long_active_segment_is_walked_from_its_last_entry(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    write_segment(folder, 7, [batch(offset) for offset in range(7, 1007)], INTERVAL_BYTES)
+    log = kafka.read_partition(str(folder))
+    assert log.end_offset == 1007 and not log.problems
+    # An index that lies does not hide the end.
+    index = folder / f"{7:020d}.index"
+    index.write_bytes(index.read_bytes()[:-8] + (3000).to_bytes(4, "big") + (100).to_bytes(4, "big"))
+    assert kafka.read_partition(str(folder)).end_offset == 1007
+
+
+def test_a_folder_without_segments_is_an_empty_log(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n0\n")
+    write_checkpoint(tmp_path, "log-start-offset-checkpoint", {"t-0": 9})
+    log = kafka.read_partition(str(tmp_path / "t-0"))
+    assert (log.segments, log.log_start, log.end_offset, log.problems) == ((), 9, 9, ())
+
+
+def test_indexes_of_one_segment(folder: Path) -> None:
+    segment = kafka.read_partition(str(folder)).segments[0]
+    offsets, positions = kafka.read_offset_index(segment)
+    assert len(offsets) == len(positions) == segment.index_bytes // 8 and offsets[0] > 0
+    times, ends = kafka.read_time_index_of(segment.path)
+    assert times[-1] == CLOCK_MS + 19 and ends[-1] == 19
+    assert kafka.index_path("/a/00000000000000000000.log") == "/a/00000000000000000000.index"
+    assert kafka.time_index_path("/a/00000000000000000000.log.swap") == "/a/00000000000000000000.timeindex.swap"
+    os.unlink(folder / f"{0:020d}.index")
+    assert len(kafka.read_offset_index(segment)[0]) == 0
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def cut(name: str, count: int) -> Callable[[Path], None]:
+    def harm(folder: Path) -> None:
+        os.truncate(folder / name, os.stat(folder / name).st_size - count)
+
+    return harm
+
+
+def put(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def overwrite(name: str, at: int, content: bytes) -> Callable[[Path], None]:
+    def harm(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[at : at + len(content)] = content
+        (folder / name).write_bytes(data)
+
+    return harm
+
+
+LAST, FIRST = f"{40:020d}", f"{0:020d}"
+ONE_BATCH = len(batch(40))
+
+
+@pytest.mark.parametrize(
+    ("harm", "file", "position", "words"),
+    [
+        (cut(f"{LAST}.log", 3), f"{LAST}.log", 4 * ONE_BATCH, "cut short"),
+        (put(f"{LAST}.log", batch(40) + b"xyz"), f"{LAST}.log", ONE_BATCH, "cut short"),
+        (overwrite(f"{LAST}.log", ONE_BATCH + 8, bytes(4)), f"{LAST}.log", ONE_BATCH + 8, "length 0"),
+        (overwrite(f"{LAST}.log", ONE_BATCH + 16, b"\x09"), f"{LAST}.log", ONE_BATCH + 16, "magic 9"),
+        (put(f"{LAST}.log", batch(40) + batch(40)), f"{LAST}.log", ONE_BATCH, "out of order"),
+        (overwrite(f"{FIRST}.log", 16, b"\x05"), f"{FIRST}.log", 16, "magic 5"),
+        (put(f"{20:020d}.log", batch(19)), f"{20:020d}.log", 0, "a batch at offset 19"),
+        (cut(f"{FIRST}.index", 3), f"{FIRST}.index", None, "no multiple of 8"),
+        (cut(f"{FIRST}.timeindex", 5), f"{FIRST}.timeindex", None, "no multiple of 12"),
+        (remove(f"{FIRST}.index"), f"{FIRST}.log", None, "has no .index"),
+        (remove(f"{FIRST}.timeindex"), f"{FIRST}.log", None, "has no .timeindex"),
+        (put(f"{20:020d}.index", b"\0\0\0\1\0\1\0\0"), f"{20:020d}.index", 0, "leads to byte 65536"),
+        (put(f"{LAST}.index", b"\0\0\0\1\0\1\0\0"), f"{LAST}.index", 0, "behind the segment's end"),
+        (put(f"{70:020d}.index", b""), f"{70:020d}.index", None, "without its segment"),
+        (put("notes.txt", b"hello"), "notes.txt", None, "foreign"),
+        (put("5.log", b""), "5.log", None, "foreign"),
+        (lambda folder: (folder / "folder").mkdir(), "folder", None, "foreign"),
+        (overwrite(f"{LAST}.snapshot", 3, b"\x01"), f"{LAST}.snapshot", 2, "crc"),
+        (put("leader-epoch-checkpoint", b"0\n2\n0 0\n"), "leader-epoch-checkpoint", 8, "announces 2"),
+        (put("partition.metadata", b"version: 0\ntopic_id: x"), "partition.metadata", 11, "no topic id"),
+        (put("../cleaner-offset-checkpoint", b"0\n1\nt 0 x\n"), "../cleaner-offset-checkpoint", 4, "not a number"),
+        (put("../replication-offset-checkpoint", b"0\n1\n"), "../replication-offset-checkpoint", 4, "announces 1"),
+        (put("../log-start-offset-checkpoint", b"\xff\n"), "../log-start-offset-checkpoint", 0, "not a number"),
+    ],
+)  # fmt: skip
+def test_damage_is_named_by_file_and_byte(
+    folder: Path, harm: Callable[[Path], None], file: str, position: int | None, words: str
+) -> None:
+    harm(folder)
+    problems = kafka.read_partition(str(folder)).problems
+    assert problems, "nothing was noticed"
+    assert {problem.kind for problem in problems} == {ProblemKind.DAMAGED}
+    found = [problem for problem in problems if words in problem.message]
+    assert found and os.path.samefile(found[0].path, folder / file), problems
+    assert position is None or found[0].position == position, found
+    assert found[0].remedy is not None or found[0].position is not None
+
+
+def kinds(log: PartitionLog) -> set[ProblemKind]:
+    return {problem.kind for problem in log.problems}
+
+
+def test_what_comes_later_is_not_damage(folder: Path) -> None:
+    (folder / f"{20:020d}.txnindex").write_bytes(bytes(34))
+    assert kinds(kafka.read_partition(str(folder))) == {ProblemKind.UNSUPPORTED}
+    (folder / f"{20:020d}.txnindex").write_bytes(b"")
+    assert not kafka.read_partition(str(folder)).problems
+    producer = ProducerEntry(1, 0, 4, 8, 0, CLOCK_MS, 3, -1)
+    (folder / f"{20:020d}.snapshot").write_bytes(encode_snapshot([producer]))
+    assert not kafka.read_partition(str(folder)).problems, "an older state does not count"
+    (folder / f"{45:020d}.snapshot").write_bytes(encode_snapshot([producer]))
+    assert kinds(kafka.read_partition(str(folder))) == {ProblemKind.UNSUPPORTED}
+
+
+def test_old_formats_are_recognised(tmp_path: Path) -> None:
+    plain = bytes.fromhex(  # spec/kafka-storage S.20, 8
+        "0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"
+    )
+    write_segment(tmp_path / "t-0", 0, [])
+    write_segment(tmp_path / "t-0", 1, [])
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(plain)
+    second = (1).to_bytes(8, "big") + plain[8:]
+    (tmp_path / "t-0" / f"{1:020d}.log").write_bytes(second + encode_batch([Record(2, 5, b"k", b"v")], base_offset=2))
+    log = kafka.read_partition(str(tmp_path / "t-0"))
+    assert kinds(log) == {ProblemKind.UNSUPPORTED} and log.end_offset == 3
+
+
+def test_what_a_brokers_cleaner_left_half_done_is_seen_as_its_loader_sees_it(folder: Path) -> None:
+    """``commit`` leaves a note; a broker does not."""
+    for kind in ("log", "index", "timeindex"):
+        (folder / f"{0:020d}.{kind}.swap").write_bytes((folder / f"{20:020d}.{kind}").read_bytes())
+        (folder / f"{40:020d}.{kind}.cleaned").write_bytes(b"half")
+    before = contents(folder)
+    log = kafka.read_partition(str(folder))
+    assert not log.problems
+    assert [segment.base_offset for segment in log.segments] == [0, 40]
+    assert log.segments[0].path.endswith(".log.swap")
+    assert contents(folder) == before
+    kafka.recover(str(folder))
+    again = kafka.read_partition(str(folder))
+    assert [segment.size_bytes for segment in again.segments] == [segment.size_bytes for segment in log.segments]
+    assert {path.name for path in folder.iterdir() if path.name[0].isdigit()} == {
+        f"{base:020d}.{kind}" for base in (0, 40) for kind in ("log", "index", "timeindex")
+    } | {f"{base:020d}.snapshot" for base in (40, 45)}
