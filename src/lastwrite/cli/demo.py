@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -97,15 +99,24 @@ def _proofs(report: DemoReport) -> Iterator[str]:
 
 
 def _next_commands(report: DemoReport, repo: str) -> Iterator[str]:
+    program = _program()
     if report.before_path is None or report.after_path is None:
         where = "" if repo == "." else f" --repo {shlex.quote(repo)}"
         yield "The files are gone again. Keep them and look further:"
-        yield f"  lastwrite demo{where} --keep demo"
+        yield f"  {program} demo{where} --keep demo"
         before, after = os.path.join("demo", "before"), os.path.join("demo", "after")
     else:
         yield "Look further:"
         before, after = shlex.quote(report.before_path), shlex.quote(report.after_path)
-    yield f"  lastwrite inspect {before}"
-    yield f"  lastwrite dump {after} --limit 3"
-    yield f"  lastwrite verify {after} {before}"
-    yield f"  lastwrite plan {before}"
+    yield f"  {program} inspect {before}"
+    yield f"  {program} dump {after} --limit 3"
+    yield f"  {program} verify {after} {before}"
+    yield f"  {program} plan {before}"
+
+
+def _program() -> str:
+    """The program as the reader can call it here: by name where the shell finds it, else as it was called."""
+    called = sys.argv[0]
+    if os.path.basename(called) != "lastwrite" or shutil.which("lastwrite"):
+        return "lastwrite"
+    return shlex.quote(called)
