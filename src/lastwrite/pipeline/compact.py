@@ -132,7 +132,7 @@ def exchange_for(runner: Runner) -> FolderExchange | ShuffleExchange:
     if not isinstance(runner, SparkRunner):
         return FolderExchange(runner)
     context = runner.session.sparkContext
-    usual = "folder" if local_workers(context.master) else "shuffle"
+    usual = "folder" if local_workers(context.master or "") else "shuffle"
     chosen = context.getConf().get("spark.lastwrite.exchange", usual)
     if chosen == "shuffle":
         return ShuffleExchange(runner)
@@ -153,7 +153,7 @@ def runner_for(
     if spark is not None:
         if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
             raise EnvironmentUnfit("a Spark Connect session cannot run this", remedy="pass a classic session")
-        workers = local_workers(spark.sparkContext.master) or spark.sparkContext.defaultParallelism
+        workers = local_workers(spark.sparkContext.master or "") or spark.sparkContext.defaultParallelism
         yield SparkRunner(spark, workers), plan_memory(memory, workers)
         return
     workers = local_workers(master) or 0

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 from lastwrite.compaction.election import ENTRY_BYTES, bucket_bits
@@ -40,6 +41,7 @@ _PIECE_BYTES = 32 << 20
 _WAVE_BYTES = 64 << 30
 _WAVE_PARTITIONS = 4096
 _LEAST_PART_BYTES = 64 << 20
+_SMALL_ELECTION_BYTES = 4 << 20
 
 
 def new_secret() -> bytes:
@@ -210,25 +212,11 @@ class Engine:
             job.end(Status.SKIPPED, decision.reason)
             return job
         try:
-            self._cut(job, log, decision)
+            job.pieces = cut_into_pieces(self._system, log, decision.end)
+            job.bits = bucket_bits(self._system.estimate_records(log))
         except (LogError, OSError) as error:
             job.fail(error)
         return job
-
-    def _cut(self, job: _Job, log: PartitionLog, decision: Decision) -> None:
-        """Cut every segment into pieces at batch borders; those outside the range are only checked."""
-        for n, segment in enumerate(log.segments):
-            cuts = self._system.cut(log, n, _PIECE_BYTES)
-            for start, end in zip(cuts, cuts[1:], strict=False):
-                job.pieces.append(
-                    Piece(
-                        number=len(job.pieces), segment=n, path=segment.path, start=start, end=end,
-                        size_bytes=segment.size_bytes, mtime_ns=segment.mtime_ns,
-                        lowest_offset=segment.base_offset, end_offset=log.segment_end(n),
-                        keyed=segment.base_offset < decision.end,
-                    )
-                )  # fmt: skip
-        job.bits = bucket_bits(self._system.estimate_records(log))
 
     # ------------------------------------------------------------------ scan
 
@@ -272,7 +260,7 @@ class Engine:
     def _elect(self, jobs: list[_Job]) -> None:
         units: list[ElectUnit] = []
         for job in jobs:
-            units += self._elect_units(job)
+            units += elect_units(job.number, job.bits, job.scans, self._options.exact, self._limits, self._workers)
         by_number = {job.number: job for job in jobs}
         for answer in self._exchange.elect(units, self._progress):
             if isinstance(answer, Failed):
@@ -282,26 +270,6 @@ class Engine:
             job.winners += answer.winners
             for piece, losers in answer.losers.items():
                 job.scans[piece].losers += losers
-
-    def _elect_units(self, job: _Job) -> Iterator[ElectUnit]:
-        blocks = [(scan, block) for scan in job.scans for block in scan.blocks]
-        if not blocks:
-            return
-        size = sum(ENTRY_BYTES * block.count + 2 * block.key_bytes for _, block in blocks)
-        buckets = 1 << job.bits
-        slices = -(-size // self._limits.slice_bytes)
-        if size > 4 << 20:
-            slices = max(slices, 2 * self._workers)
-        slices = min(slices, buckets)
-        for n in range(slices):
-            first, end = buckets * n // slices, buckets * (n + 1) // slices
-            yield ElectUnit(
-                partition=job.number, bits=job.bits, first_bucket=first, end_bucket=end,
-                blocks=tuple(block for _, block in blocks),
-                dirty_from=tuple(scan.dirty_from for scan, _ in blocks),
-                states=tuple((scan.states, scan.states_at) for scan, _ in blocks),
-                exact=self._options.exact, limits=self._limits,
-            )  # fmt: skip
 
     # ------------------------------------------------------------------ rewrite
 
@@ -442,6 +410,43 @@ class Engine:
             job.end(Status.UNCHANGED, "every record stays")
         if self._options.dry_run:
             report.bytes_written = 0
+
+
+def cut_into_pieces(system: System, log: PartitionLog, end: int) -> list[Piece]:
+    """Cut every segment at batch borders; the pieces of those that begin at or above ``end`` are only checked."""
+    pieces: list[Piece] = []
+    for n, segment in enumerate(log.segments):
+        for start, stop in pairwise(system.cut(log, n, _PIECE_BYTES)):
+            pieces.append(
+                Piece(
+                    number=len(pieces), segment=n, path=segment.path, start=start, end=stop,
+                    size_bytes=segment.size_bytes, mtime_ns=segment.mtime_ns,
+                    lowest_offset=segment.base_offset, end_offset=log.segment_end(n), keyed=segment.base_offset < end,
+                )
+            )  # fmt: skip
+    return pieces
+
+
+def elect_units(
+    partition: int, bits: int, scans: Sequence[PieceScan], exact: bool, limits: Limits, workers: int
+) -> Iterator[ElectUnit]:
+    """Cut a partition's buckets into slices that fit memory, and where there is much to do, all workers."""
+    blocks = [(scan, block) for scan in scans for block in scan.blocks]
+    if not blocks:
+        return
+    size = sum(ENTRY_BYTES * block.count + 2 * block.key_bytes for _, block in blocks)
+    buckets = 1 << bits
+    slices = -(-size // limits.slice_bytes)
+    if size > _SMALL_ELECTION_BYTES:
+        slices = max(slices, 2 * workers)
+    slices = min(slices, buckets)
+    for n in range(slices):
+        yield ElectUnit(
+            partition=partition, bits=bits, first_bucket=buckets * n // slices,
+            end_bucket=buckets * (n + 1) // slices, blocks=tuple(block for _, block in blocks),
+            dirty_from=tuple(scan.dirty_from for scan, _ in blocks),
+            states=tuple((scan.states, scan.states_at) for scan, _ in blocks), exact=exact, limits=limits,
+        )  # fmt: skip
 
 
 def _split_by_bytes(pieces: Sequence[Piece], target: int) -> Iterator[list[Piece]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from lastwrite.compaction.ranges import cleanable_range
 from lastwrite.compaction.settings import KafkaTopicConfig
@@ -22,12 +22,10 @@ from lastwrite.model.inspection import FileInspection, InspectReport, PartitionI
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pipeline.dump import index_rows, side_file_rows
+from lastwrite.pipeline.keys import count_keys
 from lastwrite.pipeline.survey import Surveyor
-from lastwrite.pipeline.system import system_named
+from lastwrite.pipeline.system import System, system_named
 from lastwrite.pipeline.window import problem_of
-
-CountKeys = Callable[[PartitionLog], int | None]
-"""Counts the distinct keys of a whole partition, exactly and in bounded memory; None: it cannot."""
 
 MOST_PROBLEMS = 20  # of a partition that are named; the rest are counted
 _NO_END = (1 << 63) - 1
@@ -42,7 +40,6 @@ def inspect(
     now_ms: int | None = None,
     memory: str | int | None = None,
     include_active: bool = False,
-    count_keys: CountKeys | None = None,
     progress: Progress | None = None,
 ) -> InspectReport:
     """Read everything at ``path`` and say what it is.
@@ -52,7 +49,6 @@ def inspect(
         config: settings under upstream's names, for what is dirty and what is due.
         now_ms: the clock, milliseconds since 1970; None: now.
         memory: the largest batch that is looked into, with its records in the clear; None: 256 MiB.
-        count_keys: how distinct keys are counted; None: they are not.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
@@ -64,7 +60,7 @@ def inspect(
     settings = KafkaTopicConfig.from_names({"cleanup.policy": "compact", **(config or {})})
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     report = InspectReport(path=str(path), system=kafka.name, now_ms=now)
-    job = _Inspection(settings, now, include_active, memory, count_keys, progress or NoProgress())
+    job = _Inspection(settings, now, include_active, memory, kafka, progress or NoProgress())
     if os.path.isfile(path):
         file = identify(str(path))
         lock.refuse_if_held(file.root)
@@ -85,12 +81,12 @@ class _Inspection:
 
     def __init__(
         self, settings: KafkaTopicConfig, now_ms: int, include_active: bool, memory: str | int | None,
-        count_keys: CountKeys | None, progress: Progress,
+        system: System, progress: Progress,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._now_ms = now_ms
         self._include_active = include_active
-        self._count_keys = count_keys
+        self._system = system
         self._progress = progress
         if memory is None:
             self._surveyor = Surveyor()
@@ -139,8 +135,8 @@ class _Inspection:
         found.producers = self._surveyor.producer_count
         if log.segments:
             self._judge(log, found)
-        if self._count_keys is not None and not found.is_damaged:
-            found.keys = self._count_keys(log)
+        if not found.is_damaged:
+            found.keys = count_keys(self._system, log)
         return found
 
     def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
