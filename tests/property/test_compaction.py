@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lastwrite.model.work import Limits
 from tests import reference
 from tests.engine import compact
 from tests.logs import NAME, bases, check_indexes, read_checkpoint, read_files, read_segments, write_checkpoint
@@ -91,6 +93,38 @@ def test_with_the_active_segment_it_leaves_the_same_batches(life: Life, like_bro
             reference.compact(twin, life.config, phase.now_ms, include_active=True)
             assert batches_of(read_segments(root / NAME)) == batches_of(read_segments(twin / NAME))
             assert reference.listed(root).end_offset == reference.listed(twin).end_offset
+
+
+@given(
+    life=lives(),
+    piece_bytes=st.sampled_from([1, 200, 1000]),
+    part_bytes=st.sampled_from([1, 300]),
+    bits=st.integers(0, 5),
+    limits=st.builds(
+        Limits, chunk_bytes=st.sampled_from([100, 500]), block_entries=st.integers(1, 9),
+        slice_bytes=st.sampled_from([16, 100]),
+    ),
+    exact=st.booleans(),
+)  # fmt: skip
+def test_however_small_the_pieces_it_leaves_the_same_files(
+    life: Life, piece_bytes: int, part_bytes: int, bits: int, limits: Limits, exact: bool
+) -> None:
+    """Segments cut into pieces, blocks that fill, elections by slices, outputs in parts: nothing shows."""
+    with empty_root() as root:
+        for phase in life.phases:
+            grow(root, phase, life)
+            twin = twin_of(root)
+            compact(twin, life.config, phase.now_ms, like_broker=True)
+            with (
+                patch("lastwrite.pipeline.engine._PIECE_BYTES", piece_bytes),
+                patch("lastwrite.pipeline.engine._LEAST_PART_BYTES", part_bytes),
+                patch("lastwrite.pipeline.runner.InlineRunner.workers", 3),
+                patch("lastwrite.pipeline.engine.bucket_bits", lambda _: bits),
+                patch("lastwrite.pipeline.memory.MemoryPlan.limits", lambda _: limits),
+            ):
+                [told] = compact(root, life.config, phase.now_ms, like_broker=True, exact=exact).partitions
+            assert not told.problems
+            assert files_of(root / NAME) == files_of(twin / NAME)
 
 
 @given(lives())
