@@ -308,7 +308,7 @@ class SegmentIndexer:
             raise CorruptLog("batch begins beyond 2 GiB, where no index can point", int(positions[-1]))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _mark(
     positions: Int64s,
     sizes: Int64s,
@@ -351,7 +351,8 @@ def _entries(data: Buffer, dtype: np.dtype[np.void], what: str) -> npt.NDArray[n
 
 def _rising(column: Int64s, floor: int) -> int:
     """How many values at the front rise, from above ``floor``."""
-    falls = np.flatnonzero(np.diff(column, prepend=np.int64(floor)) <= 0)
+    before = np.concatenate((np.array([floor], np.int64), column[:-1]))  # a difference could overflow
+    falls = np.flatnonzero(column <= before)
     return int(falls[0]) if len(falls) else len(column)
 
 
