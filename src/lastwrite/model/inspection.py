@@ -91,7 +91,7 @@ class PartitionInspection:
     segments: list[SegmentInspection] = field(default_factory=list)
     contents: Contents = field(default_factory=Contents)
     bytes: int = 0
-    keys: int | None = None  # distinct keys
+    keys: int | None = None  # distinct keys; None also where transactions or producers were met
     producers: int | None = None  # distinct producer ids; counted up to a million
     log_start: int | None = None
     high_watermark: int | None = None

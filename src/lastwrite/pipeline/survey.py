@@ -14,6 +14,7 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.formats.compression import Codec
+from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.formats.kafka.names import FileKind
 from lastwrite.logstore.reading import SegmentReader
@@ -33,7 +34,6 @@ from lastwrite.model.inspection import Contents, SegmentInspection
 from lastwrite.model.log import Problem, Segment
 from lastwrite.pipeline.dump import index_rows
 from lastwrite.pipeline.kafka_proof import KafkaIndexProof
-from lastwrite.pipeline.keycount import KeyCounter
 from lastwrite.pipeline.window import BATCH_LIMIT_BYTES, Window, frame_bytes, problem_of, torn_tail
 
 Note = Callable[[Problem], None]
@@ -44,28 +44,19 @@ _PRODUCER_ID_AT = 43
 
 
 class Surveyor:
-    """Buffers used again for every segment; producers and keys seen since the last ``new_partition``."""
+    """Buffers used again for every segment, and the producers seen since the last ``new_partition``."""
 
     def __init__(self, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.format = KafkaFormat(limit_bytes)
+        self._secret = secret_from(b"\x01" * (8 * SECRET_WORDS))  # fingerprints are made and not looked at
         self._states: ByteArray = np.empty(1 << 16, dtype=np.uint8)
         self._entries = np.empty((1 << 16, 2), dtype=np.uint64)
         self._producers: Int64Array = np.empty(0, dtype=np.int64)
-        self._keys = KeyCounter()
 
     def new_partition(self) -> None:
-        """Forget producers and keys."""
+        """Forget the producers."""
         self._producers = np.empty(0, dtype=np.int64)
-        self._keys.close()
-        self._keys = KeyCounter()
-
-    def close(self) -> None:
-        self._keys.close()
-
-    def count_keys(self) -> int:
-        """Distinct keys since the last ``new_partition``."""
-        return self._keys.count()
 
     @property
     def producer_count(self) -> int:
@@ -110,8 +101,7 @@ class Surveyor:
         seen = 0
         for run in self.format.opened(buffer, table):
             ahead = int(table["records"][run.first : run.last].sum())
-            keyed = self.format.walk(run, table, self._keys.secret, 0, states[seen : seen + ahead], self._entries, 0)
-            self._keys.add(self._entries[:keyed])  # again, should a later run fail: a set does not mind
+            self.format.walk(run, table, self._secret, 0, states[seen : seen + ahead], self._entries, 0)
             seen += ahead
         into.batches += len(table)
         into.records += records
