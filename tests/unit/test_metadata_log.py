@@ -1,0 +1,149 @@
+"""Topic settings as a KRaft broker keeps them: records by hand, and the log of a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.formats.kafka.metadata_record import (
+    RemovedTopic,
+    Topic,
+    TopicSetting,
+    Transaction,
+    decode_metadata_record,
+)
+from lastwrite.logstore.metadata_log import topic_configs
+
+CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
+ID = b"0123456789abcdef"
+OTHER_ID = b"fedcba9876543210"
+
+
+def text(content: str | None) -> bytes:
+    return b"\0" if content is None else bytes([len(content) + 1]) + content.encode()
+
+
+def topic(name: str, topic_id: bytes = ID) -> bytes:
+    return b"\1\2\0" + text(name) + topic_id + b"\0"
+
+
+def setting(of_topic: str, name: str, value: str | None, kind: int = 2) -> bytes:
+    return b"\1\4\0" + bytes([kind]) + text(of_topic) + text(name) + text(value) + b"\0"
+
+
+def removed(topic_id: bytes = ID) -> bytes:
+    return b"\1\x09\0" + topic_id + b"\0"
+
+
+BEGIN, END, ABORT = b"\1\x17\0\0", b"\1\x18\0\0", b"\1\x19\0\0"
+
+
+def test_records_are_decoded_whole_and_never_in_part() -> None:
+    expected = {
+        topic("orders"): Topic("orders", ID),
+        setting("orders", "cleanup.policy", "compact"): TopicSetting("orders", "cleanup.policy", "compact"),
+        setting("orders", "cleanup.policy", None): TopicSetting("orders", "cleanup.policy", None),
+        removed(): RemovedTopic(ID),
+    }
+    for encoded, record in expected.items():
+        assert decode_metadata_record(encoded) == record
+        for cut in range(len(encoded) - 1):  # the last byte says that no tagged fields follow; we need none
+            with pytest.raises(TruncatedLog):
+                decode_metadata_record(encoded[:cut])
+    assert decode_metadata_record(BEGIN) is Transaction.BEGIN
+    assert decode_metadata_record(setting("1", "log.retention.ms", "1", kind=4)) is None
+    assert decode_metadata_record(b"\1\x14\0\0") is None
+    with pytest.raises(UnsupportedFormat):
+        decode_metadata_record(b"\2\2\0")
+    with pytest.raises(UnsupportedFormat):
+        decode_metadata_record(b"\1\2\5")
+    with pytest.raises(CorruptLog, match="varint"):
+        decode_metadata_record(b"\xff" * 6)
+    with pytest.raises(CorruptLog, match="UTF-8"):
+        decode_metadata_record(b"\1\2\0\3\xff\xff" + ID)
+
+
+def write(root: Path, name: str, first_offset: int, *values: bytes) -> Path:
+    folder = root / "__cluster_metadata-0"
+    folder.mkdir(exist_ok=True)
+    batches = [
+        encode_batch([Record(offset, 0, None, value)], base_offset=offset)
+        for offset, value in enumerate(values, first_offset)
+    ]
+    (folder / name).write_bytes(b"".join(batches))
+    return folder / name
+
+
+LOG = f"{0:020d}.log"
+
+
+def test_settings_are_set_changed_and_taken_back(tmp_path: Path) -> None:
+    write(
+        tmp_path, LOG, 0,
+        topic("a"), setting("a", "cleanup.policy", "compact"), setting("a", "retention.ms", "5"),
+        topic("b", OTHER_ID), setting("b", "retention.ms", "7"),
+        setting("a", "cleanup.policy", "compact,delete"), setting("a", "retention.ms", None),
+    )  # fmt: skip
+    assert topic_configs(str(tmp_path)) == {"a": {"cleanup.policy": "compact,delete"}, "b": {"retention.ms": "7"}}
+
+
+def test_a_topic_that_was_deleted_takes_its_settings_with_it(tmp_path: Path) -> None:
+    write(
+        tmp_path, LOG, 0,
+        topic("a"), setting("a", "cleanup.policy", "compact"), removed(), topic("a", OTHER_ID), topic("b"),
+    )  # fmt: skip
+    assert topic_configs(str(tmp_path)) == {"a": {}, "b": {}}
+
+
+def test_transactions_count_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    write(
+        tmp_path, LOG, 0,
+        topic("a"), BEGIN, setting("a", "x", "1"), ABORT, BEGIN, setting("a", "y", "2"), END,
+        BEGIN, setting("a", "z", "3"),
+    )  # fmt: skip
+    assert topic_configs(str(tmp_path)) == {"a": {"y": "2"}}
+
+
+def test_the_newest_snapshot_comes_before_the_log_behind_it(tmp_path: Path) -> None:
+    write(tmp_path, f"{2:020d}-0000000001.checkpoint", 0, topic("old"))
+    write(tmp_path, f"{4:020d}-0000000001.checkpoint", 0, topic("a"), setting("a", "x", "1"))
+    write(tmp_path, f"{9:020d}-0000000001.checkpoint.deleted", 0, topic("gone"))
+    write(tmp_path, LOG, 0, topic("gone"), topic("gone"), topic("gone"), topic("gone"), setting("a", "x", "2"))
+    assert topic_configs(str(tmp_path)) == {"a": {"x": "2"}}
+
+
+def test_a_torn_tail_ends_the_log_and_damage_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, LOG, 0, topic("a"), topic("b", OTHER_ID))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])
+    assert topic_configs(str(tmp_path)) == {"a": {}}
+    path.write_bytes(whole[:70] + bytes([whole[70] ^ 1]) + whole[71:])
+    with pytest.raises(LogError) as raised:
+        topic_configs(str(tmp_path))
+    assert raised.value.path == str(path)
+    write(tmp_path, LOG, 0, topic("a"), topic("b")[:-5])
+    with pytest.raises(CorruptLog, match="cut short.*in the batch") as raised:
+        topic_configs(str(tmp_path))
+    assert raised.value.at is not None and raised.value.at > 0
+
+
+def test_where_there_is_no_metadata_log_nothing_is_known(tmp_path: Path) -> None:
+    assert topic_configs(str(tmp_path)) is None
+
+
+def test_a_real_brokers_log() -> None:
+    configs = topic_configs(str(CORPUS))
+    assert configs is not None
+    assert configs["client-lz4"] == {
+        "cleanup.policy": "compact",
+        "index.interval.bytes": "200",
+        "segment.index.bytes": "1024",
+        "delete.retention.ms": "0",
+        "internal.segment.bytes": "1500",
+    }
+    assert configs["keyless"]["cleanup.policy"] == "compact", "it was created with delete, and changed"
+    assert configs["broker-gzip"]["compression.type"] == "gzip"
+    assert {path.name.rsplit("-", 1)[0] for path in CORPUS.glob("*-0")} - {"__cluster_metadata"} <= configs.keys()
