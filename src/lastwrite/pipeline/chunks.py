@@ -56,9 +56,12 @@ class Chunks:
                     if len(table):
                         lowest = int(table["next_offset"][-1])
                         if lowest > piece.end_offset:
+                            row = table[int(np.argmax(table["next_offset"] > piece.end_offset))]
                             raise CorruptLog(
-                                f"offsets reach {lowest}, beyond the segment's end {piece.end_offset}",
-                                position + start, piece.path,
+                                f"offset {int(row['next_offset']) - 1} lies beyond the segment's end, "
+                                f"{piece.end_offset}",
+                                position + int(row["position"]), piece.path,
+                                "nothing was changed; restore this file from a replica or a backup",
                             )  # fmt: skip
                         yield Chunk(self._buffer, table, position)
                     start = start_of_rest

@@ -360,7 +360,8 @@ class _Verifier:
                 if later.first_offset < earlier.next_offset:
                     job.problem(
                         Problem(
-                            ProblemKind.DAMAGED, f"offset {later.first_offset} after {earlier.next_offset - 1}",
+                            ProblemKind.DAMAGED,
+                            f"offsets do not rise: {later.first_offset} after {earlier.next_offset - 1}",
                             segment.path, later.piece.start, "restore this file from a replica or a backup",
                         )
                     )  # fmt: skip

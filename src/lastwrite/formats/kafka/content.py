@@ -43,6 +43,7 @@ _LANE = np.uint64(0xFFFFFFFFFFFFFFFF << FLAG_BITS & 0xFFFFFFFFFFFFFFFF)
 _APPEND_TIME = 8
 _KINDS = 8 | 16 | 32  # timestamp type, transactional, control
 
+_RESTORE = "restore this file from a replica or a backup"
 _WORDS = {
     kernels.BAD_RECORD: "a record's lengths do not fit its batch",
     kernels.BAD_OFFSET: "a record's offset does not rise, or leaves its batch",
@@ -87,9 +88,10 @@ class KafkaContents:
         if code != kernels.OK:
             row = table[b]
             if row["codec"] == 0:
-                raise CorruptLog(_WORDS[code], int(at))
+                raise CorruptLog(_WORDS[code], int(at), remedy=_RESTORE)
             inside = int(at) - int(row["plain_start"])
-            raise CorruptLog(f"{_WORDS[code]}, at byte {inside} of the decompressed records", int(row["position"]))
+            words = f"{_WORDS[code]}, at byte {inside} of the decompressed records"
+            raise CorruptLog(words, int(row["position"]), remedy=_RESTORE)
         return int(done)
 
 

@@ -1,0 +1,198 @@
+"""Rows of contents: equal for what compaction copies, different for anything else."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lastwrite.errors import CorruptLog
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import Record, decode_batch, encode_batch, rebuild_batch, seal_batch
+from lastwrite.formats.kafka.chunk import KafkaFormat
+from lastwrite.formats.kafka.content import KafkaContents, digest, seed_from
+from lastwrite.model.contents import (
+    AFTER,
+    BATCH,
+    CODEC_SHIFT,
+    CONTROL,
+    DUE,
+    EMPTY,
+    HONEST,
+    KEYLESS,
+    ROW_WORDS,
+    SEED_WORDS,
+    TALLIES,
+    TOMBSTONE,
+)
+
+START = 1_700_000_000_000
+SEED = seed_from(os.urandom(8 * SEED_WORDS))
+FLAGS = np.uint64(0xFFFF)
+
+
+def rows_of(data: bytes, is_after: bool = False, now_ms: int | None = None) -> tuple[list[tuple[int, ...]], list[int]]:
+    """All rows of a segment's bytes, flags split off as the last number, and the tally."""
+    buffer = np.frombuffer(data, dtype=np.uint8).copy()
+    format, contents = KafkaFormat(), KafkaContents(SEED, is_after, now_ms)
+    table = format.split(buffer, 0, len(buffer), 0).table
+    rows = np.zeros((len(table) + int(table["records"].sum()), ROW_WORDS), dtype=np.uint64)
+    tally, filled = np.zeros(TALLIES, dtype=np.int64), 0
+    for run in format.opened(buffer, table):
+        filled = contents.take(run, table, buffer, rows, filled, tally)
+    assert filled == len(rows)
+    split = [(*map(int, row), int(row[1] & FLAGS)) for row in rows]
+    return [(a, b >> 16, c, d, e, flags) for a, b, c, d, e, flags in split], tally.tolist()
+
+
+def record_row(record: Record, **batch: object) -> tuple[int, ...]:
+    return rows_of(encode_batch([record], **batch))[0][0]  # type: ignore[arg-type]
+
+
+content = st.none() | st.binary(max_size=40)
+
+
+@st.composite
+def records(draw: st.DrawFn, base: int = 1000) -> list[Record]:
+    header_lists = st.lists(st.tuples(st.binary(max_size=3), content), max_size=2).map(tuple)
+    return [
+        Record(base + place, draw(st.integers(START, START + 99)), draw(content), draw(content), draw(header_lists))
+        for place in sorted(draw(st.sets(st.integers(0, 30), min_size=1, max_size=8)))
+    ]
+
+
+@given(records(), st.data())
+def test_what_compaction_does_to_a_batch_leaves_the_rows_alone(found: list[Record], data: st.DataObject) -> None:
+    append_time = data.draw(st.booleans())
+    whole = encode_batch(
+        found, base_offset=990, last_offset=1040, codec=data.draw(st.sampled_from(Codec)), append_time=append_time,
+        leader_epoch=3, max_timestamp_ms=START + 200 if append_time else None,
+    )  # fmt: skip
+    kept = [record for record in found if data.draw(st.booleans())]
+    twin = decode_batch(whole, 0)
+    horizon = data.draw(st.none() | st.just(START + 5000)) if kept else None
+    thinned = rebuild_batch(twin.header, [r for r in twin.records if r.offset in {k.offset for k in kept}],
+                            delete_horizon_ms=horizon)  # fmt: skip
+    was, _ = rows_of(whole)
+    now, _ = rows_of(thinned, is_after=True, now_ms=START)
+    by_offset = {row[2]: row for row in was[:-1]}
+    for row in now[:-1]:
+        assert row[:5] == by_offset[row[2]][:5]
+        assert row[5] == by_offset[row[2]][5] | AFTER
+    batch_was, batch_now = was[-1], now[-1]
+    assert batch_was[:3] == batch_now[:3] and batch_was[4] == batch_now[4]
+    assert batch_now[5] & EMPTY == (0 if kept else EMPTY)
+    assert batch_was[5] & batch_now[5] & HONEST
+
+
+CHANGES = [
+    {"offset": 6}, {"timestamp_ms": START + 1}, {"key": b"K"}, {"key": b""}, {"key": None}, {"key": b"k\0"},
+    {"value": b""}, {"value": None}, {"value": b"w"}, {"value": b"v\0"}, {"value": b"v" * 9}, {"headers": ()},
+    {"headers": ((b"h", b""),)}, {"headers": ((b"h", None), (b"h", None))}, {"headers": ((b"i", None),)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_any_change_of_a_record_shows(change: dict[str, object], codec: Codec) -> None:
+    record = Record(5, START, b"k", b"v", ((b"h", None),))
+    was, now = record_row(record, codec=codec), record_row(replace(record, **change), codec=codec)  # type: ignore[arg-type]
+    assert was[:5] != now[:5]
+    same_key = "key" not in change and "offset" not in change
+    assert (was[:3] == now[:3]) is same_key
+
+
+def test_the_same_record_says_the_same_anywhere() -> None:
+    record = Record(5, START, b"k", b"v" * 100, ((b"h", b"x"),))
+    alone = record_row(record)
+    others = [Record(3, START - 77, b"a", b"b"), record, Record(9, START + 9, None, b"c")]
+    for codec in Codec:
+        assert rows_of(encode_batch(others, codec=codec, base_offset=0, last_offset=77))[0][1] == alone
+    moved_key = Record(5, START, b"kv", b"v" * 99, ((b"h", b"x"),))
+    assert record_row(moved_key)[3:5] != alone[3:5]
+
+
+HEAD = {
+    "leader_epoch": 1, "producer_id": 7, "producer_epoch": 1, "base_sequence": 4, "base_offset": 2, "last_offset": 9,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"leader_epoch": 2}, {"producer_id": 8}, {"producer_epoch": 2}, {"base_sequence": 5}, {"last_offset": 10},
+     {"transactional": True}, {"append_time": True}],
+    ids=str,
+)  # fmt: skip
+def test_any_change_of_a_batch_shows(change: dict[str, object]) -> None:
+    record = Record(5, START, b"k", b"v")
+    was = rows_of(encode_batch([record], **HEAD))[0][-1]  # type: ignore[arg-type]
+    now = rows_of(encode_batch([record], **{**HEAD, **change}))[0][-1]  # type: ignore[arg-type]
+    assert was[4] != now[4]
+    assert rows_of(encode_batch([record], **{**HEAD, "base_offset": 3}))[0][-1][2] == 3  # type: ignore[arg-type]
+
+
+def test_flags() -> None:
+    def flags(value: bytes | None, key: bytes | None = b"k", now_ms: int | None = None, **batch: object) -> list[int]:
+        data = encode_batch([Record(0, START, key, value)], **batch)  # type: ignore[arg-type]
+        return [row[5] for row in rows_of(data, now_ms=now_ms)[0]]
+
+    assert flags(b"v") == [0, BATCH | HONEST]
+    assert flags(None) == [TOMBSTONE, BATCH | HONEST]
+    assert flags(None, delete_horizon_ms=50) == [TOMBSTONE | DUE, BATCH | HONEST]
+    assert flags(None, delete_horizon_ms=50, now_ms=50) == [TOMBSTONE | DUE, BATCH | HONEST]
+    assert flags(None, delete_horizon_ms=50, now_ms=49) == [TOMBSTONE, BATCH | HONEST]
+    assert flags(None, key=None, delete_horizon_ms=50) == [KEYLESS, BATCH | HONEST]
+    assert flags(b"v" * 99, codec=Codec.LZ4) == [0, BATCH | HONEST | 3 << CODEC_SHIFT]
+    assert flags(b"v", key=b"\0\0\0\1", control=True, transactional=True, producer_id=1) == [CONTROL, BATCH | HONEST]
+    empty, tally = rows_of(encode_batch([], base_offset=3, last_offset=5))
+    assert [row[5] for row in empty] == [BATCH | HONEST | EMPTY]
+    assert tally == [0, 0, 0, 0, 1]
+
+
+def test_a_largest_timestamp_that_is_not_one_shows() -> None:
+    record = Record(0, START, b"k", b"v")
+    for stamp, honest in ((START, HONEST), (START + 1, 0), (START - 1, 0)):
+        assert rows_of(encode_batch([record], max_timestamp_ms=stamp))[0][-1][5] & HONEST == honest
+
+
+def test_what_is_counted() -> None:
+    records = [Record(n, START, key, value) for n, (key, value) in enumerate(
+        [(b"a", b"1"), (b"a", None), (None, b"2"), (None, None), (b"", b"")])]  # fmt: skip
+    assert rows_of(encode_batch(records))[1] == [5, 1, 2, 0, 0]
+
+
+def test_damage_inside_a_batch_is_named() -> None:
+    whole = decode_batch(encode_batch([Record(0, START, b"k", b"v")]), 0)
+    for codec in (Codec.NONE, Codec.GZIP):
+        encoded = encode_batch([Record(0, START, b"k", b"v"), Record(1, START, b"k", b"v")], codec=codec)
+        header = decode_batch(encoded, 0).header
+        if codec is Codec.NONE:
+            payload = bytearray(encoded[61:])
+            payload[3] = 9  # the first record's offset delta: -5
+        else:
+            import gzip
+
+            plain = bytearray(gzip.decompress(encoded[61:]))
+            plain[3] = 9
+            payload = bytearray(gzip.compress(bytes(plain)))
+        broken = seal_batch(header, bytes(payload))
+        with pytest.raises(CorruptLog, match="offset") as caught:
+            rows_of(broken)
+        assert caught.value.at == (61 if codec is Codec.NONE else 0)
+    assert whole.records
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40))
+def test_the_digest_is_one_of_all_bytes(a: bytes, b: bytes) -> None:
+    def lanes(data: bytes, shift: int = 0) -> tuple[int, int]:
+        held = np.frombuffer(b"x" * shift + data + b"yyyyyyyyy", dtype=np.uint8)
+        one, two = digest(held, shift, shift + len(data), SEED)
+        return int(one), int(two)
+
+    assert lanes(a) == lanes(a, 3)
+    assert (lanes(a) == lanes(b)) is (a == b)
+    assert lanes(a)[0] != lanes(a + b"\0")[0] and lanes(a)[1] != lanes(a + b"\0")[1]

@@ -1,0 +1,93 @@
+"""Index entries that are true, and the first that is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lastwrite.formats.kafka import index_truth
+from lastwrite.formats.kafka.index_truth import NO_TIME
+
+
+def column(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+# Four batches: at bytes 0, 100, 250, 300 up to 400; offsets 10-19, 20-24, 30-39, 40-40; times 5, 9, 7, 9.
+BEGINS, TIMES = column(0, 100, 250, 300), column(5, 9, 7, 9)
+BASES, LASTS = column(10, 20, 30, 40), column(19, 24, 39, 40)
+END = 400
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_true"),
+    [
+        ((24, 100), True),
+        ((39, 250), True),
+        ((24, 0), True),  # of the first batch's begin: a reader scans more, and misses nothing
+        ((30, 250), True),
+        ((29, 250), False),  # 24 < 29 < 30: whoever looks for 29 gets 30, but an entry for 29 would be no batch's end
+        ((24, 250), False),  # the batch that holds 24 lies before
+        ((24, 101), False),
+        ((24, 399), False),
+        ((99, 400), True),  # of the next piece
+    ],
+)
+def test_offset_entries(entry: tuple[int, int], is_true: bool) -> None:
+    offsets, positions = column(19, entry[0]), column(0, entry[1])
+    lie = index_truth.false_offset_entry(offsets, positions, BEGINS, END, BASES)
+    assert (lie is None) is is_true
+    assert lie is None or lie.row == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "is_true"),
+    [
+        ((5, 19), True),
+        ((9, 24), True),
+        ((8, 24), False),
+        ((8, 23), True),  # inside the batch that ends at 24: counts with what lies before it
+        ((9, 39), True),
+        ((8, 30), False),
+        ((9, 40), True),
+        ((10, 40), True),
+        ((7, 41), True),  # of the next piece
+    ],
+)
+def test_time_entries(entry: tuple[int, int], is_true: bool) -> None:
+    times, offsets = column(entry[0]), column(entry[1])
+    lie = index_truth.false_time_entry(times, offsets, LASTS, TIMES, NO_TIME, 19)
+    assert (lie is None) is is_true
+
+
+def test_time_entries_answer_for_the_batches_before() -> None:
+    assert index_truth.false_time_entry(column(9), column(24), LASTS, TIMES, 9, 9) is None
+    lie = index_truth.false_time_entry(column(9, 10), column(24, 40), LASTS, TIMES, 11, 9)
+    assert lie is not None and lie.row == 0 and "one is at 11" in lie.problem
+    assert index_truth.hidden_from_time_entry(column(5, 9), column(19, 24), 20, 5) is None
+    lie = index_truth.hidden_from_time_entry(column(5, 9), column(19, 24), 20, 6)
+    assert lie is not None and lie.row == 0
+    lie = index_truth.hidden_from_time_entry(column(5, 9), column(19, 24), 21, 10)
+    assert lie is not None and lie.row == 1
+    assert index_truth.hidden_from_time_entry(column(5, 9), column(19, 24), 26, 10) is None
+
+
+def test_entries_behind_the_end() -> None:
+    assert index_truth.entry_beyond(column(24, 40), column(100, 300), END, 41) is None
+    for offset, position in ((41, 300), (40, 400)):
+        lie = index_truth.entry_beyond(column(24, offset), column(100, position), END, 41)
+        assert lie is not None and lie.row == 1
+
+
+def test_the_last_time_entry_is_the_segments_largest_timestamp() -> None:
+    assert index_truth.wrong_last_time(column(), column(), 41, 9) is None
+    assert index_truth.wrong_last_time(column(5, 9), column(19, 24), 41, 9) is None
+    for time, offset in ((8, 24), (10, 24), (9, 41)):
+        lie = index_truth.wrong_last_time(column(5, time), column(19, offset), 41, 9)
+        assert lie is not None and lie.row == 1
+
+
+def test_the_widest_gap_counts_both_ends() -> None:
+    assert index_truth.widest_gap(column(), 400) == 400
+    assert index_truth.widest_gap(column(100, 300), 400) == 200
+    assert index_truth.widest_gap(column(300), 400) == 300

@@ -1,0 +1,222 @@
+"""The judgement of two logs' rows beside a plain twin, whole and in parts."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lastwrite.compaction.promises import COUNTS, FINDINGS, KEYS, KEYS_ALIVE, Finding, by_bucket, judged
+from lastwrite.model.columns import NO_HORIZON
+from lastwrite.model.contents import (
+    AFTER,
+    BATCH,
+    CARRIED,
+    CODEC_SHIFT,
+    CONTROL,
+    DUE,
+    EMPTY,
+    HONEST,
+    KEYLESS,
+    ROW_WORDS,
+    TOMBSTONE,
+)
+
+Found = Counter[tuple[bool, int, Finding]]
+
+
+@dataclass(frozen=True)
+class Rec:
+    """A record as a row knows it; ``key`` None: its offset is its key."""
+
+    key: int | None
+    offset: int
+    flags: int = 0
+    content: int = 0
+
+
+def row(record: Rec, is_after: bool) -> list[int]:
+    key = 1000 + record.offset if record.key is None else record.key
+    # Keys 2n and 2n + 1 share the first lane: the second must tell them apart.
+    return [key // 2 << 40, key << 16 | record.flags | AFTER * is_after, record.offset, record.content, record.content]
+
+
+def array(before: Sequence[Rec], after: Sequence[Rec]) -> np.ndarray:
+    rows = [row(record, False) for record in before] + [row(record, True) for record in after]
+    return np.array(rows, dtype=np.uint64).reshape(-1, ROW_WORDS)
+
+
+def twin(before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int) -> tuple[Found, int, int]:
+    """What the module's text says, key by key; the distinct keys; those alive."""
+    found: Found = Counter()
+    was: dict[object, list[Rec]] = defaultdict(list)
+    now: dict[object, list[Rec]] = defaultdict(list)
+    for side, records in ((was, before), (now, after)):
+        for record in records:
+            side[("offset", record.offset) if record.key is None else record.key].append(record)
+    alive = 0
+    for key in {*was, *now}:
+        there = Counter(record.offset for record in now[key])
+        superseding = [r.offset for r in was[key] if log_start <= r.offset < limit and r.key is not None]
+        removed_delete = None
+        for record in was[key]:
+            if there[record.offset]:
+                finding = Finding.KEPT
+            elif record.offset < log_start:
+                finding = Finding.BELOW_START
+            elif record.offset >= limit:
+                finding = Finding.LOST_TAIL
+            elif record.flags & CONTROL:
+                finding = Finding.LOST_CONTROL
+            elif record.flags & KEYLESS:
+                finding = Finding.KEYLESS
+            elif any(offset > record.offset for offset in superseding):
+                finding = Finding.SUPERSEDED
+            elif record.flags & TOMBSTONE and record.flags & DUE:
+                finding = Finding.EXPIRED
+                removed_delete = record.offset
+            elif record.flags & TOMBSTONE:
+                finding = Finding.LOST_DELETE
+            else:
+                finding = Finding.LOST
+            found[False, record.offset, finding] += 1
+        seen = set()
+        originals = {record.offset: record for record in was[key]}
+        for record in now[key]:
+            if record.offset in seen:
+                finding = Finding.DOUBLED
+            elif record.offset not in originals:
+                finding = Finding.ADDED
+            elif originals[record.offset].content != record.content:
+                finding = Finding.CHANGED
+            elif removed_delete is not None and log_start <= record.offset < removed_delete:
+                finding = Finding.REVIVED
+            else:
+                finding = Finding.KEPT
+            seen.add(record.offset)
+            found[True, record.offset, finding] += 1
+        if isinstance(key, int) and now[key]:
+            alive += not now[key][-1].flags & TOMBSTONE
+    return found, sum(isinstance(key, int) and bool(was[key]) for key in was), alive
+
+
+def kernel(rows: np.ndarray, log_start: int, limit: int, cuts: Sequence[int] = ()) -> tuple[Found, np.ndarray]:
+    """The same from the kernel, in parts cut at the offsets ``cuts``, the last part first."""
+    counts = np.zeros(COUNTS, dtype=np.int64)
+    found: Found = Counter()
+    carried = np.empty((0, ROW_WORDS), dtype=np.uint64)
+    borders = [0, *sorted(cuts), 1 << 62]
+    for first, end in reversed(list(zip(borders, borders[1:], strict=False))):
+        part = rows[(rows[:, 2] >= np.uint64(first)) & (rows[:, 2] < np.uint64(end))]
+        rows_now = np.concatenate([carried, part])
+        ordered, findings, carried = judged(rows_now, log_start, limit, counts, carries=first > 0)
+        for entry, finding in zip(ordered, findings.tolist(), strict=True):
+            if not int(entry[1]) & CARRIED:
+                found[bool(int(entry[1]) & AFTER), int(entry[2]), Finding(finding)] += 1
+    return found, counts
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[list[Rec], list[Rec]]:
+    before = []
+    for offset in range(draw(st.integers(0, 14))):
+        kind = draw(st.sampled_from([0, 0, 0, TOMBSTONE, TOMBSTONE | DUE, KEYLESS, CONTROL]))
+        key = None if kind & (KEYLESS | CONTROL) else draw(st.integers(0, 5))
+        before.append(Rec(key, offset, kind, draw(st.integers(0, 1))))
+    after = []
+    for record in before:
+        what = draw(st.sampled_from(["keep", "keep", "drop", "drop", "change", "double"]))
+        if what == "change":
+            after.append(Rec(record.key, record.offset, record.flags, record.content + 1))
+        elif what != "drop":
+            after += [record] * (2 if what == "double" else 1)
+    for _ in range(draw(st.integers(0, 2))):
+        after.append(Rec(draw(st.integers(0, 7)), draw(st.integers(0, 14)), 0, 9))
+    return before, sorted(after, key=lambda record: record.offset)
+
+
+@given(logs(), st.integers(0, 5), st.integers(0, 15))
+def test_the_judgement_is_that_of_the_twin(both: tuple[list[Rec], list[Rec]], log_start: int, limit: int) -> None:
+    before, after = both
+    expected, keys, alive = twin(before, after, log_start, limit)
+    found, counts = kernel(array(before, after), log_start, limit)
+    assert found == expected
+    assert (counts[KEYS], counts[KEYS_ALIVE]) == (keys, alive)
+    for is_after in (False, True):
+        sums: Counter[Finding] = Counter()
+        for (side, _, finding), times in expected.items():
+            sums[finding] += times * (side == is_after)
+        assert counts[FINDINGS * is_after :][:FINDINGS].tolist() == [sums[finding] for finding in Finding]
+
+
+@given(logs(), st.integers(0, 5), st.integers(0, 15), st.sets(st.integers(1, 14)))
+def test_in_parts_it_is_the_same(
+    both: tuple[list[Rec], list[Rec]], log_start: int, limit: int, cuts: set[int]
+) -> None:
+    rows = array(*both)
+    whole, whole_counts = kernel(rows, log_start, limit)
+    parts, counts = kernel(rows, log_start, limit, sorted(cuts))
+    assert parts == whole
+    # A key that was never there before counts by its first part only; it is a broken promise anyhow.
+    if not any(finding is Finding.ADDED for _, _, finding in whole):
+        assert counts[KEYS:].tolist() == whole_counts[KEYS:].tolist()
+    assert counts[FINDINGS:KEYS].tolist() == whole_counts[FINDINGS:KEYS].tolist()
+
+
+def batch(is_after: bool, *, base: int = 7, flags: int = HONEST, horizon: int = NO_HORIZON, head: int = 1) -> list[int]:
+    return [1 << 50, 9 << 16 | BATCH | flags | AFTER * is_after, base, horizon % (1 << 64), head]
+
+
+LZ4, ZSTD = 3 << CODEC_SHIFT, 4 << CODEC_SHIFT
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "expected"),
+    [
+        ({}, {}, Finding.BATCH_KEPT),
+        ({}, {"horizon": 5}, Finding.BATCH_KEPT),
+        ({"horizon": 5}, {"horizon": 5}, Finding.BATCH_KEPT),
+        ({"horizon": 5}, {"horizon": 6}, Finding.HORIZON_MOVED),
+        ({"horizon": 5}, {}, Finding.HORIZON_MOVED),
+        ({"horizon": 5}, {"flags": HONEST | EMPTY}, Finding.BATCH_KEPT),
+        ({"flags": HONEST | LZ4}, {"flags": HONEST | EMPTY}, Finding.BATCH_KEPT),
+        ({"flags": HONEST | LZ4}, {"flags": HONEST | ZSTD}, Finding.BATCH_RECODED),
+        ({}, {"head": 2}, Finding.BATCH_CHANGED),
+        ({}, {"flags": 0}, Finding.BATCH_MISDATED),
+        ({"flags": 0}, {"flags": 0}, Finding.BATCH_KEPT),
+        ({"flags": 0}, {}, Finding.BATCH_KEPT),
+        (None, {}, Finding.BATCH_ADDED),
+        ({}, None, Finding.BATCH_GONE),
+    ],
+)
+def test_batches(was: dict[str, int] | None, now: dict[str, int] | None, expected: Finding) -> None:
+    rows = [batch(False, **was)] * (was is not None) if was is not None else []
+    rows += [batch(True, **now)] if now is not None else []
+    counts = np.zeros(COUNTS, dtype=np.int64)
+    _, findings, _ = judged(np.array(rows, dtype=np.uint64), 0, 100, counts)
+    assert Finding(findings[-1]) is expected
+    assert counts[KEYS] == 0
+
+
+def test_every_finding_says_what_it_means() -> None:
+    assert [finding for finding in Finding if not finding.sentence] == [Finding.NOT_JUDGED]
+    assert [finding for finding in Finding if finding.is_broken] == list(Finding)[Finding.LOST :]
+
+
+@given(st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.integers(0, 99)), max_size=50), st.integers(0, 5))
+def test_buckets_keep_the_order_inside(entries: list[tuple[int, int]], bits: int) -> None:
+    rows = np.array([[key, n, at, 0, 0] for at, (key, n) in enumerate(entries)], dtype=np.uint64).reshape(-1, ROW_WORDS)
+    out, ends = np.empty_like(rows), np.empty(1 << bits, dtype=np.uint32)
+    by_bucket(rows, len(rows), bits, out, ends)
+
+    def bucket(entry: list[int]) -> int:
+        return entry[0] >> (64 - bits)
+
+    expected = sorted(rows.tolist(), key=bucket)
+    assert out.tolist() == expected
+    assert ends.tolist() == [sum(bucket(entry) <= b for entry in expected) for b in range(1 << bits)]
