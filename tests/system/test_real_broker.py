@@ -19,6 +19,7 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import LogHeld
+from lastwrite.pipeline.inline import INLINE
 from tests.system.broker.broker import Broker, Unavailable, kafka_home
 from tests.system.broker.clients import (
     CODECS,
@@ -161,9 +162,13 @@ def test_a_broker_serves_what_compaction_left(trial: Trial, tmp_path: Path) -> N
     broker.stop()
 
     trial.expect_compacted(NOW_MS)
+    shutil.copytree(broker.data, tmp_path / "before")
     report = lastwrite.compact(str(broker.data), config=CONFIG, now_ms=NOW_MS)
     statuses = {partition.topic: str(partition.status) for partition in report.partitions}
     assert {topic: statuses[topic] for topic in trial.models} == dict.fromkeys(trial.models, "cleaned")
+    verified = lastwrite.verify(str(broker.data), str(tmp_path / "before"), now_ms=NOW_MS, spark=INLINE)
+    assert [str(problem) for problem in verified.problems] == []
+    assert verified.ok
     broker.start()
     trial.judge()
 
