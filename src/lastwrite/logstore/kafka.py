@@ -41,6 +41,7 @@ from lastwrite.logstore.recovery import is_intent, perform, settle
 from lastwrite.logstore.walking import Walk, walk_tail
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 
+_RESTORE = "nothing was changed; restore this file from a replica or a backup"
 _REBUILD = "start the broker on this log once: it makes indexes anew; or delete all three and let it"
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
 _NEXT_RELEASE = "transactions and idempotent producers come with the next release"
@@ -216,7 +217,7 @@ class _Reading:
 
     def _note(self, error: LogError, path: str, remedy: str | None = None) -> None:
         kind = ProblemKind.UNSUPPORTED if isinstance(error, UnsupportedFormat) else ProblemKind.DAMAGED
-        self._problems.append(Problem(kind, error.problem, error.path or path, error.at, error.remedy or remedy))
+        self._problems.append(Problem(kind, error.problem, error.path or path, error.at, error.remedy or remedy or _RESTORE))
 
     def _read(self, name: str) -> bytes:
         return _read_file(os.path.join(self._folder, self._live[name]))
@@ -309,7 +310,7 @@ class _Reading:
         layout = OFFSET_ENTRY if kind is FileKind.INDEX else TIME_ENTRY
         if name not in self._live:
             if is_filled:
-                self._damaged(f"the segment has no {kind}", segment_file_name(base, FileKind.LOG), remedy=_REBUILD)
+                self._damaged("the file is missing, though its segment has records", name, remedy=_REBUILD)
             return 0, None
         path = os.path.join(self._folder, self._live[name])
         size = _stat(path).st_size

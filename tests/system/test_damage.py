@@ -1,0 +1,173 @@
+"""Damage of every kind the issue names: ``inspect`` and ``verify`` say file and byte, ``compact`` leaves the
+partition as it was to the byte, finishes the others, and exits 3."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.model.report import Status
+from lastwrite.pipeline.inline import INLINE
+from tests.logs import write_segment
+
+NOW = 1_700_000_000_000
+
+
+def make_partition(folder: Path) -> None:
+    """Three closed segments of 30 batches and an active one of five."""
+    rng = random.Random(1)
+    offset = 0
+    for count in (30, 30, 30, 5):
+        base, batches = offset, []
+        for _ in range(count):
+            batches.append(encode_batch([Record(offset + n, NOW + offset, b"k%d" % rng.randint(0, 20), b"v" * 40) for n in range(3)]))
+            offset += 3
+        write_segment(folder, base, batches, interval_bytes=300, mtime_ms=NOW)
+
+
+def closed(folder: Path) -> Path:
+    return sorted(folder.glob("*.log"))[1]
+
+
+def active(folder: Path) -> Path:
+    return sorted(folder.glob("*.log"))[-1]
+
+
+def torn_tail(folder: Path) -> Path:
+    file = closed(folder)
+    file.write_bytes(file.read_bytes()[:-7])
+    return file
+
+
+def torn_tail_of_the_active_segment(folder: Path) -> Path:
+    file = active(folder)
+    file.write_bytes(file.read_bytes()[:-7])
+    return file
+
+
+def patched(file: Path, at: int, value: bytes) -> Path:
+    data = bytearray(file.read_bytes())
+    data[at : at + len(value)] = value
+    file.write_bytes(data)
+    return file
+
+
+def flipped_byte(folder: Path) -> Path:
+    file = closed(folder)
+    at = file.stat().st_size // 2
+    return patched(file, at, bytes([file.read_bytes()[at] ^ 0x10]))
+
+
+def flipped_byte_in_the_active_segment(folder: Path) -> Path:
+    file = active(folder)
+    return patched(file, 100, bytes([file.read_bytes()[100] ^ 0x10]))
+
+
+def wrong_length(folder: Path) -> Path:
+    return patched(closed(folder), 8, (13).to_bytes(4, "big"))
+
+
+def length_beyond_the_file(folder: Path) -> Path:
+    return patched(closed(folder), 8, (2**31 - 1).to_bytes(4, "big"))
+
+
+def wrong_magic(folder: Path) -> Path:
+    return patched(closed(folder), 16, b"\x07")
+
+
+def index_that_lies(folder: Path) -> Path:
+    file = closed(folder).with_suffix(".index")
+    position = int.from_bytes(file.read_bytes()[12:16], "big")
+    return patched(file, 12, (position + 1).to_bytes(4, "big"))
+
+
+def time_index_that_lies(folder: Path) -> Path:
+    file = closed(folder).with_suffix(".timeindex")
+    stamp = int.from_bytes(file.read_bytes()[12:20], "big")
+    return patched(file, 12, (stamp - 1).to_bytes(8, "big"))
+
+
+def index_of_an_odd_size(folder: Path) -> Path:
+    file = closed(folder).with_suffix(".index")
+    file.write_bytes(file.read_bytes() + b"\0\1\2")
+    return file
+
+
+def missing_index(folder: Path) -> Path:
+    file = closed(folder).with_suffix(".index")
+    file.unlink()
+    return file
+
+
+def missing_time_index(folder: Path) -> Path:
+    file = closed(folder).with_suffix(".timeindex")
+    file.unlink()
+    return file
+
+
+def orphan_index(folder: Path) -> Path:
+    file = folder / f"{17:020d}.index"
+    file.write_bytes(b"")
+    return file
+
+
+def foreign_file(folder: Path) -> Path:
+    file = folder / "notes.txt"
+    file.write_text("who put this here")
+    return file
+
+
+def offsets_that_fall(folder: Path) -> Path:
+    return patched(closed(folder), 0, (5).to_bytes(8, "big"))
+
+
+DAMAGES: list[Callable[[Path], Path]] = [
+    torn_tail, torn_tail_of_the_active_segment, flipped_byte, flipped_byte_in_the_active_segment, wrong_length,
+    length_beyond_the_file, wrong_magic, index_that_lies, time_index_that_lies, index_of_an_odd_size, missing_index,
+    missing_time_index, orphan_index, foreign_file, offsets_that_fall,
+]  # fmt: skip
+HAVE_NO_BYTE = {missing_index, missing_time_index, orphan_index, foreign_file}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damage_is_named_and_left_alone(tmp_path: Path, damage: Callable[[Path], Path]) -> None:
+    for partition in range(3):
+        make_partition(tmp_path / f"t-{partition}")
+    file = damage(tmp_path / "t-1")
+    before = contents(tmp_path / "t-1")
+
+    inspected = lastwrite.inspect(str(tmp_path)).partitions[1]
+    verified = lastwrite.verify(str(tmp_path), spark=INLINE)
+    for problems in (inspected.problems, verified.partitions[1].problems):
+        named = [problem for problem in problems if file.name in problem.path]
+        assert named, f"{file.name} is not named in {problems}"
+        assert damage in HAVE_NO_BYTE or named[0].position is not None
+        assert named[0].remedy
+    assert inspected.is_damaged and verified.exit_status == 3
+
+    planned = lastwrite.plan(str(tmp_path), now_ms=NOW, spark=INLINE)
+    assert [p.status for p in planned.partitions] == [Status.CLEANED, Status.DAMAGED, Status.CLEANED]
+    report = lastwrite.compact(str(tmp_path), now_ms=NOW, spark=INLINE)
+    assert [p.status for p in report.partitions] == [Status.CLEANED, Status.DAMAGED, Status.CLEANED]
+    assert file.name in (report.partitions[1].reason or "")
+    assert report.exit_status == 3
+    assert contents(tmp_path / "t-1") == before
+
+
+def test_a_copy_takes_a_damaged_partition_as_it_is(tmp_path: Path) -> None:
+    make_partition(tmp_path / "log" / "t-0")
+    flipped_byte(tmp_path / "log" / "t-0")
+    before = contents(tmp_path / "log" / "t-0")
+    report = lastwrite.compact(str(tmp_path / "log"), to=str(tmp_path / "copy"), now_ms=NOW, spark=INLINE)
+    assert report.exit_status == 3
+    assert contents(tmp_path / "log" / "t-0") == before
+    assert contents(tmp_path / "copy" / "t-0") == before
