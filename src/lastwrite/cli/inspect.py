@@ -128,7 +128,7 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
 def _segment_row(segment: SegmentInspection) -> tuple[object, ...]:
     contents = segment.contents
     return (
-        f"{segment.base_offset:020d}{' (active)' if segment.is_active else ''}", in_words(segment.bytes),
+        f"{segment.base_offset}{' active' if segment.is_active else ''}", in_words(segment.bytes),
         counted(contents.batches), counted(contents.records), counted(contents.tombstones), contents.first_offset,
         contents.last_offset, segment.index_entries, segment.time_index_entries,
     )  # fmt: skip

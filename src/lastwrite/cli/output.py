@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _PLAIN_WIDTH = 200  # of tables that go to a file or a pipe, which does not wrap
+_SENTENCE_WIDTH = 40  # at least, for a table's last column
 _SECONDS_A_LINE = 5.0
 
 
@@ -93,14 +94,20 @@ class Output:
         self.end_progress()
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
         aligned = set(right)
-        for column in columns:
-            table.add_column(column, justify="right" if column in aligned else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
-        width = None if self._real.isatty() else _PLAIN_WIDTH
+        for column in columns:  # only the last may hold sentences, and so more than one line
+            last = column is columns[-1] and column not in aligned
+            table.add_column(
+                column, justify="right" if column in aligned else "left", overflow="fold", no_wrap=not last
+            )
+        cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        for row in cells:
+            table.add_row(*map(escape, row))
         try:
             if self.is_open:
-                Console(file=self._real, width=width, highlight=False).print(table)
+                console = Console(file=self._real, highlight=False)
+                at_hand = console.width if self._real.isatty() else _PLAIN_WIDTH
+                console.width = max(at_hand, _least_width([list(columns), *cells]))
+                console.print(table)
         except BrokenPipeError:
             self._hang_up()
         self._flush()
@@ -138,6 +145,12 @@ class Output:
         os.close(nowhere)
 
 
+def _least_width(rows: Sequence[Sequence[str]]) -> int:
+    """A table's width without a number cut in two; where the terminal is narrower its lines wrap."""
+    widths = [max(map(len, column)) + 3 for column in zip(*rows, strict=True)]
+    return sum(widths[:-1]) + min(widths[-1], _SENTENCE_WIDTH)
+
+
 class LineProgress:
     """Progress for a log file: a line when a stage begins, every few seconds, and when it ends."""
 
@@ -164,9 +177,7 @@ class LineProgress:
                 rate = self._done / (now - self._began)
                 left = max(self._total - self._done, 0) / rate if rate else 0.0
                 share = f"{self._done / self._total:.0%} of " if self._total else ""
-                self._write(
-                    f"{self._name}: {share}{in_words(self._total)}, {in_words(rate)}/s, {in_time(left)} left"
-                )
+                self._write(f"{self._name}: {share}{in_words(self._total)}, {in_words(rate)}/s, {in_time(left)} left")
             if self._total and self._done >= self._total:  # what follows is not this stage's time
                 self._end_stage()
 
