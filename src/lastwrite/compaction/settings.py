@@ -122,7 +122,7 @@ class KafkaTopicConfig:
             InvalidConfig: no setting has the name, or the value is of another type or out of range.
         """
         for name in names:
-            if name not in _FIELD_OF and not _is_without_effect(name):
+            if not is_setting(name):
                 raise _unknown(name)
         values: dict[str, Any] = {}
         for field_name, setting in _SETTINGS.items():
@@ -138,6 +138,11 @@ class KafkaTopicConfig:
             value = getattr(self, field_name)
             out[_topic_name(field_name)] = ",".join(value) if isinstance(value, tuple) else str(value)
         return out
+
+
+def is_setting(name: str) -> bool:
+    """Whether ``from_names`` takes ``name``."""
+    return name in _FIELD_OF or _is_without_effect(name)
 
 
 def _topic_name(field_name: str) -> str:

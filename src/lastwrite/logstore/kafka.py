@@ -217,7 +217,9 @@ class _Reading:
 
     def _note(self, error: LogError, path: str, remedy: str | None = None) -> None:
         kind = ProblemKind.UNSUPPORTED if isinstance(error, UnsupportedFormat) else ProblemKind.DAMAGED
-        self._problems.append(Problem(kind, error.problem, error.path or path, error.at, error.remedy or remedy or _RESTORE))
+        self._problems.append(
+            Problem(kind, error.problem, error.path or path, error.at, error.remedy or remedy or _RESTORE)
+        )
 
     def _read(self, name: str) -> bytes:
         return _read_file(os.path.join(self._folder, self._live[name]))

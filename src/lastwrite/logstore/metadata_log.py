@@ -46,6 +46,15 @@ def topic_configs(root: str) -> dict[str, dict[str, str]] | None:
     return topics.configs
 
 
+def state(root: str) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of the metadata log's files: while it is the same, so are the settings."""
+    folder = os.path.join(root, FOLDER)
+    if not os.path.isdir(folder):
+        return ()
+    with os.scandir(folder) as entries:
+        return tuple(sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in entries if e.is_file()))
+
+
 class _Topics:
     """The topics that there are, while records go by."""
 

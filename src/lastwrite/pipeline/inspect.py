@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 
 from lastwrite.compaction.ranges import cleanable_range
-from lastwrite.compaction.settings import KafkaTopicConfig
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.formats.kafka import names
 from lastwrite.formats.kafka.names import FileKind
@@ -22,6 +21,7 @@ from lastwrite.model.inspection import FileInspection, InspectReport, PartitionI
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pipeline.dump import index_rows, side_file_rows
+from lastwrite.pipeline.kafka import KAFKA
 from lastwrite.pipeline.keys import count_keys
 from lastwrite.pipeline.survey import Surveyor
 from lastwrite.pipeline.system import System, system_named
@@ -57,7 +57,8 @@ def inspect(
     """
     began = time.monotonic()
     kafka = system_named(system)
-    settings = KafkaTopicConfig.from_names({"cleanup.policy": "compact", **(config or {})})
+    settings = dict(config or {})
+    kafka.check_config(settings)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     report = InspectReport(path=str(path), system=kafka.name, now_ms=now)
     job = _Inspection(settings, now, include_active, memory, kafka, progress or NoProgress())
@@ -80,7 +81,7 @@ class _Inspection:
     """One call's settings."""
 
     def __init__(
-        self, settings: KafkaTopicConfig, now_ms: int, include_active: bool, memory: str | int | None,
+        self, settings: Mapping[str, object], now_ms: int, include_active: bool, memory: str | int | None,
         system: System, progress: Progress,
     ) -> None:  # fmt: skip
         self._settings = settings
@@ -141,7 +142,7 @@ class _Inspection:
 
     def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
         """What is dirty, by the rules of a round now."""
-        range_ = cleanable_range(log, self._settings, self._now_ms, self._include_active)
+        range_ = cleanable_range(log, KAFKA.settings(log, self._settings), self._now_ms, self._include_active)
         found.first_dirty_offset = range_.first_dirty
         found.first_uncleanable_offset = range_.first_uncleanable
         found.cleanable_bytes = range_.cleanable_bytes

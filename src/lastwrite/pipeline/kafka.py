@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 
 import numpy as np
 
 from lastwrite.compaction.grouping import group_segments
 from lastwrite.compaction.ranges import cleanable_range
-from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.compaction.settings import KafkaTopicConfig, is_setting
 from lastwrite.compaction.verdict import Policy
 from lastwrite.errors import CorruptLog
 from lastwrite.formats.kafka.batch import decode_batch_header
 from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.logstore import commit as committing
 from lastwrite.logstore import kafka as store
-from lastwrite.logstore import lock
+from lastwrite.logstore import lock, metadata_log
 from lastwrite.logstore import publish as publishing
 from lastwrite.logstore.aside import AsideSegment, remove_aside
 from lastwrite.logstore.reading import SegmentReader
@@ -27,6 +28,7 @@ from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.rewrite import rewrite
 from lastwrite.pipeline.system import Decision, Format, IndexChecker, SegmentAppender
 
+_POLICY = {"cleanup.policy", "log.cleanup.policy"}
 _HEADER_BYTES = 61
 _SAMPLES = 32
 
@@ -67,15 +69,22 @@ class KafkaSystem:
     def check_config(self, config: Mapping[str, object]) -> None:
         KafkaTopicConfig.from_names(config)
 
-    def _config(self, config: Mapping[str, object]) -> KafkaTopicConfig:
-        # Whoever calls ``compact`` on a log without saying its policy means compaction: the topic's own
-        # policy is not on disk (docs/decisions).
-        return KafkaTopicConfig.from_names({"cleanup.policy": "compact", **config})
+    def settings(self, log: PartitionLog, config: Mapping[str, object]) -> KafkaTopicConfig:
+        """The topic's settings: ``config``, else its own from the cluster's metadata log, else Kafka's defaults.
 
-    def decide(
-        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool
-    ) -> Decision:
-        settings = self._config(config)
+        Where no metadata log lies beside the partition the policy is ``compact`` unless ``config`` says otherwise:
+        who calls for compaction of a log without a policy means it (docs/decisions).
+        """
+        root = self.root_of(log.folder)
+        topics = _topics_of(root, metadata_log.state(root))
+        own = None if topics is None else topics.get(log.name.topic)
+        merged = {**{name: value for name, value in (own or {}).items() if is_setting(name)}, **config}
+        if own is None and not _POLICY & merged.keys():
+            merged["cleanup.policy"] = "compact"
+        return KafkaTopicConfig.from_names(merged)
+
+    def decide(self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool) -> Decision:
+        settings = self.settings(log, config)
         found = cleanable_range(log, settings, now_ms, include_active)
         reason = found.reason
         if not settings.compacts:
@@ -91,7 +100,7 @@ class KafkaSystem:
         )  # fmt: skip
 
     def group(self, log: PartitionLog, end: int, config: Mapping[str, object]) -> list[list[int]]:
-        settings = self._config(config)
+        settings = self.settings(log, config)
         place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
         groups = group_segments(log.segments, end, settings.segment_bytes, settings.segment_index_bytes)
         return [[place[segment.base_offset] for segment in group] for group in groups]
@@ -196,6 +205,12 @@ def _outputs(sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten]) ->
         )
         for group, new in zip(sources, made, strict=True)
     ]  # fmt: skip
+
+
+@lru_cache(maxsize=16)
+def _topics_of(root: str, state: Hashable) -> dict[str, dict[str, str]] | None:
+    """``metadata_log.topic_configs``, read once as long as the metadata log is in the same ``state``."""
+    return metadata_log.topic_configs(root)
 
 
 class KafkaIndexChecker:
