@@ -443,8 +443,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
     "index early": (lambda r: poke(r, INDEX, 3, b"\x01"), INDEX, 0, "behind it"),
     "index that falls": (lambda r: poke(r, INDEX, 8 + 3, b"\x01"), INDEX, 8, "rise"),
     "index torn": (lambda r: (r / "t-0" / INDEX).write_bytes(b"\0\0\0\0\0\0\0"), INDEX, 7, "multiple"),
-    "index missing": (lambda r: remove(r, INDEX), LOG, None, "index"),
-    "time index missing": (lambda r: remove(r, TIMES), LOG, None, "timeindex"),
+    "index missing": (lambda r: remove(r, INDEX), INDEX, None, "missing"),
+    "time index missing": (lambda r: remove(r, TIMES), TIMES, None, "missing"),
     "time index that lies": (lambda r: poke(r, TIMES, 0, struct.pack(">q", T + 4)), TIMES, 0, "later than"),
     "time index ends early": (
         lambda r: (r / "t-0" / TIMES).write_bytes((r / "t-0" / TIMES).read_bytes()[:-12]), TIMES, 12, "ends at time"),
