@@ -129,7 +129,7 @@ def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(place: Pa
     folder = fresh(place, "new")
     compact(folder, layout)
     new = contents(place / "new")
-    for point in range(1, operations(place, layout) + 1, 3):
+    for point in range(1, operations(place, layout) + 1, 5):
         folder = fresh(place, "killed")
         run_until(point, lambda folder=folder: compact(folder, layout))
         seen = offsets_seen(folder)

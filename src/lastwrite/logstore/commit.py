@@ -4,7 +4,8 @@ Take segments 0, 100, 200 and 300, of which 0 and 200 are rewritten::
 
     0.log.cleaned, 200.log.cleaned       written aside by workers, now synced and dated
     note                                 what is about to happen, for our own recovery
-    200.log.swap, 0.log.swap             from the highest down, then the folder is synced: here it is decided
+    200.log.swap, 0.log.swap             from the highest down, then the folder is synced: here it is decided,
+                                         and the note is renamed to say so
     0.log.deleted, 200.log.deleted       from the lowest up
     0.log, 200.log                       the new ones
     checkpoint                           the first dirty offset
@@ -68,6 +69,7 @@ def commit(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int
     swap = None
     try:
         check_unchanged(log)
+        _check_settled(log)
         check_outputs(log, outputs)
         swap = _Swap(log, outputs, first_dirty_offset)
         swap.prepare()
@@ -82,6 +84,12 @@ def commit(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int
         finish(log.folder, swap.intent, log.name, checkpoint_root)
     except LogError as error:
         raise _unfinished(error) from error
+
+
+def _check_settled(log: PartitionLog) -> None:
+    for name in sorted(os.listdir(log.folder)):
+        if classify(name).suffix is Suffix.SWAP:
+            raise CommitConflict("somebody else's swap", path=os.path.join(log.folder, name), remedy=AGAIN)
 
 
 def _give_up(log: PartitionLog, outputs: Sequence[Output], swap: _Swap | None) -> None:
@@ -123,10 +131,14 @@ class _Swap:
         ]
         # (base offset, kind, name now, name to be) of every file that takes part.
         self._parts: list[tuple[int, FileKind, str, str]] = []
+        self._handed: list[tuple[str, str]] = []
         self._links: list[tuple[str, str]] = []
         for output in outputs:
             for kind, path in zip(WRITTEN, output.paths, strict=True):
-                self._add(output.base_offset, kind, os.path.basename(path))
+                # Under a name of ours nobody who gave them to us takes them away.
+                aside = segment_file_name(output.base_offset, kind, Suffix.CLEANED, attempt="commit")
+                self._handed.append((path, aside))
+                self._add(output.base_offset, kind, aside)
         for segment in kept:
             for kind in SEGMENT_KINDS:
                 name = segment_file_name(segment.base_offset, kind)
@@ -141,11 +153,11 @@ class _Swap:
                 self._add(stand_in, kind, self._empty[-1])
         self.intent = Intent(
             first_dirty_offset=first_dirty_offset,
-            outputs={output.base_offset: os.stat(output.log_path).st_size for output in outputs},
+            outputs=tuple(output.base_offset for output in outputs),
             sources=tuple(sources),
             kept=tuple(segment.base_offset for segment in kept),
             stand_in=stand_in,
-            asides=tuple(aside for _, _, aside, _ in self._parts),
+            swaps=tuple(swap for *_, swap in self._parts),
         )
 
     def _add(self, base: int, kind: FileKind, aside: str) -> None:
@@ -161,33 +173,30 @@ class _Swap:
             for path in output.paths:
                 files.set_mtime(path, output.sources[-1].mtime_ns)
                 files.fsync_file(path)
+        for path, aside in self._handed:
+            files.rename(path, self._place(aside))
         for name, aside in self._links:
             files.link(self._place(name), self._place(aside))
         for name in self._empty:
             files.write(self._place(name), b"")
-        files.write(self._place(intent_file(self.intent.sources[0])), encode_intent(self.intent))
+        files.write(self._place(intent_file(self.intent)), encode_intent(self.intent))
         files.fsync_dir(self._log.folder)
 
     def _sweep(self) -> None:
         """A ``.cleaned`` that is not ours would make a loader throw away our ``.swap`` files."""
+        ours = {os.path.basename(path) for path, _ in self._handed}
         for name in sorted(os.listdir(self._log.folder)):
-            suffix = classify(name).suffix
-            if suffix is Suffix.SWAP:
-                raise CommitConflict("an unfinished swap", path=self._place(name), remedy=AGAIN)
-            if is_intent(name) or (suffix is Suffix.CLEANED and name not in self.intent.asides):
+            if is_intent(name) or (classify(name).suffix is Suffix.CLEANED and name not in ours):
                 files.unlink(self._place(name))
 
     def decide(self) -> None:
         """Rename all to ``.swap``, from the highest base offset down; with the last one the new log counts."""
         for _, _, aside, swap in sorted(self._parts, key=lambda part: (-part[0], SEGMENT_KINDS.index(part[1]))):
             files.rename(self._place(aside), self._place(swap))
-        files.fsync_dir(self._log.folder)
         # A task that was given up may have gone on writing in the meantime.
-        late = [name for name in sorted(os.listdir(self._log.folder)) if classify(name).suffix is Suffix.CLEANED]
-        for name in late:
-            files.unlink(self._place(name))
-        if late:
-            files.fsync_dir(self._log.folder)
+        for name in sorted(os.listdir(self._log.folder)):
+            if classify(name).suffix is Suffix.CLEANED:
+                files.unlink(self._place(name))
 
     def undo(self) -> None:
         """Leave nothing but the old log, before the first of its files has lost its name."""
@@ -197,12 +206,13 @@ class _Swap:
             # All were renamed. One .cleaned at the lowest base makes it undecided again, for any loader.
             files.rename(self._place(swap), self._place(aside))
             files.fsync_dir(self._log.folder)
-        note = intent_file(self.intent.sources[0])
+        note = intent_file(self.intent)
         if note in names:
             files.unlink(self._place(note))
             files.fsync_dir(self._log.folder)
         names = set(os.listdir(self._log.folder))
-        for name in [part[3] for part in self._parts] + [part[2] for part in self._parts]:
+        handed = [os.path.basename(path) for path, _ in self._handed]
+        for name in [part[3] for part in self._parts] + [part[2] for part in self._parts] + handed:
             if name in names:
                 files.unlink(self._place(name))
         files.fsync_dir(self._log.folder)

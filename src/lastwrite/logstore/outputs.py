@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lastwrite.errors import CommitConflict, LogError
-from lastwrite.formats.kafka.names import FileKind, Suffix, classify
+from lastwrite.formats.kafka.names import FileKind, classify
 from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.recovery import settle
 from lastwrite.logstore.walking import end_offset_of
 from lastwrite.model.log import PartitionLog, Segment
 
@@ -49,10 +50,10 @@ def check_unchanged(log: PartitionLog) -> None:
         if (seen.st_size, seen.st_mtime_ns) != (segment.size_bytes, segment.mtime_ns):
             raise CommitConflict("the segment changed while we worked", path=segment.path, remedy=AGAIN)
     known = {os.path.basename(segment.path) for segment in log.segments}
-    for name in sorted(os.listdir(log.folder)):
-        file = classify(name)
-        if file.kind is FileKind.LOG and file.suffix in (Suffix.LIVE, Suffix.SWAP) and name not in known:
-            raise CommitConflict("the segment came while we worked", path=os.path.join(log.folder, name), remedy=AGAIN)
+    names = os.listdir(log.folder)
+    for name, now in sorted(settle(log.folder, names).live(names).items()):
+        if classify(name).kind is FileKind.LOG and now not in known:
+            raise CommitConflict("the segment came while we worked", path=os.path.join(log.folder, now), remedy=AGAIN)
 
 
 def check_outputs(log: PartitionLog, outputs: Sequence[Output]) -> None:

@@ -11,9 +11,10 @@ Kafka's loader tells them apart by the names alone: it throws away every ``.swap
 last one's records. We do the same with what a broker's own cleaner left behind.
 
 Our own commits leave a note beside the files, the *intent*, which says what replaces what and where the
-dirty part begins after it. With it recovery can do what names alone cannot: drop old segments behind the
-last new record, and write the checkpoint, so that a run that was killed ends in the very bytes of one that was
-not. Its name ends in ``.deleted``: Kafka's loader, which has no need of it, sweeps it away.
+dirty part begins after it; once all is ``.swap`` it is renamed, before any old file is. With it recovery can do what
+names alone cannot: drop old segments behind the last new record, and write the checkpoint, so that a run that was
+killed ends in the very bytes of one that was not. Its name ends in ``.deleted``: Kafka's loader, which has no need of
+it, sweeps it away.
 
 Source: Kafka 4.4 ``LogLoader``; spec/kafka-storage S.16, S.17.
 """
@@ -39,7 +40,7 @@ from lastwrite.logstore.checkpoints import write_offset
 from lastwrite.logstore.walking import end_offset_of
 from lastwrite.model.log import TopicPartition
 
-_INTENT = re.compile(r"[0-9]{20}\.commit\.deleted")
+_INTENT = re.compile(r"[0-9]{20}\.(?P<state>commit|decided)\.deleted")
 _VERSION = 1
 
 
@@ -48,11 +49,11 @@ class Intent:
     """What a commit is about to do; segments are named by their base offsets, ascending."""
 
     first_dirty_offset: int  # the checkpoint's new value
-    outputs: dict[int, int]  # new segments, and the size of their logs in bytes
+    outputs: tuple[int, ...]  # new segments
     sources: tuple[int, ...]  # old segments, all replaced
     kept: tuple[int, ...]  # untouched segments among them: they take part by a second name
     stand_in: int | None  # an old segment without a new one, for which an empty one stands until it is gone
-    asides: tuple[str, ...]  # the ``.cleaned`` names; while one of them is there, nothing has happened
+    swaps: tuple[str, ...]  # the ``.swap`` names of all that takes part; with the last one it is decided
 
     @property
     def vanished(self) -> list[int]:
@@ -60,9 +61,9 @@ class Intent:
         return [base for base in self.sources if base not in self.outputs]
 
 
-def intent_file(first_base_offset: int) -> str:
-    """The name of the note of a commit whose lowest segment that is."""
-    return f"{first_base_offset:020d}.commit{Suffix.DELETED}"
+def intent_file(intent: Intent, *, is_decided: bool = False) -> str:
+    """The name of the note, before or after the new log counts."""
+    return f"{intent.sources[0]:020d}.{'decided' if is_decided else 'commit'}{Suffix.DELETED}"
 
 
 def is_intent(name: str) -> bool:
@@ -81,11 +82,11 @@ def decode_intent(text: bytes) -> Intent | None:
             return None
         return Intent(
             first_dirty_offset=int(fields["first_dirty_offset"]),
-            outputs={int(base): int(size) for base, size in fields["outputs"].items()},
+            outputs=tuple(map(int, fields["outputs"])),
             sources=tuple(map(int, fields["sources"])),
             kept=tuple(map(int, fields["kept"])),
             stand_in=None if fields["stand_in"] is None else int(fields["stand_in"]),
-            asides=tuple(map(str, fields["asides"])),
+            swaps=tuple(map(str, fields["swaps"])),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -124,16 +125,14 @@ def settle(folder: str, names: Iterable[str]) -> Settlement:
         for name in names
         if found[name].suffix is Suffix.DELETED and found[name].kind is not FileKind.METADATA_SNAPSHOT
     ]
-    intent = _read_intent(folder, notes)
+    intent, is_decided = _read_intent(folder, notes)
     if intent is not None:
-        is_committed = _is_committed(folder, intent, found)
-        is_untouched = all(segment_file_name(base, FileKind.LOG) in found for base in intent.sources)
-        if any(aside in found for aside in intent.asides) or (is_untouched and swaps and not is_committed):
-            # The note goes first: without it, and with swaps beside .cleaned, the old log counts by Kafka's rule too.
-            return Settlement((*notes, *reversed(swaps), *cleaned, *deleted), ())
-        if is_committed:
+        # No old file loses its name before the note says so; until then all swaps are there, or it is undone.
+        if is_decided or all(swap in found for swap in intent.swaps):
             doomed, renames = _outcome(intent, names, swaps)
             return Settlement((*doomed, *cleaned, *deleted, *notes), renames, intent)
+        # The note goes first: without it, and with swaps beside .cleaned, the old log counts by Kafka's rule too.
+        return Settlement((*notes, *reversed(swaps), *cleaned, *deleted), ())
     lowest = min((_offset(name) for name in cleaned), default=None)
     lost = [name for name in swaps if lowest is not None and _offset(name) >= lowest]
     finished = [name for name in swaps if name not in lost]
@@ -166,24 +165,14 @@ def _offset(name: str) -> int:
     return int(name[:20])
 
 
-def _read_intent(folder: str, notes: list[str]) -> Intent | None:
+def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
+    """The note that is whole, and whether it says that the new log counts."""
     for name in notes:
         with open(os.path.join(folder, name), "rb") as file:
             intent = decode_intent(file.read())
         if intent is not None:
-            return intent
-    return None
-
-
-def _is_committed(folder: str, intent: Intent, found: Iterable[str]) -> bool:
-    """Whether every new segment is there, under one name or the other, in the size that the note gives."""
-    names = set(found)
-    for base, size_bytes in intent.outputs.items():
-        final = segment_file_name(base, FileKind.LOG)
-        name = final + Suffix.SWAP if final + Suffix.SWAP in names else final
-        if name not in names or os.stat(os.path.join(folder, name)).st_size != size_bytes:
-            return False
-    return True
+            return intent, ".decided." in name
+    return None, False
 
 
 def _outcome(intent: Intent, names: list[str], swaps: list[str]) -> tuple[list[str], tuple[tuple[str, str], ...]]:
@@ -226,6 +215,10 @@ def finish(folder: str, intent: Intent, partition: TopicPartition, root: str) ->
         return os.path.join(folder, name)
 
     present = set(os.listdir(folder))
+    if intent_file(intent) in present:
+        # Every new file has to be a .swap for good before the first old one goes.
+        files.fsync_dir(folder)
+        files.rename(place(intent_file(intent)), place(intent_file(intent, is_decided=True)))
     for _, name in _replaced(intent, present):
         files.rename(place(name), place(name + Suffix.DELETED))
     # No old segment may come back by a power cut once its successor has lost the name that tells of it.

@@ -1,0 +1,130 @@
+"""``lastwrite.compact`` itself is killed before every operation that changes a file, and run again.
+
+The whole engine runs in the child, in one process without Spark: the files that workers write aside, the commit and
+the checkpoint. Where Spark runs the same stages, its workers do nothing to files but write aside.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.logstore import files, kafka
+from lastwrite.logstore.files import FaultPoints
+from lastwrite.pipeline.inline import INLINE
+from tests.crashing import contents, run_until
+from tests.logs import headers_of, write_checkpoint, write_segment
+
+NOW_MS = 1_700_000_100_000
+CONFIG = {"min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 6000, "index.interval.bytes": 500}
+
+
+def write_log(root: Path) -> Path:
+    """Five closed segments and an active one: keys written again and again, some deleted, two segments of keys that
+    nobody writes again."""
+    folder = root / "t-0"
+    for n in range(6):
+        batches = []
+        for m in range(8):
+            first = 40 * n + 5 * m
+            records = [
+                Record(
+                    offset,
+                    NOW_MS - 1000 + offset,
+                    b"only-%d" % offset if n in (1, 3) else b"key-%d" % (offset % 7),
+                    None if offset % 11 == 0 else b"value-%d" % offset * 5,
+                )
+                for offset in range(first, first + 5)
+            ]
+            batches.append(encode_batch(records, base_offset=first, codec=Codec(m % 5)))
+        write_segment(folder, 40 * n, batches, 500, NOW_MS - 5000 + n)
+    write_checkpoint(root, "replication-offset-checkpoint", {"t-0": 240})
+    return folder
+
+
+def compact(root: Path) -> None:
+    report = lastwrite.compact(str(root), config=CONFIG, now_ms=NOW_MS, spark=INLINE)
+    assert not [p for p in report.partitions if p.status in ("damaged", "failed")], report.to_dict()
+
+
+def seen(folder: Path) -> list[tuple[int, int, int]]:
+    log = kafka.read_partition(str(folder))
+    assert not log.problems, log.problems
+    return [
+        (header.base_offset, header.crc, header.record_count)
+        for segment in log.segments
+        for _, header in headers_of(Path(segment.path))
+    ]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def without_lock(root: Path) -> dict[str, tuple[bytes, int]]:
+    return {name: file for name, file in contents(root).items() if name != ".lock"}
+
+
+def test_killed_anywhere_and_run_again_it_ends_in_the_bytes_of_an_undisturbed_run(place: Path) -> None:
+    write_log(place / "old")
+    old, before = without_lock(place / "old"), seen(place / "old" / "t-0")
+    shutil.copytree(place / "old", place / "new")
+    files.faults = FaultPoints(1 << 30)
+    try:
+        compact(place / "new")
+        count = files.faults.passed
+    finally:
+        files.faults = FaultPoints()
+    new, after = without_lock(place / "new"), seen(place / "new" / "t-0")
+    assert new != old and len(after) < len(before)
+    compact(place / "new")
+    assert without_lock(place / "new") == new, "a second run finds nothing to do"
+    for point in range(1, count + 1):
+        root = place / "killed"
+        shutil.copytree(place / "old", root)
+        assert run_until(point, lambda root=root: compact(root)), point
+        assert seen(root / "t-0") in (before, after), point
+        compact(root)
+        assert without_lock(root) == new, point
+        shutil.rmtree(root)
+    assert count > 40
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
+def test_where_a_file_operation_fails_the_partition_failed_and_the_log_is_whole(place: Path, number: int) -> None:
+    write_log(place / "old")
+    before = seen(place / "old" / "t-0")
+    shutil.copytree(place / "old", place / "new")
+    compact(place / "new")
+    new, after = without_lock(place / "new"), seen(place / "new" / "t-0")
+    point, has_failed = 1, True
+    while has_failed:
+        root = place / "failed"
+        shutil.copytree(place / "old", root)
+        files.faults = FaultPoints(point, number)
+        try:
+            report = lastwrite.compact(str(root), config=CONFIG, now_ms=NOW_MS, spark=INLINE)
+        finally:
+            files.faults = FaultPoints()
+        has_failed = report.partitions[0].status == "failed"
+        if has_failed:
+            assert str(root / "t-0") in (report.partitions[0].reason or "") or str(root) in (
+                report.partitions[0].reason or ""
+            )
+        assert seen(root / "t-0") in (before, after), point
+        compact(root)
+        assert without_lock(root) == new, point
+        shutil.rmtree(root)
+        point += 1
+    assert point > 40
