@@ -14,6 +14,7 @@ from lastwrite.formats.kafka.content import KafkaContents, seed_from
 from lastwrite.formats.kafka.index import OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.formats.kafka.index_truth import NO_TIME, Lie
 from lastwrite.formats.kafka.names import LEADER_EPOCHS, PARTITION_METADATA
+from lastwrite.formats.kafka.text import decode_leader_epochs
 from lastwrite.logstore import kafka as store
 from lastwrite.logstore.single import read_small
 from lastwrite.model.columns import BatchTable, Int64Array
@@ -60,6 +61,7 @@ class KafkaProof:
         return indexes.problems, advice
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
+        span = max(before.log_start, after.log_start), min(before.end_offset, after.end_offset)
         found = []
         for name, what in ((PARTITION_METADATA, "the topic's id"), (LEADER_EPOCHS, "the leader epochs")):
             was, now = os.path.join(before.folder, name), os.path.join(after.folder, name)
@@ -67,9 +69,23 @@ class KafkaProof:
                 continue
             if not os.path.exists(now):
                 found.append(Violation("side_file", f"{what} were there before and are missing", None, now))
-            elif read_small(was) != read_small(now):
+            elif _meaning(name, was, *span) != _meaning(name, now, *span):
                 found.append(Violation("side_file", f"{what} are not what they were", None, now))
         return found
+
+
+def _meaning(name: str, path: str, first: int, end: int) -> object:
+    """What a side file says of offsets from ``first`` to below ``end``; a broker may forget other epochs at any start."""
+    content = read_small(path)
+    if name != LEADER_EPOCHS:
+        return content
+    epochs = decode_leader_epochs(content)
+    ends = [*(epoch.start_offset for epoch in epochs[1:]), end]
+    spans = [
+        (epoch.epoch, max(epoch.start_offset, first), min(after, end))
+        for epoch, after in zip(epochs, ends, strict=False)
+    ]
+    return [span for span in spans if span[1] < span[2]]
 
 
 class KafkaIndexProof:

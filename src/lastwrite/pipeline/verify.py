@@ -37,6 +37,7 @@ from lastwrite.model.contents import (
     RECORDS,
     ROW_BYTES,
     SEED_WORDS,
+    TALLIES,
     TOMBSTONES,
 )
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
@@ -66,6 +67,8 @@ _PIECE_BYTES = 32 << 20
 _UNIT_BYTES = 16 << 20
 _WAVE_BYTES = 16 << 30  # of both logs: bounds the scratch files
 _WAVE_PARTITIONS = 1024
+_FEW_ROWS = 1 << 18
+_MOST_TASKS = 512
 _MOST_VIOLATIONS = 100  # that a report lists; all are counted
 
 
@@ -269,7 +272,7 @@ class _Verifier:
             self._open(job, False, before)
             job.seed = secrets.token_bytes(8 * SEED_WORDS)
             rows = sum(self._estimate(side.log) for side in job.sides.values())
-            job.bits = bucket_bits(rows, self._most_rows // 4)
+            job.bits = bucket_bits(rows, min(self._most_rows, _FEW_ROWS) // 4)
         return job
 
     def _estimate(self, log: PartitionLog) -> int:
@@ -376,14 +379,13 @@ class _Verifier:
             job.found.advice += advice if is_after else []
         if not is_after:
             return
-        tally = np.array([part.tally for part in side.parts], dtype=np.int64).reshape(len(side.parts), -1)
-        sums = tally.sum(axis=0) if len(tally) else np.zeros(8, dtype=np.int64)
+        sums = [sum(column) for column in zip((0,) * TALLIES, *(part.tally for part in side.parts), strict=True)]
         job.found.batches = sum(part.batches for part in side.parts)
-        job.found.records = int(sums[RECORDS])
-        job.found.tombstones = int(sums[TOMBSTONES])
-        job.found.keyless_records = int(sums[KEYLESS_RECORDS])
-        job.found.control_records = int(sums[CONTROL_RECORDS])
-        job.found.empty_batches = int(sums[EMPTY_BATCHES])
+        job.found.records = sums[RECORDS]
+        job.found.tombstones = sums[TOMBSTONES]
+        job.found.keyless_records = sums[KEYLESS_RECORDS]
+        job.found.control_records = sums[CONTROL_RECORDS]
+        job.found.empty_batches = sums[EMPTY_BATCHES]
         job.found.end_offset = side.end_offset
 
     # ------------------------------------------------------------------ compare
@@ -411,8 +413,9 @@ class _Verifier:
         if not rows:
             return
         buckets = 1 << job.bits
-        tasks = -(-rows // self._most_rows)
-        if rows > 1 << 17:
+        # Few rows sort faster; but each task looks into every block, so their number has a bound.
+        tasks = -(-rows // min(self._most_rows, max(_FEW_ROWS, rows // _MOST_TASKS)))
+        if rows > _FEW_ROWS // 2:
             tasks = max(tasks, 2 * self._runner.workers)
         tasks = min(tasks, buckets)
         for n in range(tasks):
