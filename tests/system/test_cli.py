@@ -298,11 +298,12 @@ def test_plan_then_compact_then_verify(tmp_path: Path) -> None:
     assert done.returncode == 0 and "cleaned" in done.stdout
     assert (tmp_path / "copy" / "first-0").is_dir()
 
-    done = lastwrite("verify", root, tmp_path / "before", "--topic", "first", "--json")
-    (verified,) = one_document(done)["partitions"]
-    assert (done.returncode, verified["status"]) == (0, "verified")
-    assert verified["comparison"]["records_before"] == 400 and verified["comparison"]["keys"] == 20
-    done = lastwrite("verify", tmp_path / "copy", root, "--topic", "first")
-    assert done.returncode == 0 and "All is as it should be" in done.stdout
-    done = lastwrite("verify", root)
-    assert done.returncode == 3 and str(path) in done.stdout
+    done = lastwrite("verify", root, tmp_path / "before", "--json")
+    verified = one_document(done)["partitions"]
+    assert done.returncode == 3
+    assert [row["status"] for row in verified] == ["verified", "damaged", "verified"]
+    assert verified[0]["comparison"]["records_before"] == 400 and verified[0]["comparison"]["keys"] == 20
+
+    write(tmp_path / "longer", "first", 500)
+    done = lastwrite("verify", tmp_path / "copy", tmp_path / "longer")
+    assert done.returncode == 5 and "promise" in done.stdout
