@@ -75,7 +75,7 @@ class KafkaProof:
 
 
 def _meaning(name: str, path: str, first: int, end: int) -> object:
-    """What a side file says of offsets from ``first`` to below ``end``; a broker may forget other epochs at any start."""
+    """What a side file says of offsets from ``first`` to below ``end``; a broker may forget other epochs."""
     content = read_small(path)
     if name != LEADER_EPOCHS:
         return content
