@@ -53,9 +53,7 @@ def listed(root: Path) -> PartitionLog:
         name=TopicPartition("t", 0),
         folder=str(folder),
         segments=tuple(segments),
-        log_start=max(
-            read_checkpoint(root, "log-start-offset-checkpoint").get(NAME, 0), segments[0].base_offset
-        ),
+        log_start=max(read_checkpoint(root, "log-start-offset-checkpoint").get(NAME, 0), segments[0].base_offset),
         end_offset=end,
         high_watermark=min(read_checkpoint(root, "replication-offset-checkpoint").get(NAME, end), end),
         checkpoint=read_checkpoint(root, "cleaner-offset-checkpoint").get(NAME),

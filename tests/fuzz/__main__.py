@@ -87,11 +87,18 @@ def check_in_memory(format: KafkaFormat, data: bytes, rng: random.Random) -> str
 
 
 def check_rewrite(
-    format: KafkaFormat, buffer: np.ndarray, table: np.ndarray, states: np.ndarray, entries: np.ndarray, rng: random.Random
+    format: KafkaFormat,
+    buffer: np.ndarray,
+    table: np.ndarray,
+    states: np.ndarray,
+    entries: np.ndarray,
+    rng: random.Random,
 ) -> None:
     for ordinal in (entries[:, 1] & np.uint64(0xFFFFFFFF)).tolist():
         states[ordinal] |= SHADOWED * (rng.random() < 0.4)
-    policy = Policy(now_ms=START + rng.choice([0, 50, 99]), tombstone_retention_ms=10, shell_offset=int(table["next_offset"][-1]))
+    policy = Policy(
+        now_ms=START + rng.choice([0, 50, 99]), tombstone_retention_ms=10, shell_offset=int(table["next_offset"][-1])
+    )
     keep, actions = np.zeros(len(states), np.uint8), np.zeros(len(table), np.uint8)
     horizons, counts = np.zeros(len(table), np.int64), np.zeros(len(Verdict), np.int64)
     judge(table, states, policy, keep, actions, horizons, counts)
@@ -124,7 +131,9 @@ def check_whole(folder: Path, data: bytes, rng: random.Random) -> str:
         (partition / f"{0:020d}.{kind}").write_bytes(b"")
     (partition / f"{2**40:020d}.log").write_bytes(b"")
     before = {file.name: file.read_bytes() for file in partition.iterdir()}
-    report = lastwrite.compact(str(folder), now_ms=START + rng.choice([0, 99]), config={"delete.retention.ms": 10}, spark=INLINE)
+    report = lastwrite.compact(
+        str(folder), now_ms=START + rng.choice([0, 99]), config={"delete.retention.ms": 10}, spark=INLINE
+    )
     after = {file.name: file.read_bytes() for file in partition.iterdir()}
     status = report.partitions[0].status
     if status in (Status.DAMAGED, Status.SKIPPED, Status.UNCHANGED):

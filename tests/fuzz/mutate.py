@@ -73,13 +73,17 @@ def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
         for _ in range(rng.choice([1, 1, 2, 8])):
             data[start + rng.randrange(size)] ^= 1 << rng.randrange(8)
     elif kind == 6:  # a lie in a header field
-        at, form = rng.choice([(0, ">q"), (8, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (57, ">i")])
+        at, form = rng.choice(
+            [(0, ">q"), (8, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (57, ">i")]
+        )
         value = rng.choice(_EXTREMES)
         bits = 8 * struct.calcsize(form)
         struct.pack_into(form, data, start + at, (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1))
     elif size > 61:  # a lie among the records
         at = start + 61 + rng.randrange(size - 61)
-        lie = rng.choice([b"\xff" * rng.randint(1, 11), b"\x00", b"\x01", b"\x7f", b"\xfe\xff\xff\xff\x0f", rng.randbytes(3)])
+        lie = rng.choice(
+            [b"\xff" * rng.randint(1, 11), b"\x00", b"\x01", b"\x7f", b"\xfe\xff\xff\xff\x0f", rng.randbytes(3)]
+        )
         data[at : at + len(lie)] = lie[: start + size - at]
     if rng.random() < 0.7 and start + size <= len(data):
         struct.pack_into(">I", data, start + 17, google_crc32c.value(bytes(data[start + 21 : start + size])))

@@ -22,9 +22,7 @@ def entries_of(block: list[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("exact", [False, True])
 @given(blocks=BLOCKS, bits=st.integers(0, 4), dirty=st.lists(st.integers(0, 30), min_size=4, max_size=4))
-def test_the_last_dirty_write_of_a_key_wins(
-    exact: bool, blocks: list[list[int]], bits: int, dirty: list[int]
-) -> None:
+def test_the_last_dirty_write_of_a_key_wins(exact: bool, blocks: list[list[int]], bits: int, dirty: list[int]) -> None:
     """With ``exact`` two keys share each fingerprint, and their bytes tell them apart."""
     names = [
         [f"{key}-{(ordinal * 7 + n) % 2}" if exact else str(key) for ordinal, key in enumerate(block)]

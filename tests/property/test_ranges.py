@@ -22,8 +22,14 @@ def partition_logs(draw: st.DrawFn) -> PartitionLog:
         first = draw(st.none() | st.integers(-1, 40))
         segments.append(
             Segment(
-                base, f"{base:020d}.log", draw(st.integers(0, 30)), 0, draw(TIMES), first,
-                index_bytes=8 * draw(st.integers(0, 3)), time_index_bytes=12 * draw(st.integers(0, 3)),
+                base,
+                f"{base:020d}.log",
+                draw(st.integers(0, 30)),
+                0,
+                draw(TIMES),
+                first,
+                index_bytes=8 * draw(st.integers(0, 3)),
+                time_index_bytes=12 * draw(st.integers(0, 3)),
             )
         )
         base += length

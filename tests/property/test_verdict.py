@@ -31,9 +31,7 @@ def runs_of_batches(draw: st.DrawFn) -> list[ModelBatch]:
 @given(runs_of_batches(), st.integers(0, 20), st.integers(0, 25), st.sampled_from([0, 7]))
 def test_the_verdicts_are_the_models(run: list[ModelBatch], first_dirty: int, shell: int, retention_ms: int) -> None:
     end = run[-1].next_offset if run else 0
-    expected = clean(
-        run, first_dirty=first_dirty, end=end, high_watermark=shell, now_ms=100, retention_ms=retention_ms
-    )
+    expected = clean(run, first_dirty=first_dirty, end=end, high_watermark=shell, now_ms=100, retention_ms=retention_ms)
     latest = {
         record.key: record.offset for batch in run for record in batch.records
         if record.key is not None and record.offset >= first_dirty

@@ -61,7 +61,11 @@ def folder_files(root: Path) -> dict[str, tuple[bytes, int]]:
 
 def compact(root: Path, config: dict[str, object], include_active: bool) -> None:
     report = lastwrite.compact(
-        str(root), config={"index.interval.bytes": 200, **config}, now_ms=NOW, include_active=include_active, spark=INLINE
+        str(root),
+        config={"index.interval.bytes": 200, **config},
+        now_ms=NOW,
+        include_active=include_active,
+        spark=INLINE,
     )
     assert report.exit_status == 0, report.partitions[0].reason
 

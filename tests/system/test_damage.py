@@ -25,7 +25,11 @@ def make_partition(folder: Path) -> None:
     for count in (30, 30, 30, 5):
         base, batches = offset, []
         for _ in range(count):
-            batches.append(encode_batch([Record(offset + n, NOW + offset, b"k%d" % rng.randint(0, 20), b"v" * 40) for n in range(3)]))
+            batches.append(
+                encode_batch(
+                    [Record(offset + n, NOW + offset, b"k%d" % rng.randint(0, 20), b"v" * 40) for n in range(3)]
+                )
+            )
             offset += 3
         write_segment(folder, base, batches, interval_bytes=300, mtime_ms=NOW)
 
@@ -171,3 +175,17 @@ def test_a_copy_takes_a_damaged_partition_as_it_is(tmp_path: Path) -> None:
     assert report.exit_status == 3
     assert contents(tmp_path / "log" / "t-0") == before
     assert contents(tmp_path / "copy" / "t-0") == before
+
+
+def test_offsets_that_fall_between_two_pieces_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base offset lies outside the checksum; a piece alone does not see that it comes too early."""
+    make_partition(tmp_path / "t-0")
+    file = closed(tmp_path / "t-0")
+    base = int(file.stem)
+    entries = file.with_suffix(".index").read_bytes()
+    middle = int.from_bytes(entries[12:16], "big")
+    patched(file, middle, (base + 1).to_bytes(8, "big"))
+    monkeypatch.setattr("lastwrite.pipeline.engine._PIECE_BYTES", 300)
+    report = lastwrite.compact(str(tmp_path), now_ms=NOW, spark=INLINE)
+    assert report.partitions[0].status is Status.DAMAGED
+    assert f"{file.name}, byte {middle}" in (report.partitions[0].reason or "")

@@ -39,7 +39,9 @@ def make_root(root: Path, seed: int = 7) -> Path:
             for _ in range(rng.randint(5, 20)):
                 records = []
                 for _ in range(rng.randint(1, 40)):
-                    key = rng.choice([None, b"", b"k%d" % rng.randint(0, 150), b"long key " * 4 + b"%d" % rng.randint(0, 50)])
+                    key = rng.choice(
+                        [None, b"", b"k%d" % rng.randint(0, 150), b"long key " * 4 + b"%d" % rng.randint(0, 50)]
+                    )
                     value = rng.choice([None, b"v" * rng.randint(0, 50)])
                     records.append(Record(offset, NOW - 1000 + rng.randint(0, 9), key, value))
                     offset += rng.choice([1, 1, 3])
@@ -68,7 +70,11 @@ def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(tmp_path: Path, sp
         assert files(root) == files(twin)
         assert [p.status for p in report.partitions] == [p.status for p in planned.partitions]
         for one, other, third in zip(report.partitions, again.partitions, planned.partitions, strict=True):
-            assert (one.records_after, one.bytes_after, one.verdicts) == (other.records_after, other.bytes_after, other.verdicts)
+            assert (one.records_after, one.bytes_after, one.verdicts) == (
+                other.records_after,
+                other.bytes_after,
+                other.verdicts,
+            )
             assert (one.records_after, one.bytes_after, one.segments_after) == (
                 third.records_after, third.bytes_after, third.segments_after,
             )  # fmt: skip
@@ -78,7 +84,9 @@ def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(tmp_path: Path, sp
                 folder = root / f"t-{partition}"
                 last = max(int(file.stem) for file in folder.glob("*.log"))
                 for place in (root, twin):
-                    write_segment(place / f"t-{partition}", last, [encode_batch([Record(last, NOW, b"new", b"1")])], mtime_ms=NOW)
+                    write_segment(
+                        place / f"t-{partition}", last, [encode_batch([Record(last, NOW, b"new", b"1")])], mtime_ms=NOW
+                    )
                     write_segment(place / f"t-{partition}", last + 1, [], mtime_ms=NOW)
 
 

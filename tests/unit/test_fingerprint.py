@@ -69,7 +69,9 @@ def colliding_keys(count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_exact_comparison_tells_colliding_keys_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
+def test_exact_comparison_tells_colliding_keys_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool
+) -> None:
     weak = bytes(8 * SECRET_WORDS)
     assert len({of(key, secret_from(weak)) for key in colliding_keys(5)}) == 1
     monkeypatch.setattr("lastwrite.pipeline.engine.new_secret", lambda: weak)

@@ -28,7 +28,13 @@ def records(draw: st.DrawFn, base: int) -> list[Record]:
     stamps = st.integers(START - 1000, START + 1000) | st.sampled_from([-1, 0, 2**62])
     headers = st.lists(st.tuples(st.binary(max_size=5), st.none() | st.binary(max_size=80)), max_size=3)
     return [
-        Record(base + place, draw(stamps), draw(content), draw(content), tuple(draw(headers)) if draw(st.booleans()) else ())
+        Record(
+            base + place,
+            draw(stamps),
+            draw(content),
+            draw(content),
+            tuple(draw(headers)) if draw(st.booleans()) else (),
+        )
         for place in places
     ]
 
@@ -90,7 +96,9 @@ def test_split_and_walk_see_what_the_twin_sees(encoded: list[bytes]) -> None:
     assert seen_keys == expected_keys
     assert (entries[:filled, 1] & np.uint64(0xFFFFFFFF)).tolist() == ordinals
     by_key = {}
-    for key, one, two in zip(expected_keys, entries[:filled, 0].tolist(), (entries[:filled, 1] >> np.uint64(32)).tolist(), strict=True):
+    for key, one, two in zip(
+        expected_keys, entries[:filled, 0].tolist(), (entries[:filled, 1] >> np.uint64(32)).tolist(), strict=True
+    ):
         assert by_key.setdefault(key, (one, two)) == (one, two)
     assert len(set(by_key.values())) == len(by_key)
 
@@ -106,7 +114,9 @@ def test_rebuild_writes_what_the_twin_writes(encoded: list[bytes], data: st.Data
     at = 0
     for b, raw in enumerate(encoded):
         twin = decode_batch(raw, 0)
-        chosen = [record for record, stays in zip(twin.records, keep[at : at + len(twin.records)], strict=True) if stays]
+        chosen = [
+            record for record, stays in zip(twin.records, keep[at : at + len(twin.records)], strict=True) if stays
+        ]
         at += len(twin.records)
         horizon = twin.header.delete_horizon_ms
         if not chosen:
@@ -161,7 +171,9 @@ def test_a_batch_cut_short_is_asked_for() -> None:
 
 
 def test_old_formats_are_named() -> None:
-    encoded = array(bytes.fromhex("0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"))
+    encoded = array(
+        bytes.fromhex("0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531")
+    )
     with pytest.raises(UnsupportedFormat, match="v0 or v1"):
         KafkaFormat().split(encoded, 0, len(encoded), 0)
 

@@ -73,7 +73,8 @@ def test_a_checkpoint_outside_the_log_is_corrected(
     checkpoint: int | None, log_start: int, first_dirty: int, corrected: bool
 ) -> None:
     found = cleanable_range(
-        log([segment(0), segment(10), segment(20)], 25, checkpoint, log_start=log_start), KafkaTopicConfig(), NOW)
+        log([segment(0), segment(10), segment(20)], 25, checkpoint, log_start=log_start), KafkaTopicConfig(), NOW
+    )
     assert (found.first_dirty, found.checkpoint_corrected) == (first_dirty, corrected)
 
 
@@ -84,7 +85,8 @@ def test_a_checkpoint_outside_the_log_is_corrected(
 )  # fmt: skip
 def test_whole_segments_below_the_high_watermark(high_watermark: int, first_uncleanable: int, held_by: Hold) -> None:
     found = cleanable_range(
-        log([segment(0), segment(10), segment(20)], 25, high_watermark=high_watermark), KafkaTopicConfig(), NOW)
+        log([segment(0), segment(10), segment(20)], 25, high_watermark=high_watermark), KafkaTopicConfig(), NOW
+    )
     assert (found.first_uncleanable, found.held_by) == (first_uncleanable, held_by)
     assert found.eligible == (first_uncleanable > 0)
 
@@ -101,14 +103,14 @@ def test_the_lag_holds_from_the_first_young_segment() -> None:
     assert reach(5000, 999) == (10, Hold.MIN_LAG)
     assert reach(999, 5000) == (0, Hold.MIN_LAG)  # what follows is not looked at
     found = cleanable_range(
-        log([segment(0, largest=NOW), segment(10, largest=1), segment(20)], 25, checkpoint=10), config, NOW)
+        log([segment(0, largest=NOW), segment(10, largest=1), segment(20)], 25, checkpoint=10), config, NOW
+    )
     assert found.first_uncleanable == 20  # a clean segment is not asked
 
 
 def test_a_young_segment_that_is_half_clean_ends_the_round_below_its_start() -> None:
     config = KafkaTopicConfig(min_compaction_lag_ms=1000)
-    found = cleanable_range(
-        log([segment(0), segment(10, largest=NOW), segment(20)], 25, checkpoint=15), config, NOW)
+    found = cleanable_range(log([segment(0), segment(10, largest=NOW), segment(20)], 25, checkpoint=15), config, NOW)
     assert (found.first_dirty, found.first_uncleanable, found.cleanable_bytes) == (15, 10, 0)
     assert not found.eligible
     assert found.reason is not None and "min.compaction.lag.ms, 1000" in found.reason

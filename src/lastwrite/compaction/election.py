@@ -168,4 +168,3 @@ def losers_of(rows: UInt64Array, start: int, end: int) -> npt.NDArray[np.uint32]
     part = rows[start:end]
     ordinals: npt.NDArray[np.uint32] = (part[part[:, 0] == 0, 1] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     return ordinals
-

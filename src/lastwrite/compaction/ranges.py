@@ -56,9 +56,7 @@ class Range:
         return self.cleanable_bytes / total if total else 0.0
 
 
-def cleanable_range(
-    log: PartitionLog, config: KafkaTopicConfig, now_ms: int, include_active: bool = False
-) -> Range:
+def cleanable_range(log: PartitionLog, config: KafkaTopicConfig, now_ms: int, include_active: bool = False) -> Range:
     """The range of the next round of ``log``, and whether Kafka would run it at ``now_ms``.
 
     With ``include_active`` the active segment counts as closed: a log that nobody appends to is cleaned

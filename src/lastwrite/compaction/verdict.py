@@ -66,9 +66,7 @@ class Policy:
 
     @classmethod
     def from_tuple(cls, values: tuple[int, int, bool, int]) -> Policy:
-        return cls(
-            now_ms=values[0], tombstone_retention_ms=values[1], keep_keyless=values[2], shell_offset=values[3]
-        )
+        return cls(now_ms=values[0], tombstone_retention_ms=values[1], keep_keyless=values[2], shell_offset=values[3])
 
 
 def judge(

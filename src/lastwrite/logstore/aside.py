@@ -89,5 +89,3 @@ def remove_aside(paths: Iterable[str]) -> None:
     for path in paths:
         if path and os.path.exists(path):
             os.unlink(path)
-
-

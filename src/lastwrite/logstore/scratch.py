@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lastwrite.errors import LogError
 from lastwrite.model.columns import ByteArray
 
 _PREFIX = "lastwrite-scratch-"
@@ -60,7 +61,14 @@ class ScratchWriter:
         for part in parts:
             view = memoryview(np.ascontiguousarray(part)).cast("B")
             while len(view):
-                written = self._file.write(view)
+                try:
+                    written = self._file.write(view)
+                except OSError as error:
+                    raise LogError(
+                        f"could not write a scratch file: {error.strerror}",
+                        path=self.path,
+                        remedy="the log is unchanged; free some space there, or set TMPDIR to a roomier folder",
+                    ) from error
                 view = view[written:]
                 self._at += written
         return start

@@ -62,8 +62,11 @@ class Problem:
 
     def to_dict(self) -> dict[str, object]:
         return {
-            "kind": str(self.kind), "message": self.message, "path": self.path,
-            "position": self.position, "remedy": self.remedy,
+            "kind": str(self.kind),
+            "message": self.message,
+            "path": self.path,
+            "position": self.position,
+            "remedy": self.remedy,
         }
 
 

@@ -83,9 +83,20 @@ class CompactionReport:
             "totals": {
                 "partitions": len(self.partitions),
                 **{str(s): sum(p.status is s for p in self.partitions) for s in Status},
-                **{name: _total(self.partitions, name) for name in (
-                    "segments_before", "segments_after", "segments_untouched", "records_before", "records_after",
-                    "bytes_before", "bytes_after", "bytes_written", "tombstones_dropped")},
+                **{
+                    name: _total(self.partitions, name)
+                    for name in (
+                        "segments_before",
+                        "segments_after",
+                        "segments_untouched",
+                        "records_before",
+                        "records_after",
+                        "bytes_before",
+                        "bytes_after",
+                        "bytes_written",
+                        "tombstones_dropped",
+                    )
+                },
                 "seconds": self.seconds,
                 "stage_seconds": self.stage_seconds,
             },

@@ -79,6 +79,7 @@ class PieceScan:
     tombstones: int = 0
     changed_batches: int = 0  # that change whatever election says
     dirty_from: int = 0  # ordinal of the first dirty record
+    first_offset: int = -1  # base of the first batch; -1: there is none
     next_offset: int = -1  # behind the last batch
     states: str = ""  # scratch file of state bytes, and where this piece's begin in it
     states_at: int = 0

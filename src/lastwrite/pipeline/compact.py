@@ -161,5 +161,3 @@ def runner_for(
     progress.note("starting Spark")
     with spark_session(master, memory_plan, conf) as session:
         yield SparkRunner(session, workers or session.sparkContext.defaultParallelism), memory_plan
-
-

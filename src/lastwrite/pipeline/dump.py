@@ -177,9 +177,7 @@ class _Dump:
             if os.path.exists(path):
                 yield from self._index_file(path, kind, segment.base_offset, name)
 
-    def _index_file(
-        self, path: str, kind: FileKind, base_offset: int, name: TopicPartition | None
-    ) -> Iterator[Row]:
+    def _index_file(self, path: str, kind: FileKind, base_offset: int, name: TopicPartition | None) -> Iterator[Row]:
         try:
             rows = list(index_rows(read_small(path), kind, base_offset, name))
         except LogError as error:

@@ -21,7 +21,7 @@ from lastwrite.compaction.untouched import rewritten_runs
 from lastwrite.compaction.verdict import Verdict
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.formats.fingerprint import SECRET_WORDS
-from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.progress import Progress
 from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.model.work import (
@@ -221,9 +221,7 @@ class Engine:
     # ------------------------------------------------------------------ scan
 
     def _scan(self, jobs: list[_Job]) -> None:
-        target = max(
-            8 << 20, sum(piece.bytes for job in jobs for piece in job.pieces) // (2 * self._workers)
-        )
+        target = max(8 << 20, sum(piece.bytes for job in jobs for piece in job.pieces) // (2 * self._workers))
         units: list[ScanUnit] = []
         owners: list[_Job] = []
         for job in jobs:
@@ -237,7 +235,8 @@ class Engine:
                 job.scans += answer
         for job in jobs:
             job.scans.sort(key=lambda scan: scan.piece)
-            problems = [scan.problem for scan in job.scans if scan.problem is not None]
+            problems = [*_falling_offsets(job.pieces, job.scans)]
+            problems += [scan.problem for scan in job.scans if scan.problem is not None]
             damage = [p for p in problems if p.kind is ProblemKind.DAMAGED]
             job.report.problems += damage or problems[:1]
             if damage:
@@ -314,9 +313,7 @@ class Engine:
             changes[piece.segment] += scan.losers + scan.changed_batches
         for group in self._system.group(job.log, job.decision.end, self._options.config):
             sizes = [segments[n].size_bytes for n in group]
-            kept = [
-                size * (records[n] - lost[n]) // max(1, records[n]) for n, size in zip(group, sizes, strict=True)
-            ]
+            kept = [size * (records[n] - lost[n]) // max(1, records[n]) for n, size in zip(group, sizes, strict=True)]
             changed = [bool(changes[n]) for n in group]
             runs = [(0, len(group))] if self._options.like_broker else rewritten_runs(sizes, kept, changed)
             job.outputs += [_Output(tuple(group[first:end])) for first, end in runs]
@@ -447,6 +444,19 @@ def elect_units(
             dirty_from=tuple(scan.dirty_from for scan, _ in blocks),
             states=tuple((scan.states, scan.states_at) for scan, _ in blocks), exact=exact, limits=limits,
         )  # fmt: skip
+
+
+def _falling_offsets(pieces: Sequence[Piece], scans: Sequence[PieceScan]) -> Iterator[Problem]:
+    """Pieces whose offsets do not begin behind those of the piece before: no single scan sees that."""
+    for (piece, scan), (following, later) in pairwise(zip(pieces, scans, strict=False)):
+        if piece.segment == following.segment and 0 <= later.first_offset < scan.next_offset:
+            yield Problem(
+                ProblemKind.DAMAGED,
+                f"offset {later.first_offset} comes after {scan.next_offset - 1}",
+                following.path,
+                following.start,
+                "nothing was changed; restore this file from a replica or a backup",
+            )
 
 
 def _split_by_bytes(pieces: Sequence[Piece], target: int) -> Iterator[list[Piece]]:

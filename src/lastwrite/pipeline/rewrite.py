@@ -27,9 +27,7 @@ def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> R
     result = Rewritten(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
     format = system.new_format(unit.limits.plain_bytes)
-    appender = system.appender(
-        unit.base_offset, unit.folder, unit.index_interval_bytes if unit.parts == 1 else None
-    )
+    appender = system.appender(unit.base_offset, unit.folder, unit.index_interval_bytes if unit.parts == 1 else None)
     worker = _Rewriter(unit, format, appender)
     try:
         for n, piece in enumerate(unit.pieces):
@@ -90,5 +88,3 @@ class _Rewriter:
             result.bytes_read += int(table["size"].sum())
         if at != len(states):
             raise CorruptLog("fewer records than the scan saw", piece.end, piece.path)
-
-

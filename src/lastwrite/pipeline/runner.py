@@ -42,6 +42,16 @@ class Runner(Protocol):
         ...
 
 
+def spark_error(stage: str, error: Exception) -> LogError:
+    """What Spark itself could not do, in a sentence: its own text is a page of stack traces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = next((line for line in lines if "Error" in line or "Exception" in line), lines[0] if lines else "")
+    return LogError(
+        f"Spark could not finish the stage {stage}: {type(error).__name__}: {cause[:300]}",
+        remedy="nothing of this wave was swapped; run again, with more --memory if a worker was killed",
+    )
+
+
 def guarded(work: Callable[[U], R], unit: U) -> R | Failed[U]:
     """The unit's result, or what it raised."""
     try:
@@ -96,6 +106,8 @@ class SparkRunner:
         watcher.start()
         try:
             answers = self._context.parallelize(batches, len(batches)).map(run_batch).collect()
+        except Exception as error:
+            raise spark_error(name, error) from error
         finally:
             done.set()
             watcher.join()

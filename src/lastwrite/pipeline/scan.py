@@ -96,6 +96,8 @@ class _Scanner:
         for chunk in self._chunks.of(self._format, piece):
             table = chunk.table
             checker.check(table, chunk.shift)
+            if not result.batches:
+                result.first_offset = int(table["base_offset"][0])
             result.batches += len(table)
             result.next_offset = int(table["next_offset"][-1])
             self._refuse(table, chunk.shift, piece, result)

@@ -20,7 +20,7 @@ from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
 from lastwrite.pipeline.elect import Stretch
 from lastwrite.pipeline.rewrite import rewrite
-from lastwrite.pipeline.runner import Failed, SparkRunner, guarded, pack
+from lastwrite.pipeline.runner import Failed, SparkRunner, guarded, pack, spark_error
 from lastwrite.pipeline.scan import EntryBlock, scan
 
 if TYPE_CHECKING:
@@ -130,7 +130,10 @@ class ShuffleExchange:
         progress.stage(name, total)
         kept = made.persist(StorageLevel.DISK_ONLY)
         self._kept.append(kept)
-        found = dict(kept.filter(lambda row: row[0] == "result").map(lambda row: row[1]).collect())
+        try:
+            found = dict(kept.filter(lambda row: row[0] == "result").map(lambda row: row[1]).collect())
+        except Exception as error:
+            raise spark_error(name, error) from error
         progress.advance(total)
         return found
 

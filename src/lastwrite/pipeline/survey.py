@@ -255,5 +255,3 @@ def _counter(counts: dict[str, int]) -> Counter[str]:
 
 def _none_below(timestamp_ms: int) -> int | None:
     return None if timestamp_ms < 0 else timestamp_ms
-
-

@@ -26,9 +26,7 @@ class Format(Protocol):
 
     def split(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> tuple[BatchTable, int, int]: ...
 
-    def opened(
-        self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
-    ) -> Iterator[Run]: ...
+    def opened(self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None) -> Iterator[Run]: ...
 
     def walk(
         self, run: Run, table: BatchTable, secret: UInt64Array, ordinal: int, states: ByteArray,
@@ -120,9 +118,7 @@ class System(Protocol):
 
     def index_checker(self, piece: Piece) -> IndexChecker: ...
 
-    def appender(
-        self, base_offset: int, folder: str | None, index_interval_bytes: int | None
-    ) -> SegmentAppender:
+    def appender(self, base_offset: int, folder: str | None, index_interval_bytes: int | None) -> SegmentAppender:
         """A new segment in ``folder`` (None: measured, not written); interval None: a part, without indexes."""
         ...
 

@@ -222,4 +222,3 @@ def _error(code: int, at: int) -> LogError:
             "a batch of message format v0 or v1", int(at), remedy="cleaning these formats comes with the next release"
         )
     return CorruptLog(_WORDS[code], int(at), remedy=_KEEP)
-
