@@ -7,9 +7,11 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 import lastwrite
+from lastwrite.formats.compression import Codec
 from lastwrite.formats.kafka.batch import Record, encode_batch
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
@@ -189,3 +191,35 @@ def test_offsets_that_fall_between_two_pieces_are_noticed(tmp_path: Path, monkey
     report = lastwrite.compact(str(tmp_path), now_ms=NOW, spark=INLINE)
     assert report.partitions[0].status is Status.DAMAGED
     assert f"{file.name}, byte {middle}" in (report.partitions[0].reason or "")
+
+
+def test_a_claim_of_a_billion_records_takes_no_memory(tmp_path: Path) -> None:
+    """A compressed batch's record count is a claim until it is decompressed (found by fuzzing)."""
+    import resource
+
+    batch = bytearray(encode_batch([Record(0, NOW, b"k", b"v" * 50)], codec=Codec.GZIP, last_offset=2**30))
+    batch[57:61] = (2**30).to_bytes(4, "big")
+    batch[17:21] = google_crc32c.value(bytes(batch[21:])).to_bytes(4, "big")
+    make_partition(tmp_path / "t-0")
+    write_raw(tmp_path / "t-1", bytes(batch))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * 4096 if Path("/proc/self/statm").exists() else 1 << 34
+    resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30), limit[1]))
+    try:
+        report = lastwrite.compact(str(tmp_path), now_ms=NOW, spark=INLINE)
+        assert lastwrite.inspect(str(tmp_path)).partitions[1].is_damaged
+        assert lastwrite.verify(str(tmp_path), spark=INLINE).exit_status == 3
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+    assert [p.status for p in report.partitions] == [Status.CLEANED, Status.DAMAGED]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
+
+
+def write_raw(folder: Path, data: bytes) -> None:
+    """A closed segment of these bytes and an empty active one."""
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(data)
+    (folder / f"{0:020d}.index").write_bytes(b"")
+    (folder / f"{0:020d}.timeindex").write_bytes(b"")
+    (folder / f"{2**31:020d}.log").write_bytes(b"")

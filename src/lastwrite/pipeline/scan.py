@@ -95,11 +95,11 @@ class _Scanner:
         checker = system_named(unit.system).index_checker(piece)
         for chunk in self._chunks.of(self._format, piece):
             table = chunk.table
-            checker.check(table, chunk.shift)
             if not result.batches:
                 result.first_offset = int(table["base_offset"][0])
             result.batches += len(table)
             result.next_offset = int(table["next_offset"][-1])
+            checker.check(table, chunk.shift)
             self._refuse(table, chunk.shift, piece, result)
             if piece.keyed and result.problem is None:
                 self._scan_chunk(chunk.buffer, table, piece, chunk.shift, result)
@@ -130,7 +130,6 @@ class _Scanner:
 
     def _scan_chunk(self, buffer: ByteArray, table: BatchTable, piece: Piece, shift: int, result: PieceScan) -> None:
         records = int(table["records"].sum())
-        self._make_room(records + result.records)
         first_record = result.records
         starts = np.cumsum(table["records"]) - table["records"]
         try:
@@ -145,6 +144,8 @@ class _Scanner:
                 ordinal = first_record + int(starts[first])
                 if ordinal + in_run > 0xFFFFFFFF:
                     raise CorruptLog("more than 2^32 records in one piece", piece.start, piece.path)
+                # Not before: until a batch is decompressed its record count is a claim.
+                self._make_room(ordinal + in_run)
                 before = self._filled
                 positions = None if self._keys is None else self._keys.room(len(self._entries))
                 self._filled = self._format.walk(

@@ -94,20 +94,22 @@ class Surveyor:
             CorruptLog, OutOfMemoryBudget: positions count from the buffer's begin; ``into`` is then untouched.
         """
         records = int(table["records"].sum())
-        if records > len(self._states):
-            self._states = np.empty(records + (records >> 2), dtype=np.uint8)
-            self._entries = np.empty((len(self._states), 2), dtype=np.uint64)
-        states = self._states[:records]
-        seen = 0
+        tombstones = keyless = control = 0
         for run in self.format.opened(buffer, table):
-            ahead = int(table["records"][run.first : run.last].sum())
-            self.format.walk(run, table, self._secret, 0, states[seen : seen + ahead], self._entries, 0)
-            seen += ahead
+            ahead = int(table["records"][run.first : run.last].sum())  # a claim until the run is decompressed
+            if ahead > len(self._states):
+                self._states = np.empty(ahead + (ahead >> 2), dtype=np.uint8)
+                self._entries = np.empty((len(self._states), 2), dtype=np.uint64)
+            states = self._states[:ahead]
+            self.format.walk(run, table, self._secret, 0, states, self._entries, 0)
+            tombstones += int(np.count_nonzero(states & TOMBSTONE))
+            keyless += int(np.count_nonzero(states & KEYLESS))
+            control += int(np.count_nonzero(states & CONTROL))
         into.batches += len(table)
         into.records += records
-        into.tombstones += int(np.count_nonzero(states & TOMBSTONE))
-        into.keyless += int(np.count_nonzero(states & KEYLESS))
-        into.control_records += int(np.count_nonzero(states & CONTROL))
+        into.tombstones += tombstones
+        into.keyless += keyless
+        into.control_records += control
         into.empty_batches += int(np.count_nonzero(table["records"] == 0))
         into.transactional_batches += int(np.count_nonzero(table["flags"] & IS_TRANSACTIONAL))
         into.horizon_batches += int(np.count_nonzero(table["horizon"] != NO_HORIZON))
