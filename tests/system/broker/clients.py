@@ -84,9 +84,7 @@ def produce(
             offset = message.offset()
             assert offset is not None
             kind, timestamp_ms = message.timestamp()
-            stored.append(
-                Seen(offset, sent.key, sent.value, timestamp_ms, sent.headers, kind == TIMESTAMP_CREATE_TIME)
-            )
+            stored.append(Seen(offset, sent.key, sent.value, timestamp_ms, sent.headers, kind == TIMESTAMP_CREATE_TIME))
 
         return delivered
 
