@@ -155,9 +155,7 @@ def test_the_judgement_is_that_of_the_twin(both: tuple[list[Rec], list[Rec]], lo
 
 
 @given(logs(), st.integers(0, 5), st.integers(0, 15), st.sets(st.integers(1, 14)))
-def test_in_parts_it_is_the_same(
-    both: tuple[list[Rec], list[Rec]], log_start: int, limit: int, cuts: set[int]
-) -> None:
+def test_in_parts_it_is_the_same(both: tuple[list[Rec], list[Rec]], log_start: int, limit: int, cuts: set[int]) -> None:
     rows = array(*both)
     whole, whole_counts = kernel(rows, log_start, limit)
     parts, counts = kernel(rows, log_start, limit, sorted(cuts))

@@ -338,6 +338,15 @@ def test_side_files_changed(tmp_path: Path, before: Path) -> None:
     assert [v.promise for v in verify(after, before).violations] == ["side_file"]
 
 
+def test_a_leader_epoch_file_of_a_later_version(tmp_path: Path) -> None:
+    before, after = write(tmp_path / "before", BEFORE), write(tmp_path / "after", AFTER)
+    for root in (before, after):
+        (root / "t-0" / "leader-epoch-checkpoint").write_text("7\n")
+    assert verify(after, before).exit_status == 0
+    (after / "t-0" / "leader-epoch-checkpoint").write_text("8\n")
+    assert [v.promise for v in verify(after, before).violations] == ["side_file"]
+
+
 def test_partitions_meet_by_name(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     for name in ("t-0", "t-1", "u-0"):

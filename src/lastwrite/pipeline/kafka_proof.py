@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lastwrite.compaction.settings import KafkaTopicConfig
-from lastwrite.errors import LogError
+from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.formats.kafka import index_truth
 from lastwrite.formats.kafka.content import KafkaContents, seed_from
 from lastwrite.formats.kafka.index import OFFSET_ENTRY, TIME_ENTRY
@@ -79,7 +79,10 @@ def _meaning(name: str, path: str, first: int, end: int) -> object:
     content = read_small(path)
     if name != LEADER_EPOCHS:
         return content
-    epochs = decode_leader_epochs(content)
+    try:
+        epochs = decode_leader_epochs(content)
+    except UnsupportedFormat:  # of a version that we do not know: the bytes count
+        return content
     ends = [*(epoch.start_offset for epoch in epochs[1:]), end]
     spans = [
         (epoch.epoch, max(epoch.start_offset, first), min(after, end))
