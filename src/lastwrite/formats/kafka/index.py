@@ -308,7 +308,7 @@ class SegmentIndexer:
             raise CorruptLog("batch begins beyond 2 GiB, where no index can point", int(positions[-1]))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def _mark(
     positions: Int64s,
     sizes: Int64s,
