@@ -45,6 +45,7 @@ def dump(
     offset: int | None = None,
     limit: int | None = None,
     key: bytes | None = None,
+    spark: object = None,
 ) -> Iterator[Row]:
     """The records at ``path``, in the order of partition and offset, one dictionary each.
 
@@ -55,6 +56,7 @@ def dump(
         offset: nothing below this offset.
         limit: at most so many rows.
         key: only records with exactly this key.
+        spark: taken as by the other commands, and not needed: rows come in order, from this process.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first row.

@@ -225,7 +225,7 @@ class Engine:
         units: list[ScanUnit] = []
         owners: list[_Job] = []
         for job in jobs:
-            for pieces in _split_by_bytes(job.pieces, target):
+            for pieces in split_by_bytes(job.pieces, target):
                 units.append(self._scan_unit(job, pieces))
                 owners.append(job)
         for job, answer in zip(owners, self._exchange.scan(units, self._progress), strict=True):
@@ -327,7 +327,7 @@ class Engine:
         assert job.log is not None and job.decision is not None
         pieces = [piece for piece in job.pieces if piece.segment in output.segments]
         size = sum(piece.bytes for piece in pieces)
-        parts = list(_split_by_bytes(pieces, fair)) if size > fair * 3 // 2 else [pieces]
+        parts = list(split_by_bytes(pieces, fair)) if size > fair * 3 // 2 else [pieces]
         folder = None
         if not self._options.dry_run:
             folder = self._system.output_folder(job.log, self._options.to)
@@ -344,8 +344,9 @@ class Engine:
     # ------------------------------------------------------------------ commit
 
     def _commit(self, wave: list[_Job]) -> None:
-        self._progress.stage("commit", len(wave))
-        for job in wave:
+        weights = [sum(part.bytes_written for output in job.outputs for part in output.parts) for job in wave]
+        self._progress.stage("commit", sum(weights))
+        for job, weight in zip(wave, weights, strict=True):
             try:
                 if job.is_open:
                     self._publish(job)
@@ -359,7 +360,7 @@ class Engine:
                 job.fail(error)
                 self._discard(job)
             job.report.seconds = time.perf_counter() - job.started
-            self._progress.advance(1)
+            self._progress.advance(weight)
 
     def _publish(self, job: _Job) -> None:
         assert job.log is not None and job.decision is not None
@@ -459,7 +460,7 @@ def _falling_offsets(pieces: Sequence[Piece], scans: Sequence[PieceScan]) -> Ite
             )
 
 
-def _split_by_bytes(pieces: Sequence[Piece], target: int) -> Iterator[list[Piece]]:
+def split_by_bytes(pieces: Sequence[Piece], target: int) -> Iterator[list[Piece]]:
     """Neighbouring pieces in lists of about ``target`` bytes."""
     held: list[Piece] = []
     size = 0

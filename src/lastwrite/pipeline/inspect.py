@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from lastwrite.compaction.ranges import cleanable_range
 from lastwrite.errors import CorruptLog, LogError
@@ -20,12 +21,17 @@ from lastwrite.logstore.single import SingleFile, identify, read_small, segment_
 from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.pipeline.compact import runner_for
 from lastwrite.pipeline.dump import index_rows, side_file_rows
+from lastwrite.pipeline.inline import INLINE, Inline
 from lastwrite.pipeline.kafka import KAFKA
 from lastwrite.pipeline.keys import count_keys
 from lastwrite.pipeline.survey import Surveyor
 from lastwrite.pipeline.system import System, system_named
 from lastwrite.pipeline.window import problem_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MOST_PROBLEMS = 20  # of a partition that are named; the rest are counted
 _NO_END = (1 << 63) - 1
@@ -40,6 +46,7 @@ def inspect(
     now_ms: int | None = None,
     memory: str | int | None = None,
     include_active: bool = False,
+    spark: SparkSession | Inline | None = None,
     progress: Progress | None = None,
 ) -> InspectReport:
     """Read everything at ``path`` and say what it is.
@@ -49,6 +56,7 @@ def inspect(
         config: settings under upstream's names, for what is dirty and what is due.
         now_ms: the clock, milliseconds since 1970; None: now.
         memory: the largest batch that is looked into, with its records in the clear; None: 256 MiB.
+        spark: a session that counts the distinct keys on all its workers; None: this process does.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
@@ -61,7 +69,7 @@ def inspect(
     kafka.check_config(settings)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     report = InspectReport(path=str(path), system=kafka.name, now_ms=now)
-    job = _Inspection(settings, now, include_active, memory, kafka, progress or NoProgress())
+    job = _Inspection(settings, now, include_active, memory, kafka, spark, progress or NoProgress())
     if os.path.isfile(path):
         file = identify(str(path))
         lock.refuse_if_held(file.root)
@@ -82,12 +90,13 @@ class _Inspection:
 
     def __init__(
         self, settings: Mapping[str, object], now_ms: int, include_active: bool, memory: str | int | None,
-        system: System, progress: Progress,
+        system: System, spark: SparkSession | Inline | None, progress: Progress,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._now_ms = now_ms
         self._include_active = include_active
         self._system = system
+        self._spark = spark
         self._progress = progress
         if memory is None:
             self._surveyor = Surveyor()
@@ -137,7 +146,8 @@ class _Inspection:
         if log.segments:
             self._judge(log, found)
         if not found.is_damaged:
-            found.keys = count_keys(self._system, log)
+            with runner_for(self._spark or INLINE, "", None, {}, NoProgress()) as (runner, plan):
+                found.keys = count_keys(self._system, log, runner, plan.limits())
         return found
 
     def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import psutil
-
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.work import Limits
+from lastwrite.pipeline.machine import memory_bytes
 
 MIB = 1 << 20
 _HEAP = 480 * MIB  # Spark asks for 450 at least
@@ -63,7 +62,7 @@ def plan_memory(setting: str | int | None, workers: int) -> MemoryPlan:
     Raises:
         InvalidConfig: too little for what is fixed.
     """
-    total = parse_bytes(setting) if setting is not None else psutil.virtual_memory().total // _SHARE
+    total = parse_bytes(setting) if setting is not None else memory_bytes() // _SHARE
     fixed = _HEAP + _JVM_BESIDE_HEAP + _DRIVER + workers * _WORKER
     least = fixed + workers * 32 * MIB
     if total < least:

@@ -7,12 +7,12 @@ so it gets a small heap, one compiler tier (it lives for seconds) and no web pag
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
+from lastwrite.pipeline.machine import core_count
 from lastwrite.pipeline.memory import MemoryPlan
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def local_workers(master: str) -> int | None:
     if master.startswith("local[") and master.endswith("]"):
         count = master[6:-1].split(",")[0]
         if count == "*":
-            return os.cpu_count() or 1
+            return core_count()
         if count.isdigit() and int(count) > 0:
             return int(count)
         raise InvalidConfig(f"master {master!r}: local[n] takes a number or *")
@@ -48,7 +48,7 @@ def spark_session(master: str, memory: MemoryPlan, conf: Mapping[str, str]) -> I
     """
     from lastwrite.pipeline.java import prepare_environment
 
-    prepare_environment()
+    prepare_environment(local=local_workers(master) is not None)
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
