@@ -1,0 +1,96 @@
+"""Kafka's own cleaner, from the peer outside this repository.
+
+``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository),
+``LASTWRITE_KAFKA_HOME`` a folder that the peer's ``setup.sh`` has filled; without it one is filled in the
+user's cache folder, which needs Maven.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PEER = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers")) / "kafka"
+
+
+def kafka_home() -> Path:
+    """A folder with Kafka's jars and the oracle's classes.
+
+    Raises:
+        SystemExit: the peer, Java or Maven is missing; says which.
+    """
+    if not (PEER / "oracle.sh").exists():
+        raise SystemExit(f"no Kafka peer at {PEER}: set LASTWRITE_PEERS to the folder of peers")
+    if shutil.which("java") is None:
+        raise SystemExit("Kafka's cleaner needs java 17 or newer on the PATH")
+    given = os.environ.get("LASTWRITE_KAFKA_HOME")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / "kafka-peer"
+    home = Path(given) if given else cache
+    if not (home / "classes" / "CleanerOracle.class").exists():
+        if shutil.which("mvn") is None:
+            raise SystemExit(f"{home} holds no Kafka, and Maven is missing, which would bring it")
+        subprocess.run([str(PEER / "setup.sh"), str(home)], check=True, stdout=subprocess.DEVNULL)
+    return home
+
+
+def oracle_command(*args: str) -> list[str]:
+    return [str(PEER / "oracle.sh"), str(kafka_home()), *args]
+
+
+def write_log(folder: Path, **settings: object) -> dict[str, Any]:
+    """A log written by Kafka's own append path; ``settings`` are LogWriter's."""
+    args = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
+    done = subprocess.run(oracle_command("write", str(folder), *args), stdout=subprocess.PIPE, check=True)
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+class WarmCleaner:
+    """The cleaner in a JVM that lives on: its second run finds everything compiled."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            oracle_command("serve"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.pid = self._process.pid
+
+    def clean(self, folder: Path, config: dict[str, str], now_ms: int, map_bytes: int) -> dict[str, Any]:
+        """One round over ``folder``; Kafka's own figures.
+
+        Raises:
+            RuntimeError: Kafka refused.
+        """
+        request = {
+            "op": "clean", "dir": str(folder), "config": {"cleanup.policy": "compact", **config},
+            "now_ms": now_ms, "dedupe_buffer_size": map_bytes,
+        }  # fmt: skip
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        if not answer.get("ok") or answer.get("skipped"):
+            raise RuntimeError(f"Kafka's cleaner says: {answer}")
+        return answer
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+def clean_cold(folder: Path, config: dict[str, str], now_ms: int, map_bytes: int) -> dict[str, Any]:
+    """One round in a JVM of its own."""
+    args = ["cleanup.policy=compact", *(f"{name}={value}" for name, value in config.items())]
+    done = subprocess.run(
+        oracle_command("clean", str(folder), *args, f"now_ms={now_ms}", f"dedupe_buffer_size={map_bytes}"),
+        stdout=subprocess.PIPE, check=True,
+    )  # fmt: skip
+    answer: dict[str, Any] = json.loads(done.stdout)
+    if not answer.get("ok"):
+        raise RuntimeError(f"Kafka's cleaner says: {answer}")
+    return answer

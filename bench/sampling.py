@@ -1,0 +1,182 @@
+"""What a tree of processes takes: resident memory at its highest, and processor seconds.
+
+A Spark program is a driver, a JVM, a fork server and workers; what one of them takes says little. RSS
+counts a page once for each process that has it; PSS shares it out, so that the sum counts it once. Forked
+workers share much, so PSS is what the machine really gives. Both sums are reported.
+
+Linux only: everything is read from /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PROC = Path("/proc")
+
+
+@dataclass(slots=True)
+class Peak:
+    """The highest sums over all samples, in bytes, and what each kind of process had at the PSS peak."""
+
+    pss_bytes: int = 0
+    rss_bytes: int = 0
+    samples: int = 0
+    by_process: dict[str, int] | None = None
+
+    def to_dict(self) -> dict[str, object]:
+        mib = {name: size >> 20 for name, size in (self.by_process or {}).items()}
+        return {
+            "peak_pss_mib": self.pss_bytes >> 20, "peak_rss_mib": self.rss_bytes >> 20,
+            "memory_samples": self.samples, "at_peak_pss_mib": mib,
+        }  # fmt: skip
+
+
+def tree(root: int) -> list[int]:
+    """The process ids of ``root`` and all that descend from it now."""
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir(_PROC):
+        if not entry.name.isdigit():
+            continue
+        fields = _stat(int(entry.name))
+        if fields:
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, ahead = [], [root]
+    while ahead:
+        pid = ahead.pop()
+        found.append(pid)
+        ahead += children.get(pid, [])
+    return found
+
+
+def cpu_seconds(root: int) -> float:
+    """User and system seconds of the tree so far, those of its children that ended included."""
+    total = 0
+    for pid in tree(root):
+        fields = _stat(pid)
+        total += sum(int(field) for field in fields[11:15])
+    return total / _TICK
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on; empty when the process is gone."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return []
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _pss(pid: int) -> int:
+    try:
+        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return 0
+
+
+def _rss(pid: int) -> int:
+    try:
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def _kind(pid: int) -> str:
+    try:
+        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "gone"
+    if b"java" in words[0].rsplit(b"/", 1)[-1]:
+        return "jvm"
+    return "worker" if any(b"pyspark" in word for word in words) else "driver"
+
+
+class Sampler:
+    """Samples the tree of ``root`` until it is closed: ``with Sampler(pid) as s: ...; s.peak``.
+
+    A sample walks the page tables of the tree (some milliseconds a gigabyte), so runs that are timed are
+    not sampled. ``every_seconds`` is the pause between samples.
+    """
+
+    def __init__(self, root: int, every_seconds: float = 0.05) -> None:
+        self._root = root
+        self._every = every_seconds
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.peak = Peak()
+
+    def _run(self) -> None:
+        while not self._done.is_set():
+            self._sample()
+            self._done.wait(self._every)
+
+    def _sample(self) -> None:
+        rss = pss = 0
+        kinds: dict[str, int] = {}
+        for pid in tree(self._root):
+            rss += _rss(pid)
+            share = _pss(pid)
+            pss += share
+            kind = _kind(pid)
+            kinds[kind] = kinds.get(kind, 0) + share
+        self.peak.samples += 1
+        self.peak.rss_bytes = max(self.peak.rss_bytes, rss)
+        if pss > self.peak.pss_bytes:
+            self.peak.pss_bytes, self.peak.by_process = pss, kinds
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+class Stopwatch:
+    """Wall and processor seconds of a tree between two looks: ``for`` use as ``with Stopwatch(pid) as w``."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self.seconds = self.cpu_seconds = 0.0
+
+    def __enter__(self) -> Stopwatch:
+        self._cpu = cpu_seconds(self._root)
+        self._begin = time.perf_counter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.perf_counter() - self._begin
+        self.cpu_seconds = cpu_seconds(self._root) - self._cpu
+
+
+def children_cpu_seconds() -> float:
+    """User and system seconds of this process's children that ended and were waited for."""
+    used = os.times()
+    return used.children_user + used.children_system
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    name = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?")
+    memory = next((int(line.split()[1]) >> 10 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    return {
+        "processor": name, "cores": len(os.sched_getaffinity(0)), "memory_mib": memory,
+        "load_average": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+def _lines(path: str) -> Iterator[str]:
+    try:
+        yield from Path(path).read_text().splitlines()
+    except OSError:
+        return

@@ -1,0 +1,62 @@
+"""A Spark session that lives on and compacts what it is told: the warm runs' other side.
+
+    python bench/session.py lastwrite local[2]      # then one JSON request a line, one answer a line
+    python bench/session.py naive local[2]
+
+A process of its own, so that its tree is all that its memory and processor seconds are made of.
+Requests: {"path": …, "now_ms": …, "config": {…}, "memory": …}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import naive
+from pyspark.sql import SparkSession
+
+import lastwrite
+from lastwrite.pipeline.memory import plan_memory
+from lastwrite.pipeline.session import local_workers, spark_session
+
+
+def compact(session: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
+    begin = time.perf_counter()
+    report = lastwrite.compact(
+        request["path"], config=request["config"], now_ms=request["now_ms"], memory=request.get("memory"),
+        spark=session,
+    )  # fmt: skip
+    seconds = time.perf_counter() - begin
+    return {
+        **report.to_dict()["totals"], "seconds": seconds,
+        "statuses": [str(p.status) for p in report.partitions], "reasons": [p.reason for p in report.partitions],
+        "problems": [str(problem) for p in report.partitions for problem in p.problems],
+        "keys": [p.keys for p in report.partitions],
+    }  # fmt: skip
+
+
+def main() -> None:
+    kind, master = sys.argv[1:3]
+    answers = os.fdopen(os.dup(1), "w")  # Spark's own words must not come between
+    os.dup2(2, 1)
+    begin = time.perf_counter()
+    if kind == "naive":
+        session = naive.session(master)
+        serve = naive.compact
+        print(json.dumps({"start_seconds": time.perf_counter() - begin}), file=answers, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(serve(session, json.loads(line))), file=answers, flush=True)
+        session.stop()
+        return
+    memory = os.environ.get("LASTWRITE_BENCH_MEMORY") or None
+    with spark_session(master, plan_memory(memory, local_workers(master) or 1), {}) as session:
+        print(json.dumps({"start_seconds": time.perf_counter() - begin}), file=answers, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(compact(session, json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
