@@ -210,9 +210,7 @@ def test_damage_in_one_partition_leaves_the_others(tmp_path: Path) -> None:
 
 
 def test_old_formats_are_passed_over_and_named(tmp_path: Path) -> None:
-    old = bytes.fromhex(
-        "0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"
-    )
+    old = bytes.fromhex("0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531")
     path = single(tmp_path / "t-0", old, encode_batch([Record(5, 1, b"a", b"x")]))
     rows = []
     with pytest.raises(UnsupportedFormat, match="magic 1"):

@@ -47,11 +47,18 @@ def batches(draw: st.DrawFn) -> list[bytes]:
         found = draw(records(base))
         last = (found[-1].offset if found else base) + draw(st.integers(0, 3))
         append_time = draw(st.booleans()) if found else False
-        out.append(encode_batch(
-            found, base_offset=base, last_offset=last, codec=draw(st.sampled_from(list(Codec))), append_time=append_time,
-            delete_horizon_ms=draw(st.none() | st.just(START + 77)) if found else None, leader_epoch=draw(st.integers(-1, 9)),
-            max_timestamp_ms=START + 5 if append_time else None,
-        ))  # fmt: skip
+        out.append(
+            encode_batch(
+                found,
+                base_offset=base,
+                last_offset=last,
+                codec=draw(st.sampled_from(list(Codec))),
+                append_time=append_time,
+                delete_horizon_ms=draw(st.none() | st.just(START + 77)) if found else None,
+                leader_epoch=draw(st.integers(-1, 9)),
+                max_timestamp_ms=START + 5 if append_time else None,
+            )
+        )
         base = last + 1 + draw(st.integers(0, 9))
     return out
 

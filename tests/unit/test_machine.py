@@ -17,9 +17,7 @@ def group(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) 
         path.write_text(text)
     read = machine._read
     monkeypatch.setattr(machine, "_CGROUP", folder)
-    monkeypatch.setattr(
-        machine, "_read", lambda file: "0::/a/b\n" if str(file) == "/proc/self/cgroup" else read(file)
-    )
+    monkeypatch.setattr(machine, "_read", lambda file: "0::/a/b\n" if str(file) == "/proc/self/cgroup" else read(file))
 
 
 def test_the_lowest_limit_above_the_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,12 +92,17 @@ class KafkaSystem:
         elif reason is None and not found.eligible:
             reason = "not due"
         return Decision(
-            first_dirty=found.first_dirty, end=found.first_uncleanable, dirty_ratio=found.ratio, reason=reason,
+            first_dirty=found.first_dirty,
+            end=found.first_uncleanable,
+            dirty_ratio=found.ratio,
+            reason=reason,
             policy=Policy(
-                now_ms=now_ms, tombstone_retention_ms=settings.delete_retention_ms, shell_offset=log.end_offset if include_active else log.high_watermark
+                now_ms=now_ms,
+                tombstone_retention_ms=settings.delete_retention_ms,
+                shell_offset=log.end_offset if include_active else log.high_watermark,
             ),
             index_interval_bytes=settings.index_interval_bytes,
-        )  # fmt: skip
+        )
 
     def group(self, log: PartitionLog, end: int, config: Mapping[str, object]) -> list[list[int]]:
         settings = self.settings(log, config)
