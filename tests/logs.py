@@ -16,6 +16,9 @@ from tests.model import ModelBatch, ModelRecord, ModelSegment
 
 NAME = "t-0"
 
+# Thousands of small files that are synced again and again: in memory where there is such a folder.
+SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
 
 # ---------------------------------------------------------------------- writing
 

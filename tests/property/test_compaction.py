@@ -20,14 +20,23 @@ from hypothesis import strategies as st
 from lastwrite.model.work import Limits
 from tests import reference
 from tests.engine import compact
-from tests.logs import NAME, bases, check_indexes, read_checkpoint, read_files, read_segments, write_checkpoint
+from tests.logs import (
+    NAME,
+    SCRATCH,
+    bases,
+    check_indexes,
+    read_checkpoint,
+    read_files,
+    read_segments,
+    write_checkpoint,
+)
 from tests.model import ModelBatch, ModelRecord, ModelSegment, fold, records_of
 from tests.strategies import Life, Phase, append, lives
 
 
 @contextmanager
 def empty_root() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="lastwrite-life-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lastwrite-life-", dir=SCRATCH) as folder:
         root = Path(folder) / "log"
         (root / NAME).mkdir(parents=True)
         yield root
