@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.intrinsics import folded_product, load32, load64
+from lastwrite.formats.intrinsics import folded_product, load8, load32, load64
 from lastwrite.model.columns import UInt64Array
 
 SECRET_WORDS = 17 * 4 + 8
@@ -39,9 +39,12 @@ def _spread(value):
     return value ^ (value >> np.uint64(33))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def fingerprint(data, at, length, secret):
-    """The two uint64 lanes of the key ``data[at:at + length]``; the first is never 0."""
+    """The two uint64 lanes of the key ``data[at:at + length]``; the first is never 0.
+
+    ``data``: the bytes, or their address.
+    """
     if length <= 16:
         if length >= 8:
             a = load64(data, at)
@@ -50,8 +53,8 @@ def fingerprint(data, at, length, secret):
             a = load32(data, at)
             b = load32(data, at + length - 4)
         elif length > 0:
-            a = np.uint64(data[at]) | np.uint64(data[at + (length >> 1)]) << np.uint64(8)
-            b = np.uint64(data[at + length - 1])
+            a = load8(data, at) | load8(data, at + (length >> 1)) << np.uint64(8)
+            b = load8(data, at + length - 1)
         else:
             a = np.uint64(0)
             b = np.uint64(0)

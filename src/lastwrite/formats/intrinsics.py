@@ -3,6 +3,10 @@
 Unaligned loads and stores, byte swaps, the 64 x 64 -> 128 bit product, block copies and the CRC-32C
 instruction. Byte-by-byte loops cost three to five times as much (docs/decisions). No bounds are
 checked here: every caller has proven that the bytes are there.
+
+Bytes are given as an array or as its ``address``. What a kernel calls for every record takes the
+address: Numba counts references to an array at each such call, by two locked instructions that cost
+more than decoding the record. Whoever takes an address keeps the array alive while it is used.
 """
 # mypy: disable-error-code="no-untyped-def, misc, no-untyped-call, untyped-decorator"
 
@@ -18,6 +22,8 @@ from numba.extending import intrinsic
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
+    if isinstance(array_type, types.Integer):
+        return builder.inttoptr(builder.add(array, index), ir.IntType(width).as_pointer())
     data = context.make_array(array_type)(context, builder, array).data
     place = builder.gep(data, [index])
     return builder.bitcast(place, ir.IntType(width).as_pointer())
@@ -68,12 +74,24 @@ def _swapper(width: int) -> Any:
 load8 = _loader(8)  # (bytes, position) -> uint64
 load64 = _loader(64)  # (bytes, position) -> little-endian uint64
 load32 = _loader(32)
+store8 = _storer(8)
 store64 = _storer(64)  # (bytes, position, uint64)
 store32 = _storer(32)
 store16 = _storer(16)
 swap64 = _swapper(64)  # uint64 -> uint64
 swap32 = _swapper(32)
 swap16 = _swapper(16)
+
+
+@intrinsic
+def address(typing_context, array):
+    """Where the array's first byte lies, as an int64 that stands for the array in what is below."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.ptrtoint(data, ir.IntType(64))
+
+    return types.int64(array), codegen
 
 
 @intrinsic

@@ -1,7 +1,8 @@
 """Kernels over Kafka record batches: split, walk, thin, seal.
 
 Each works on whole chunks, checks every count, size and length before it trusts one, and reports
-what it found as a code and a position instead of raising. ``tests/unit/test_kafka_kernels.py`` holds
+what it found as a code and a position instead of raising. What is called for every record is given
+the bytes by their address (see ``formats.intrinsics``). ``tests/unit/test_kafka_kernels.py`` holds
 each against its slow twin in ``formats.kafka.batch``.
 
 Header, 61 bytes, big-endian (spec/kafka-storage.md section 5):
@@ -23,10 +24,12 @@ from numba import njit
 from lastwrite.formats.checksum import crc32c
 from lastwrite.formats.fingerprint import fingerprint
 from lastwrite.formats.intrinsics import (
+    address,
     copy_bytes,
     load8,
     load32,
     load64,
+    store8,
     store16,
     store32,
     store64,
@@ -155,7 +158,7 @@ def _long_varint(data, at, end):
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < np.uint64(70):
-        byte = np.uint64(data[at])
+        byte = load8(data, at)
         value |= (byte & np.uint64(127)) << shift
         at += 1
         if byte < np.uint64(128):
@@ -222,7 +225,7 @@ def _record(data, at, end):
         return bad, zero, zero, zero, zero, zero, zero
     place += max(value_length, zero)
     # Nearly every record ends with a header count of 0.
-    if (place + 1 != stop or data[place] != 0) and _headers_end(data, place, stop) != stop:
+    if (place + 1 != stop or load8(data, place) != np.uint64(0)) and _headers_end(data, place, stop) != stop:
         return bad, zero, zero, zero, zero, zero, zero
     return stop, stamp, offset_at, delta, key_at, key_length, value_length
 
@@ -238,6 +241,7 @@ def walk(plain, table, first, last, secret, ordinal, states, entries, filled, ke
     Returns (entries filled, records seen, code, batch at fault, position in ``plain``).
     """
     seen = 0
+    source = address(plain)
     for b in range(first, last):
         row = table[b]
         at = row.plain_start
@@ -246,7 +250,7 @@ def walk(plain, table, first, last, secret, ordinal, states, entries, filled, ke
         before = np.int64(-1)
         top = row.next_offset - 1 - row.base_offset
         for _ in range(row.records):
-            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(plain, at, end)
+            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(source, at, end)
             if stop < 0:
                 return filled, seen, BAD_RECORD, b, at
             if delta <= before or delta > top:
@@ -258,7 +262,7 @@ def walk(plain, table, first, last, secret, ordinal, states, entries, filled, ke
                 states[seen] = KEYLESS
             else:
                 states[seen] = TOMBSTONE if value_length < 0 else 0
-                one, two = fingerprint(plain, key_at, key_length, secret)
+                one, two = fingerprint(source, key_at, key_length, secret)
                 entries[filled, 0] = one
                 entries[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
                 if len(keys) > 0:
@@ -286,10 +290,10 @@ def _varint_size(value):
 def _put_varint(out, at, value):
     zigzag = np.uint64(value << 1) ^ np.uint64(value >> 63)
     while zigzag >= np.uint64(128):
-        out[at] = np.uint8((zigzag & np.uint64(127)) | np.uint64(128))
+        store8(out, at, (zigzag & np.uint64(127)) | np.uint64(128))
         zigzag >>= np.uint64(7)
         at += 1
-    out[at] = np.uint8(zigzag)
+    store8(out, at, zigzag)
     return at + 1
 
 
@@ -314,8 +318,10 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, ou
     kept = 0
     place = start
     run = np.int64(-1)
+    source = address(plain)
+    target = address(out)
     for i in range(count):
-        stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(plain, place, end)
+        stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(source, place, end)
         if stop < 0:
             return at, kept, reference, largest, BAD_RECORD, place
         if keep[keep_at + i]:
@@ -332,20 +338,20 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, ou
             else:
                 new_stamp = time - reference
                 length = 1 + _varint_size(new_stamp) + (stop - offset_at)
-                at = _put_varint(out, at, length)
-                out[at] = 0
-                at = _put_varint(out, at + 1, new_stamp)
-                copy_bytes(out, at, plain, offset_at, stop - offset_at)
+                at = _put_varint(target, at, length)
+                store8(target, at, np.uint64(0))
+                at = _put_varint(target, at + 1, new_stamp)
+                copy_bytes(target, at, source, offset_at, stop - offset_at)
                 at += stop - offset_at
         elif run >= 0:
-            copy_bytes(out, at, plain, run, place - run)
+            copy_bytes(target, at, source, run, place - run)
             at += place - run
             run = np.int64(-1)
         place = stop
     if place != end:
         return at, kept, reference, largest, TRAILING, place
     if run >= 0:
-        copy_bytes(out, at, plain, run, place - run)
+        copy_bytes(target, at, source, run, place - run)
         at += place - run
     if append_time:
         largest = old_max
@@ -418,8 +424,9 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
 def records_below(plain, start, end, count, base_offset, offset):
     """How many of a batch's ``count`` records in ``plain[start:end]`` have an offset below ``offset``."""
     at = start
+    source = address(plain)
     for i in range(count):
-        stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(plain, at, end)
+        stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(source, at, end)
         if stop < 0 or base_offset + delta >= offset:
             return i
         at = stop
