@@ -19,9 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 _SCHEMA = "offset bigint, timestamp bigint, key binary, value binary"
-_ARROW = pa.schema(
-    [("offset", pa.int64()), ("timestamp", pa.int64()), ("key", pa.binary()), ("value", pa.binary())]
-)
+_ARROW = pa.schema([("offset", pa.int64()), ("timestamp", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 _ROWS = 50_000
 
 
