@@ -72,15 +72,16 @@ class KafkaSystem:
     def settings(self, log: PartitionLog, config: Mapping[str, object]) -> KafkaTopicConfig:
         """The topic's settings: ``config``, else its own from the cluster's metadata log, else Kafka's defaults.
 
-        Where no metadata log lies beside the partition the policy is ``compact`` unless ``config`` says otherwise:
-        who calls for compaction of a log without a policy means it (docs/decisions).
+        Where the topic is in no metadata log the policy is ``compact`` unless ``config`` says otherwise: who calls for
+        compaction of a log without a policy means it. A topic that is in one and sets none has Kafka's default,
+        ``delete`` (docs/decisions).
         """
         root = self.root_of(log.folder)
         topics = _topics_of(root, metadata_log.state(root))
         own = None if topics is None else topics.get(log.name.topic)
         merged = {**{name: value for name, value in (own or {}).items() if is_setting(name)}, **config}
-        if own is None and not _POLICY & merged.keys():
-            merged["cleanup.policy"] = "compact"
+        if not _POLICY & merged.keys():
+            merged["cleanup.policy"] = "compact" if own is None else "delete"
         return KafkaTopicConfig.from_names(merged)
 
     def decide(self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool) -> Decision:
