@@ -196,7 +196,7 @@ def check(folder: Path, keys: int) -> dict[str, int]:
     seen = np.zeros(keys, dtype=np.uint8)
     records = wrong = size = 0
     for log in sorted(folder.glob("*.log")):
-        data = np.memmap(log, dtype=np.uint8, mode="r") if log.stat().st_size else np.empty(0, dtype=np.uint8)
+        data: Bytes = np.memmap(log, dtype=np.uint8, mode="r") if log.stat().st_size else np.empty(0, dtype=np.uint8)
         taken, found, bad = _tally(data, keys, seen)
         records, wrong, size = int(records + found), int(wrong + bad), size + len(data)
         if taken != len(data):

@@ -63,9 +63,9 @@ class Side:
     digest: str = ""
     memory: dict[str, object] = field(default_factory=dict)
 
-    def take(self, seconds: float, cpu: float, records_left: int, folder: Path, digest: bool) -> None:
+    def take(self, seconds: float, cpu: float | None, records_left: int, folder: Path, digest: bool) -> None:
         self.seconds.append(seconds)
-        self.cpu_seconds.append(cpu)
+        self.cpu_seconds += [] if cpu is None else [cpu]
         self.records_left = records_left
         logs = sorted(folder.glob("*.log"))
         self.bytes_left = sum(log.stat().st_size for log in logs)
@@ -228,7 +228,7 @@ class Bench:
             with Timed() as watch:
                 report = self._command(folder)
             if repeat >= 0:
-                ours.take(watch.seconds, watch.cpu_seconds, report["totals"]["records_after"], folder, digest)
+                ours.take(watch.seconds, None, report["totals"]["records_after"], folder, digest)
                 stages = dict(report["totals"]["stage_seconds"])
                 stages["start and stop"] = watch.seconds - sum(stages.values())
                 for stage, seconds in stages.items():
@@ -300,7 +300,10 @@ class Maybe:
 
 
 class Timed:
-    """Wall seconds, and processor seconds of children that came and went."""
+    """Wall seconds, and processor seconds of children that came and went.
+
+    Spark's JVM is nobody's child to wait for, so a cold row of ours has no processor seconds.
+    """
 
     def __enter__(self) -> Timed:
         self._cpu = children_cpu_seconds()
@@ -355,7 +358,8 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
             ratio = row["ratios"].get(side["name"])
             table.add_row(
                 row["title"] if n == 0 else "", side["name"], f"{seconds:.2f}", f"{side['best_seconds']:.2f}",
-                f"{side['median_cpu_seconds']:.2f}", "" if is_floor else f"{row['records'] / seconds / 1e6:.2f}",
+                f"{side['median_cpu_seconds']:.2f}" if side["cpu_seconds"] else "",
+                "" if is_floor else f"{row['records'] / seconds / 1e6:.2f}",
                 f"{(side['bytes_left'] if is_floor else row['bytes']) / seconds / 1e6:.0f}",
                 "" if is_floor else f"{side['records_left']:,}", f"{side['bytes_left'] / 1e6:.1f}",
                 str(side.get("peak_pss_mib", "")),
