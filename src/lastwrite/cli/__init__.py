@@ -6,9 +6,13 @@ returns its exit status; an error of ``lastwrite.errors`` becomes one line on st
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
+
+
+_INTERRUPTED = 130  # what Typer makes of Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -21,9 +25,12 @@ def run(arguments: Sequence[str]) -> int:
     from lastwrite.cli.app import build_app
     from lastwrite.cli.output import Output, report_failure
 
+    logging.disable(logging.CRITICAL)  # libraries' logs; what a user has to know comes as an error of ours
     output = Output(as_json="--json" in arguments, lines="dump" in arguments[:1])
     try:
         status = build_app(output)(args=list(arguments), prog_name="lastwrite", standalone_mode=False)
+        if status == _INTERRUPTED:
+            return report_failure(output, KeyboardInterrupt())
         return status if isinstance(status, int) else 0
     except (Exception, KeyboardInterrupt) as error:
         return report_failure(output, error)

@@ -7,6 +7,9 @@ so it gets a small heap, one compiler tier (it lives for seconds) and no web pag
 from __future__ import annotations
 
 import contextlib
+import logging
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,6 +56,7 @@ def spark_session(master: str, memory: MemoryPlan, conf: Mapping[str, str]) -> I
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise EnvironmentUnfit(f"PySpark cannot be imported: {error}", remedy="pip install pyspark") from error
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it prints a page when a user presses Ctrl-C
     heap = memory.heap_bytes >> 20
     settings = {
         "spark.ui.enabled": "false",
@@ -75,6 +79,7 @@ def spark_session(master: str, memory: MemoryPlan, conf: Mapping[str, str]) -> I
     builder = SparkSession.builder.master(master).appName("lastwrite")
     for name, value in settings.items():
         builder = builder.config(name, value)
+    interrupt = signal.getsignal(signal.SIGINT)
     try:
         session = builder.getOrCreate()
     except Exception as error:
@@ -82,6 +87,8 @@ def spark_session(master: str, memory: MemoryPlan, conf: Mapping[str, str]) -> I
             f"Spark did not start: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
             remedy="run: lastwrite doctor",
         ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupt)  # PySpark's own asks the JVM in the middle of another question
     try:
         yield session
     finally:
