@@ -157,7 +157,7 @@ def _tally(data: Bytes, keys: int, seen: Bytes) -> Any:
     """
     at = records = wrong = 0
     while at + 61 <= len(data):
-        size = np.int64(swap32(load64(data, at + 8))) + 12
+        size: Any = np.int64(swap32(load64(data, at + 8))) + 12
         if at + size > len(data):
             break
         base = np.int64(swap64(load64(data, at)))
@@ -195,10 +195,11 @@ def check(folder: Path, keys: int) -> dict[str, int]:
     """
     seen = np.zeros(keys, dtype=np.uint8)
     records = wrong = size = 0
+    data: Bytes
     for log in sorted(folder.glob("*.log")):
-        data: Bytes = np.memmap(log, dtype=np.uint8, mode="r") if log.stat().st_size else np.empty(0, dtype=np.uint8)
+        data = np.memmap(log, dtype=np.uint8, mode="r") if log.stat().st_size else np.empty(0, dtype=np.uint8)
         taken, found, bad = _tally(data, keys, seen)
-        records, wrong, size = int(records + found), int(wrong + bad), size + len(data)
+        records, wrong, size = records + int(found), wrong + int(bad), size + len(data)
         if taken != len(data):
             raise SystemExit(f"{log.name}: {len(data) - taken} bytes are no batches of ours")
     once = int(np.count_nonzero(seen == 1))
