@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-
 _INTERRUPTED = 130  # what Typer makes of Ctrl-C
 
 

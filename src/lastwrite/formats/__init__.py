@@ -1,0 +1,1 @@
+"""Bytes to columns and back: no files, no clock, no Spark."""

@@ -8,6 +8,7 @@ others alone.
 
 from __future__ import annotations
 
+import heapq
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -17,6 +18,8 @@ from lastwrite.model.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_TASK_BYTES = 512 << 20
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -79,8 +82,6 @@ class InlineRunner:
 class SparkRunner:
     """Each unit, or some small ones together, in a task of a Spark session."""
 
-    _TASKS_A_WORKER = 2
-
     def __init__(self, session: SparkSession, workers: int) -> None:
         self.session = session
         self._context = session.sparkContext
@@ -92,7 +93,7 @@ class SparkRunner:
         progress.stage(name, sum(weights))
         if not units:
             return []
-        tasks = pack(weights, self.workers * self._TASKS_A_WORKER)
+        tasks = pack(weights, self.workers)
         batches = [[(i, units[i]) for i in task] for task in tasks]
 
         def run_batch(batch: list[tuple[int, U]]) -> list[tuple[int, Any]]:
@@ -134,19 +135,16 @@ class SparkRunner:
             progress.advance(total - told)
 
 
-def pack(weights: Sequence[int], tasks: int) -> list[list[int]]:
-    """The units' places in at most ``tasks`` lists: large units alone and first, small ones together."""
-    order = sorted(range(len(weights)), key=lambda i: -weights[i])
-    if len(order) <= tasks:
-        return [[i] for i in order]
-    least = max(1, sum(weights) // tasks)
-    packed: list[list[int]] = []
-    size = 0
-    for i in order:
-        if packed and size + weights[i] <= least:
-            packed[-1].append(i)
-            size += weights[i]
-        else:
-            packed.append([i])
-            size = weights[i]
-    return packed
+def pack(weights: Sequence[int], workers: int) -> list[list[int]]:
+    """The units' places in tasks of like weight, the heaviest first: one a worker, more where tasks grow large.
+
+    A task costs Spark as much as some 50 MB of work, so there are few; one of more than ``_TASK_BYTES`` would keep
+    progress standing still.
+    """
+    tasks = min(len(weights), max(workers, -(-sum(weights) // _TASK_BYTES)))
+    bins: list[tuple[int, int, list[int]]] = [(0, n, []) for n in range(tasks)]
+    for i in sorted(range(len(weights)), key=lambda i: -weights[i]):
+        size, n, units = heapq.heappop(bins)
+        units.append(i)
+        heapq.heappush(bins, (size + weights[i], n, units))
+    return [units for _, _, units in sorted(bins, key=lambda entry: -entry[0])]

@@ -50,7 +50,7 @@ class ShuffleExchange:
             16 * sum(block.count for block in unit.blocks) * (unit.end_bucket - unit.first_bucket) >> unit.bits
             for unit in units
         ]
-        tasks = pack(weights, self._runner.workers * 4)
+        tasks = pack(weights, self._runner.workers)
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
         by_partition: dict[int, list[tuple[int, ElectUnit]]] = {}
         for n, unit in enumerate(units):
@@ -84,7 +84,7 @@ class ShuffleExchange:
 
     def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]:
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
-        tasks = pack(weights, self._runner.workers * 4)
+        tasks = pack(weights, self._runner.workers)
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
         place = {(unit.partition, piece.number): n for n, unit in enumerate(units) for piece in unit.pieces}
         scans = self._scans
@@ -118,7 +118,7 @@ class ShuffleExchange:
         return [found[n] for n in range(len(units))]
 
     def _keep(self, name: str, rows: list[Any], weights: list[int], work: Any, progress: Progress) -> dict[int, Any]:
-        tasks = pack(weights, self._runner.workers * 4)
+        tasks = pack(weights, self._runner.workers)
         batches = [[rows[i] for i in task] for task in tasks]
         made = self._context.parallelize(batches, max(1, len(batches))).flatMap(lambda batch: batch).flatMap(work)
         return self._collect(name, made, sum(weights), progress)

@@ -1,0 +1,44 @@
+"""Compiled kernels that are out of date go before they are used.
+
+Numba keeps what it compiled beside the sources and looks, for each kernel, only at its own file: a kernel that has
+another file's function compiled into it would be taken from the cache after that other file changed. An upgrade
+could so run half of two releases. Hence a digest of all our sources lies beside the cache, and when it no longer
+matches, what was compiled is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1]
+_FOLDERS = (_PACKAGE / "formats", _PACKAGE / "formats" / "kafka", _PACKAGE / "compaction")
+_STAMP = "kernels.digest"
+
+
+def drop_stale_kernels(folders: Iterable[Path] = _FOLDERS) -> bool:
+    """Remove kernels that other sources were compiled into; returns whether any had to go.
+
+    Where the folders cannot be written, Numba keeps its cache elsewhere and by the sources' times; nothing is
+    done then.
+    """
+    folders = tuple(folders)
+    digest = hashlib.blake2b(digest_size=16)
+    for source in sorted(source for folder in folders for source in folder.glob("*.py")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    now = digest.hexdigest()
+    stale = False
+    for folder in folders:
+        cache = folder / "__pycache__"
+        with contextlib.suppress(OSError):
+            stamp = cache / _STAMP
+            if stamp.is_file() and stamp.read_text() == now:
+                continue
+            for compiled in (*cache.glob("*.nbi"), *cache.glob("*.nbc")):
+                compiled.unlink(missing_ok=True)
+                stale = True
+            cache.mkdir(exist_ok=True)
+            stamp.write_text(now)
+    return stale

@@ -1,0 +1,28 @@
+"""Kernels that were compiled from other sources are not used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lastwrite.pipeline.kernel_cache import drop_stale_kernels
+
+
+def test_a_changed_source_drops_what_was_compiled_in_every_folder(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        (folder / "__pycache__").mkdir(parents=True)
+        (folder / "code.py").write_text("x = 1")
+    assert not drop_stale_kernels(folders)
+    compiled = [folder / "__pycache__" / f"code.kernel.{kind}" for folder in folders for kind in ("nbi", "1.nbc")]
+    for file in compiled:
+        file.write_bytes(b"machine code")
+    assert not drop_stale_kernels(folders)
+    assert all(file.exists() for file in compiled)
+    (folders[0] / "code.py").write_text("x = 2")
+    assert drop_stale_kernels(folders)
+    assert not any(file.exists() for file in compiled)
+    assert not drop_stale_kernels(folders)
+
+
+def test_folders_that_cannot_be_written_are_left_alone(tmp_path: Path) -> None:
+    assert not drop_stale_kernels([tmp_path / "not there"])
