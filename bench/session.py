@@ -42,6 +42,8 @@ def main() -> None:
     kind, master = sys.argv[1:3]
     answers = os.fdopen(os.dup(1), "w")  # Spark's own words must not come between
     os.dup2(2, 1)
+    # Workers import this folder's modules, too.
+    os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], *filter(None, [os.environ.get("PYTHONPATH")])])
     begin = time.perf_counter()
     if kind == "naive":
         session = naive.session(master)
