@@ -34,8 +34,8 @@ def bucket_bits(entries: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def partition(entries, count, bits, out, ends):
-    """Sort ``entries[:count]`` into ``out`` by bucket, keeping order inside; ``ends`` takes the buckets' ends."""
+def _begin_buckets(entries, count, bits, ends):
+    """Write to ``ends`` where each bucket begins; returns how far a lane is shifted to give its bucket."""
     buckets = 1 << bits
     shift = np.uint64(63 - bits)
     for b in range(buckets):
@@ -47,6 +47,13 @@ def partition(entries, count, bits, out, ends):
         n = ends[b]
         ends[b] = total
         total += n
+    return shift
+
+
+@njit(cache=True, nogil=True)
+def partition(entries, count, bits, out, ends):
+    """Sort ``entries[:count]`` into ``out`` by bucket, keeping order inside; ``ends`` takes the buckets' ends."""
+    shift = _begin_buckets(entries, count, bits, ends)
     for i in range(count):
         b = (entries[i, 0] >> np.uint64(1)) >> shift
         place = ends[b]
@@ -58,17 +65,7 @@ def partition(entries, count, bits, out, ends):
 @njit(cache=True, nogil=True)
 def partition_order(entries, count, bits, order, ends):
     """As ``partition``, but writes which entry comes where: for entries with keys beside them."""
-    buckets = 1 << bits
-    shift = np.uint64(63 - bits)
-    for b in range(buckets):
-        ends[b] = 0
-    for i in range(count):
-        ends[(entries[i, 0] >> np.uint64(1)) >> shift] += 1
-    total = np.uint32(0)
-    for b in range(buckets):
-        n = ends[b]
-        ends[b] = total
-        total += n
+    shift = _begin_buckets(entries, count, bits, ends)
     for i in range(count):
         b = (entries[i, 0] >> np.uint64(1)) >> shift
         order[ends[b]] = i
