@@ -3,14 +3,16 @@
 The processor's instruction takes three cycles for 8 bytes but can begin one each cycle, so three
 lanes run side by side over neighbouring stretches; their results are joined by tables that push a
 checksum through a stretch of zero bytes (CRC is linear). Processors without the instruction use
-eight tables at once. Outside kernels, use the library ``google_crc32c``; import checks one against
-the other.
+eight tables at once. Outside kernels, use the library ``google_crc32c``; before a format is used, one is
+checked against the other.
 
 Source: Kafka record batches, spec/kafka-storage.md section 5; check value E3069283 (section 20).
 """
 # mypy: disable-error-code="untyped-decorator, return-value"
 
 from __future__ import annotations
+
+from functools import cache
 
 import google_crc32c
 import numpy as np
@@ -115,8 +117,9 @@ else:
         return crc ^ np.uint64(0xFFFFFFFF)
 
 
+@cache
 def check_against_library() -> None:
-    """Compare the kernel with ``google_crc32c`` on lengths around every lane border.
+    """Compare, once a process, the kernel with ``google_crc32c`` on lengths around every lane border.
 
     Raises:
         AssertionError: the processor or the compiler computes something else.

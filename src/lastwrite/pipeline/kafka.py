@@ -13,7 +13,7 @@ from lastwrite.compaction.grouping import group_segments
 from lastwrite.compaction.ranges import cleanable_range
 from lastwrite.compaction.settings import KafkaTopicConfig, is_setting
 from lastwrite.compaction.verdict import Policy
-from lastwrite.errors import CorruptLog
+from lastwrite.errors import CorruptLog, LogError
 from lastwrite.formats.kafka.batch import decode_batch_header
 from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.logstore import commit as committing
@@ -50,7 +50,7 @@ class KafkaSystem:
         return store.partition_name(folder)
 
     def root_of(self, folder: str) -> str:
-        return os.path.dirname(os.path.abspath(folder))
+        return store.root_of(folder)
 
     def hold(self, root: str) -> AbstractContextManager[None]:
         return lock.hold(root)
@@ -139,7 +139,7 @@ class KafkaSystem:
                 reader.read_into(header, 0)
             try:
                 first = decode_batch_header(memoryview(header), 0)
-            except (CorruptLog, Exception):  # the scan will name it
+            except LogError:  # the scan will name it
                 continue
             records += segment.size_bytes * max(first.record_count, 1) / (first.batch_length + 12)
             sampled += segment.size_bytes
@@ -260,9 +260,6 @@ class KafkaIndexChecker:
                     12 * entry, store.time_index_path(self._piece.path), "delete the index: a broker makes it anew",
                 )  # fmt: skip
         self._largest = int(reached[-1])
-
-    def finish(self) -> None:
-        """Nothing is left to say."""
 
 
 KAFKA = KafkaSystem()

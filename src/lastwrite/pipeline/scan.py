@@ -105,7 +105,6 @@ class _Scanner:
                 self._scan_chunk(chunk.buffer, table, piece, chunk.shift, result)
             else:
                 result.records += int(table["records"].sum())
-        checker.finish()
         if piece.keyed and result.problem is None:
             self._flush(piece, result)
             result.tombstones = int(np.count_nonzero(self.states[: result.records] & TOMBSTONE))

@@ -62,8 +62,6 @@ class IndexChecker(Protocol):
         """The next batches; ``shift`` is what their positions lack to file positions."""
         ...
 
-    def finish(self) -> None: ...
-
 
 class SegmentAppender(Protocol):
     """Writes one new segment aside, with its indexes."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.formats.checksum import check_against_library
 from lastwrite.formats.compression import Codec, OutputTooSmall, compress, decompress_into
 from lastwrite.formats.kafka import kernels
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
@@ -50,6 +51,7 @@ class KafkaFormat:
     smallest_batch = kernels.HEADER_BYTES
 
     def __init__(self, plain_limit: int = 64 << 20) -> None:
+        check_against_library()
         self._limit = plain_limit
         self._plain = np.empty(0, dtype=np.uint8)
         self._thin = np.empty(0, dtype=np.uint8)
@@ -64,7 +66,7 @@ class KafkaFormat:
             CorruptLog: lengths, magic, offsets, counts or a checksum contradict the format.
             UnsupportedFormat: a batch of magic 0 or 1.
         """
-        rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._table, lowest_offset, True)
+        rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._table, lowest_offset)
         if code not in (kernels.OK, kernels.NEED_MORE) and rows == 0:
             raise _error(code, at)
         return Split(self._table[:rows], int(consumed), int(wanted) if code == kernels.NEED_MORE else -1)

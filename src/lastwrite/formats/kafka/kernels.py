@@ -86,7 +86,7 @@ def _i32(data, at):
 
 
 @njit(cache=True, nogil=True)
-def split(data, start, end, table, lowest_offset, check_crc):
+def split(data, start, end, table, lowest_offset):
     """Cut ``data[start:end]`` into whole batches, one row of ``table`` each.
 
     Returns (rows, position behind the last whole batch, code, position the code speaks of, bytes that
@@ -112,7 +112,7 @@ def split(data, start, end, table, lowest_offset, check_crc):
             return rows, at, BAD_SIZE, at + 8, 0
         if end - at < size:
             return rows, at, NEED_MORE, at, size
-        if check_crc and np.int64(crc32c(data, at + 21, at + size)) != _u32(data, at + 17):
+        if np.int64(crc32c(data, at + 21, at + size)) != _u32(data, at + 17):
             return rows, at, BAD_CRC, at + 17, size
         base = _i64(data, at)
         delta = _i32(data, at + 23)
