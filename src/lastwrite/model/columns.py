@@ -24,6 +24,7 @@ NO_HORIZON = np.iinfo(np.int64).min
 BATCH = np.dtype(
     [
         ("position", np.int64),  # of the batch, in the chunk's buffer
+        ("origin", np.int64),  # where it began in the bytes that were split: the same, unless it was converted
         ("size", np.int64),  # bytes, header included
         ("base_offset", np.int64),
         ("next_offset", np.int64),  # last offset + 1; outlives the records
@@ -31,6 +32,8 @@ BATCH = np.dtype(
         ("max_timestamp", np.int64),
         ("horizon", np.int64),  # delete horizon, or NO_HORIZON
         ("flags", np.int64),  # the bits below
+        ("producer_id", np.int64),  # -1: none
+        ("producer_epoch", np.int64),
         ("codec", np.int64),  # the format's own number; 0: plain
         ("plain_start", np.int64),  # the records' bytes, in the plain buffer
         ("plain_end", np.int64),
@@ -41,12 +44,17 @@ BATCH = np.dtype(
 IS_CONTROL = 1
 HAS_PRODUCER = 2
 IS_TRANSACTIONAL = 4
+IS_OLD = 8  # of an older format, converted as it was read: never copied as it is; has no horizon, ages by its file
+IS_ABORTED = 16  # data of an aborted transaction
 
 # Record states, one byte a record: what the record is, and what election found.
 KEYLESS = 1
 TOMBSTONE = 2
 CONTROL = 4
 SHADOWED = 8
+ABORTED = 16  # on data: of an aborted transaction; with CONTROL: the marker that aborts one
+COMMITTED = 32  # with CONTROL: the marker that commits a transaction
+SPENT = 64  # with CONTROL: a marker of whose transaction no batch was left when this round read it
 
 # Actions on a batch, decided by the rules, carried out by the format.
 COPY = 0  # byte for byte

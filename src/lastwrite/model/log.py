@@ -39,6 +39,27 @@ class Segment:
         return self.mtime_ns // 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What a log knows of one idempotent or transactional producer, as of its end."""
+
+    producer_id: int
+    producer_epoch: int
+    last_offset: int  # of its last data batch in this epoch; -1: none is known
+    timestamp_ms: int  # of its last batch or marker
+    open_from: int = -1  # first offset of its open transaction; -1: none is open
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """An entry of a transaction index: one aborted transaction that wrote data."""
+
+    producer_id: int
+    first_offset: int  # may lie in an earlier segment than the entry
+    last_offset: int  # of the ABORT marker
+    last_stable_offset: int  # first offset of the earliest other transaction then open, else marker + 1
+
+
 class ProblemKind(StrEnum):
     """What is wrong with a partition before a single record was judged."""
 
@@ -76,6 +97,8 @@ class PartitionLog:
 
     The last segment is the active one. ``checkpoint`` is the first dirty offset that an earlier
     round left behind, None where no round was finished. ``problems`` were seen while listing.
+    ``producers`` are all that are known, idle ones too: expiry needs a clock. ``aborted`` has the entries of
+    all segments' transaction indexes, by their last offset.
     """
 
     name: TopicPartition
@@ -86,6 +109,16 @@ class PartitionLog:
     high_watermark: int
     checkpoint: int | None
     problems: tuple[Problem, ...] = field(default=())
+    producers: tuple[Producer, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
+    first_unstable_offset: int | None = None  # of the earliest transaction open, or whose marker is not replicated
+
+    @property
+    def last_stable_offset(self) -> int:
+        """What lies below is replicated and of decided transactions (LSO)."""
+        if self.first_unstable_offset is None:
+            return self.high_watermark
+        return min(self.high_watermark, self.first_unstable_offset)
 
     @property
     def size_bytes(self) -> int:

@@ -1,0 +1,34 @@
+"""How one system wants its records judged, as values: units of work carry them to the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lastwrite.model.columns import Int64Array
+
+
+def _none() -> Int64Array:
+    return np.empty(0, dtype=np.int64)
+
+
+def _no_pairs() -> Int64Array:
+    return np.empty((0, 2), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Policy:
+    """Values differ between systems, code does not. See ``compaction.verdict`` for what each decides."""
+
+    now_ms: int
+    tombstone_retention_ms: int  # from the round that first keeps a tombstone
+    keep_keyless: bool = False
+    keep_empty: bool = False  # a batch that is empty already stays
+    shell_offset: int = -1  # the batch whose next offset is this one stays, empty if need be
+    # A tombstone of an old format, which knows no horizon, goes if its file was last changed by then.
+    old_tombstones_until_ms: int = -1
+    # Last offsets of active producers' last data batches, ascending: these batches stay, empty if need be.
+    last_offsets: Int64Array = field(default_factory=_none)
+    # (id, epoch) of active producers without such a batch, ascending: their markers of that epoch stay so.
+    marker_producers: Int64Array = field(default_factory=_no_pairs)
