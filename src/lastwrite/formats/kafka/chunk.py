@@ -17,7 +17,7 @@ from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, Unsupporte
 from lastwrite.formats.checksum import check_against_library
 from lastwrite.formats.compression import Codec, OutputTooSmall, compress, decompress_into
 from lastwrite.formats.kafka import kernels
-from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
+from lastwrite.model.columns import IS_OLD, BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
 
 _WORDS = {
     kernels.BAD_SIZE: "batch length is too small for a batch",
@@ -28,6 +28,7 @@ _WORDS = {
     kernels.BAD_CODEC: "unknown compression codec",
     kernels.BAD_RECORD: "a record's lengths do not fit its batch",
     kernels.TRAILING: "bytes are left behind the batch's last record",
+    kernels.BAD_CONTROL: "a control record has no type",
 }
 _KEEP = "nothing was changed; restore this file from a replica or a backup"
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
@@ -196,16 +197,20 @@ class KafkaFormat:
     def _rebuild_compressed(
         self, buffer: ByteArray, row: np.void, horizon: int, keep: ByteArray, keep_at: int, out: ByteArray, at: int
     ) -> tuple[ByteArray, int, tuple[int, int, int, int]]:
+        old = bool(row["flags"] & IS_OLD)
         size = self._decompress(buffer, row, 0)
         need = size + 12 * int(row["records"])
         if len(self._thin) < need:
             self._thin = np.empty(need + need // 4, dtype=np.uint8)
-        position = int(row["position"])
-        end, kept, reference, largest, code, _ = kernels.thin(
-            self._plain, buffer, position, 0, size, int(row["records"]), keep, keep_at, horizon, self._thin, 0
+        position, base = int(row["position"]), int(row["base_offset"])
+        top = int(row["next_offset"]) - 1 - base
+        end, kept, reference, largest, code, _, first, last = kernels.thin(
+            self._plain, buffer, position, 0, size, int(row["records"]), keep, keep_at, horizon, old, self._thin, 0
         )
         if code != kernels.OK:
             raise _error(code, position)
+        if old:
+            base, top = base + int(first), int(last - first)
         packed = np.frombuffer(compress(Codec(int(row["codec"])), self._thin[:end]), dtype=np.uint8)
         stop = at + kernels.HEADER_BYTES + len(packed)
         slack = len(out) - at - int(row["size"])  # room promised to the batches behind this one
@@ -214,8 +219,8 @@ class KafkaFormat:
             grown[:at] = out[:at]
             out = grown
         out[at + kernels.HEADER_BYTES : stop] = packed
-        kernels.seal(buffer, position, out, at, stop, kept, reference, largest, horizon)
-        return out, stop, (at, stop - at, int(row["next_offset"]), int(largest))
+        kernels.seal(buffer, position, out, at, stop, kept, reference, largest, horizon, base, top)
+        return out, stop, (at, stop - at, base + top + 1, int(largest))
 
 
 def _error(code: int, at: int) -> LogError:

@@ -38,9 +38,13 @@ from lastwrite.formats.intrinsics import (
     swap64,
 )
 from lastwrite.model.columns import (
+    ABORTED,
+    COMMITTED,
     CONTROL,
     HAS_PRODUCER,
+    IS_ABORTED,
     IS_CONTROL,
+    IS_OLD,
     IS_TRANSACTIONAL,
     KEYLESS,
     NO_HORIZON,
@@ -63,6 +67,7 @@ BAD_CODEC = 8
 BAD_RECORD = 9
 TRAILING = 10
 BAD_ATTRIBUTES = 11
+BAD_CONTROL = 12
 
 _APPEND_TIME = 8
 _TRANSACTIONAL = 16
@@ -83,6 +88,11 @@ def _u32(data, at):
 @njit(cache=True, nogil=True, inline="always")
 def _i32(data, at):
     return np.int64(np.int32(swap32(load32(data, at))))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _u16(data, at):
+    return (np.int64(load8(data, at)) << 8) | np.int64(load8(data, at + 1))
 
 
 @njit(cache=True, nogil=True)
@@ -129,6 +139,7 @@ def split(data, start, end, table, lowest_offset):
             return rows, at, BAD_COUNT, at + 57, size
         row = table[rows]
         row.position = at
+        row.origin = at
         row.size = size
         row.base_offset = base
         row.next_offset = base + delta + 1
@@ -140,9 +151,12 @@ def split(data, start, end, table, lowest_offset):
             flags |= IS_CONTROL
         if attributes & _TRANSACTIONAL:
             flags |= IS_TRANSACTIONAL
-        if _i64(data, at + 43) >= 0:
+        producer_id = _i64(data, at + 43)
+        if producer_id >= 0:
             flags |= HAS_PRODUCER
         row.flags = flags
+        row.producer_id = producer_id
+        row.producer_epoch = np.int64(np.int16((np.int64(data[at + 51]) << 8) | np.int64(data[at + 52])))
         row.codec = codec
         row.plain_start = at + HEADER_BYTES
         row.plain_end = at + size
@@ -234,9 +248,9 @@ def _record(data, at, end):
 def walk(plain, table, first, last, secret, ordinal, states, entries, filled, keys):
     """Visit every record of the batches ``table[first:last]``, whose bytes lie in ``plain``.
 
-    Writes a state byte a record from ``states[0]`` on, and for each keyed record of a data batch a row
-    of ``entries`` from ``filled`` on: first lane; high half of the second lane and the ordinal. Where
-    ``keys`` has rows they take the key's position in ``plain`` and its length.
+    Writes a state byte a record from ``states[0]`` on, and for each keyed record of a data batch that is not
+    of an aborted transaction a row of ``entries`` from ``filled`` on: first lane; high half of the second lane
+    and the ordinal. Where ``keys`` has rows they take the key's position in ``plain`` and its length.
 
     Returns (entries filled, records seen, code, batch at fault, position in ``plain``).
     """
@@ -247,6 +261,7 @@ def walk(plain, table, first, last, secret, ordinal, states, entries, filled, ke
         at = row.plain_start
         end = row.plain_end
         control = row.flags & IS_CONTROL
+        aborted = row.flags & IS_ABORTED
         before = np.int64(-1)
         top = row.next_offset - 1 - row.base_offset
         for _ in range(row.records):
@@ -257,7 +272,16 @@ def walk(plain, table, first, last, secret, ordinal, states, entries, filled, ke
                 return filled, seen, BAD_OFFSET, b, at
             before = delta
             if control:
+                if key_length < 4:
+                    return filled, seen, BAD_CONTROL, b, at
                 states[seen] = CONTROL
+                if _u16(source, key_at) >= 0x8000:
+                    return filled, seen, BAD_CONTROL, b, at
+                kind = _u16(source, key_at + 2)
+                if kind <= 1:
+                    states[seen] = CONTROL | (COMMITTED if kind else ABORTED)
+            elif aborted:
+                states[seen] = ABORTED | (TOMBSTONE if value_length < 0 else 0)
             elif key_length < 0:
                 states[seen] = KEYLESS
             else:
@@ -298,7 +322,7 @@ def _put_varint(out, at, value):
 
 
 @njit(cache=True, nogil=True)
-def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, out, at):
+def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, rebase, out, at):
     """Write the kept ones of a batch's ``count`` records to ``out`` from ``at`` on.
 
     ``plain[start:end]`` holds the records, ``header[header_at:]`` the batch's header, ``keep`` a byte a
@@ -318,21 +342,37 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, ou
     kept = 0
     place = start
     run = np.int64(-1)
+    first_delta = np.int64(0)
+    last_delta = np.int64(0)
     source = address(plain)
     target = address(out)
     for i in range(count):
         stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(source, place, end)
         if stop < 0:
-            return at, kept, reference, largest, BAD_RECORD, place
+            return at, kept, reference, largest, BAD_RECORD, place, first_delta, last_delta
         if keep[keep_at + i]:
+            last_delta = delta
             time = old_max if append_time else old_base + stamp
             if not known:
                 reference = time
                 known = True
             if kept == 0 or time > largest:
                 largest = time
+            if kept == 0:
+                first_delta = delta
             kept += 1
-            if reference == old_base and not append_time:
+            if rebase and first_delta != 0:
+                new_stamp = time - reference
+                new_delta = delta - first_delta
+                offset_end = offset_at + _varint_size(delta)
+                length = 1 + _varint_size(new_stamp) + _varint_size(new_delta) + (stop - offset_end)
+                at = _put_varint(target, at, length)
+                store8(target, at, np.uint64(0))
+                at = _put_varint(target, at + 1, new_stamp)
+                at = _put_varint(target, at, new_delta)
+                copy_bytes(target, at, source, offset_end, stop - offset_end)
+                at += stop - offset_end
+            elif reference == old_base and not append_time:
                 if run < 0:
                     run = place
             else:
@@ -349,22 +389,24 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, ou
             run = np.int64(-1)
         place = stop
     if place != end:
-        return at, kept, reference, largest, TRAILING, place
+        return at, kept, reference, largest, TRAILING, place, first_delta, last_delta
     if run >= 0:
         copy_bytes(target, at, source, run, place - run)
         at += place - run
     if append_time:
         largest = old_max
-    return at, kept, reference, largest, OK, place
+    return at, kept, reference, largest, OK, place, first_delta, last_delta
 
 
 @njit(cache=True, nogil=True)
-def seal(header, header_at, out, at, end, count, reference, largest, horizon):
+def seal(header, header_at, out, at, end, count, reference, largest, horizon, base_offset, last_delta):
     """Write the header of the rebuilt batch ``out[at:end]``, whose records are in place, and its checksum.
 
     Everything that compaction leaves alone comes from the old header.
     """
     copy_bytes(out, at, header, header_at, HEADER_BYTES)
+    store64(out, at, swap64(np.uint64(base_offset)))
+    store32(out, at + 23, swap32(np.uint64(last_delta)))
     store32(out, at + 8, swap32(np.uint64(end - at - 12)))
     attributes = np.uint64(header[header_at + 22]) & np.uint64(0xBF)
     if horizon != NO_HORIZON:
@@ -393,26 +435,32 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
         action = actions[b]
         begin = at
         largest = row.max_timestamp
-        if action == 0:
+        base = row.base_offset
+        top = row.next_offset - 1 - base
+        old = (row.flags & IS_OLD) != 0
+        if action == 0 and not old:
             copy_bytes(out, at, data, row.position, row.size)
             at += row.size
-        elif action == 1:
+        elif action <= 1:
             if row.codec != 0:
                 return b, keep_at, at, filled, OK, 0
-            at, kept, reference, largest, code, place = thin(
+            at, kept, reference, largest, code, place, first_delta, last_delta = thin(
                 data, data, row.position, row.plain_start, row.plain_end, row.records,
-                keep, keep_at, horizons[b], out, at + HEADER_BYTES,
+                keep, keep_at, horizons[b], old, out, at + HEADER_BYTES,
             )  # fmt: skip
             if code != OK:
                 return b, keep_at, begin, filled, code, place
-            seal(data, row.position, out, begin, at, kept, reference, largest, horizons[b])
+            if old:
+                base += first_delta
+                top = last_delta - first_delta
+            seal(data, row.position, out, begin, at, kept, reference, largest, horizons[b], base, top)
         elif action == 2:
             at += HEADER_BYTES
-            seal(data, row.position, out, begin, at, 0, np.int64(-1), largest, NO_HORIZON)
+            seal(data, row.position, out, begin, at, 0, np.int64(-1), largest, NO_HORIZON, base, top)
         if action != 3:
             rows[filled, 0] = begin
             rows[filled, 1] = at - begin
-            rows[filled, 2] = row.next_offset
+            rows[filled, 2] = base + top + 1
             rows[filled, 3] = largest
             filled += 1
         keep_at += row.records
