@@ -215,7 +215,7 @@ def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
 def test_a_held_log_is_refused(command: str, tmp_path: Path) -> None:
     folder = write(tmp_path)
     before = sorted(path.name for path in folder.iterdir())
-    with lock.hold(str(tmp_path)):
+    with lock.hold(str(tmp_path), [TopicPartition("orders", 0)]):
         for path in (tmp_path, folder):
             done = lastwrite(command, path)
             assert (done.returncode, done.stdout) == (4, "")

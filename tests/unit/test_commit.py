@@ -16,7 +16,7 @@ from lastwrite.formats.kafka.names import decode_folder_name
 from lastwrite.logstore import files, kafka, lock
 from lastwrite.logstore.commit import Output, commit, publish_copy, staging_folder
 from lastwrite.logstore.recovery import Intent, decode_intent, encode_intent
-from lastwrite.model.log import PartitionLog
+from lastwrite.model.log import PartitionLog, TopicPartition
 from tests.crashing import (
     LAYOUTS,
     Layout,
@@ -185,7 +185,7 @@ def test_a_folder_that_we_must_not_write_leaves_the_old_log(folder: Path) -> Non
         with pytest.raises(LogError, match="not permitted|denied") as raised:
             end(folder, log, outputs)
         assert raised.value.remedy is not None and "--to" in raised.value.remedy
-        with pytest.raises(LogError, match="denied"), lock.hold(str(folder.parent)):
+        with pytest.raises(LogError, match="denied"), lock.hold(str(folder.parent), [TopicPartition("t", 0)]):
             pass
 
     assert not run_until(0, as_nobody)
@@ -245,7 +245,7 @@ def test_a_copy_never_lands_on_a_partition(folder: Path, tmp_path: Path) -> None
 def test_a_copy_goes_to_no_root_that_a_broker_holds(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "to" / "t-0"
     log = kafka.read_partition(str(folder))
-    with lock.hold(str(folder.parent)):
+    with lock.hold(str(folder.parent), [TopicPartition("t", 0)]):
         publish_copy(log, (), str(target), None)  # our own lock on the source is no hindrance
     shutil.rmtree(target)
 
@@ -253,7 +253,7 @@ def test_a_copy_goes_to_no_root_that_a_broker_holds(folder: Path, tmp_path: Path
         with pytest.raises(LogHeld):
             publish_copy(log, (), str(target), None)
 
-    with lock.hold(str(tmp_path / "to")):
+    with lock.hold(str(tmp_path / "to"), [TopicPartition("t", 0)]):
         assert not run_until(0, elsewhere_in_a_new_process(elsewhere))
     assert not target.exists()
 

@@ -258,7 +258,7 @@ def test_refusals_come_before_the_first_row(tmp_path: Path) -> None:
         lastwrite.dump(str(tmp_path), batches=True, index=True)
     with pytest.raises(InvalidConfig):
         lastwrite.dump(str(tmp_path), system="fluvio")
-    with lock.hold(str(tmp_path)):
+    with lock.hold(str(tmp_path), [TopicPartition("orders", 0)]):
         for path in (tmp_path, tmp_path / "orders-0", segments(tmp_path / "orders-0")[0]):
             with pytest.raises(LogHeld):
                 lastwrite.dump(str(path))

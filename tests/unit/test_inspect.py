@@ -19,6 +19,7 @@ from lastwrite.formats.kafka.batch import (
 )
 from lastwrite.logstore import lock
 from lastwrite.model.inspection import InspectReport, PartitionInspection
+from lastwrite.model.log import TopicPartition
 from lastwrite.pipeline import window
 from tests.unit.test_dump import segments, single, write
 
@@ -238,7 +239,7 @@ def test_refusals(tmp_path: Path) -> None:
         lastwrite.inspect(str(tmp_path / "missing"))
     with pytest.raises(InvalidConfig):
         lastwrite.inspect(str(tmp_path), config={"no.such.setting": "1"})
-    with lock.hold(str(tmp_path)), pytest.raises(LogHeld):
+    with lock.hold(str(tmp_path), [TopicPartition("orders", 0)]), pytest.raises(LogHeld):
         lastwrite.inspect(str(tmp_path))
 
 

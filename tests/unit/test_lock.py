@@ -1,94 +1,210 @@
-"""The broker's lock: seen from other processes, from this one, and from a folder that cannot be written."""
+"""Locks on partitions: seen from other processes, from this one, beside a broker's, and from a folder that cannot be
+written."""
 
 from __future__ import annotations
 
 import fcntl
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from lastwrite.errors import LogHeld
+from lastwrite.formats.kafka.names import CLEANER_OFFSETS
 from lastwrite.logstore import lock
+from lastwrite.logstore.checkpoints import read_offsets, write_offset
+from lastwrite.model.log import TopicPartition
 
-_HOLD = """
+A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b-c", 0)
+
+_AS_A_BROKER = """
 import fcntl, sys
-file = open(sys.argv[1], "a")
+file = open(sys.argv[1] + "/.lock", "a")
 fcntl.lockf(file, fcntl.LOCK_EX)
 print("held", flush=True)
 sys.stdin.read()
+"""
+
+_AS_A_RUN = """
+import sys
+from lastwrite.logstore import lock
+from lastwrite.model.log import TopicPartition
+with lock.hold(sys.argv[1], [TopicPartition("a", 0)]):
+    print("held", flush=True)
+    sys.stdin.read()
 """
 
 _TRY = """
 import sys
 from lastwrite.errors import LogHeld
 from lastwrite.logstore import lock
+from lastwrite.model.log import TopicPartition
 try:
-    with lock.hold(sys.argv[1]):
+    with lock.hold(sys.argv[1], [TopicPartition("a", int(n)) for n in sys.argv[2:]]):
         print("got it")
 except LogHeld as error:
     print(error)
 """
 
-
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[Path]:
-    """A root whose lock another process holds, as a broker does."""
-    arguments = [sys.executable, "-c", _HOLD, str(tmp_path / ".lock")]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as broker:
-        assert broker.stdout is not None and broker.stdout.readline() == "held\n"
-        yield tmp_path
-        broker.communicate()
-
-
-def attempt(root: Path) -> str:
-    return subprocess.run([sys.executable, "-c", _TRY, str(root)], capture_output=True, text=True, check=True).stdout
+_COUNT = """
+import sys
+from lastwrite.logstore.checkpoints import write_offset
+from lastwrite.model.log import TopicPartition
+first = int(sys.argv[2])
+for n in range(first, first + 40):
+    write_offset(sys.argv[1], "recovery-point-offset-checkpoint", TopicPartition("a", n), n)
+"""
 
 
-def test_a_root_that_a_broker_holds_is_refused(held: Path) -> None:
-    assert lock.is_held(str(held))
-    with pytest.raises(LogHeld, match="stop it first") as raised, lock.hold(str(held)):
-        pass
-    assert raised.value.path == str(held / ".lock")
-    with pytest.raises(LogHeld):
-        lock.refuse_if_held(str(held))
+@contextmanager
+def other_process(script: str, root: Path) -> Iterator[subprocess.Popen[str]]:
+    arguments = [sys.executable, "-c", script, str(root)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        yield process
+        process.communicate()
 
 
-def test_a_root_that_nobody_holds_is_free_and_the_file_says_nothing(tmp_path: Path) -> None:
+def attempt(root: Path, *partitions: int) -> str:
+    arguments = [sys.executable, "-c", _TRY, str(root), *map(str, partitions)]
+    return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_root_that_a_broker_holds_is_refused(tmp_path: Path) -> None:
+    with other_process(_AS_A_BROKER, tmp_path) as broker:
+        assert lock.is_held(str(tmp_path)) and lock.is_held(str(tmp_path), [C])
+        with pytest.raises(LogHeld, match="stop it first") as raised, lock.hold(str(tmp_path), [A]):
+            pass
+        assert raised.value.path == str(tmp_path / ".lock")
+        assert f"a broker, process {broker.pid}, holds the log root" in str(raised.value)
+        with pytest.raises(LogHeld):
+            lock.refuse_if_held(str(tmp_path))
+        with pytest.raises(LogHeld), lock.root_turn(str(tmp_path)):
+            pass
+        with lock.try_hold(str(tmp_path), [A, B]) as got:
+            assert got == set()
+
+
+def test_a_run_in_another_process_holds_its_partitions_and_no_more(tmp_path: Path) -> None:
+    with other_process(_AS_A_RUN, tmp_path) as run:
+        assert lock.is_held(str(tmp_path), [A]) and not lock.is_held(str(tmp_path), [B, C])
+        assert lock.is_held(str(tmp_path)), "some of it is"
+        with pytest.raises(LogHeld, match=f"another run, process {run.pid}, holds a-0"):
+            lock.refuse_if_held(str(tmp_path), [B, A])
+        with lock.hold(str(tmp_path), [B, C]):
+            assert attempt(tmp_path, 0).count(f"process {run.pid}") == 1
+            assert f"process {os.getpid()}" in attempt(tmp_path, 1)
+        with lock.try_hold(str(tmp_path), [A, B, C]) as got:
+            assert got == {B, C}
+
+
+def test_all_or_nothing(tmp_path: Path) -> None:
+    with other_process(_AS_A_RUN, tmp_path):
+        with pytest.raises(LogHeld), lock.hold(str(tmp_path), [A, B, C]):
+            pass
+        assert not lock.is_held(str(tmp_path), [B, C])
+        assert attempt(tmp_path, 1) == "got it"
+
+
+def test_a_killed_run_has_let_go(tmp_path: Path) -> None:
+    with other_process(_AS_A_RUN, tmp_path) as run:
+        assert lock.is_held(str(tmp_path), [A])
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        with lock.hold(str(tmp_path), [A]):
+            pass
+
+
+def test_a_single_partition_keeps_a_broker_from_starting(tmp_path: Path) -> None:
+    script = "import fcntl, sys\nfcntl.lockf(open(sys.argv[1] + '/.lock', 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    start = [sys.executable, "-c", script, str(tmp_path)]
+    with lock.hold(str(tmp_path), [C]):
+        refused = subprocess.run(start, capture_output=True, text=True, check=False)
+        assert refused.returncode == 1 and "BlockingIOError" in refused.stderr
+    assert subprocess.run(start, check=False).returncode == 0
+
+
+def test_what_nobody_holds_is_free_and_the_file_says_nothing(tmp_path: Path) -> None:
     lock.refuse_if_held(str(tmp_path))
     assert not (tmp_path / ".lock").exists(), "looking makes no file"
     (tmp_path / ".lock").touch()
-    assert not lock.is_held(str(tmp_path))
+    assert not lock.is_held(str(tmp_path)) and not lock.is_held(str(tmp_path), [A])
 
 
 def test_what_we_hold_others_and_ourselves_cannot(tmp_path: Path) -> None:
-    with lock.hold(str(tmp_path)):
-        assert lock.holds(str(tmp_path)) and lock.is_held(str(tmp_path))
-        with pytest.raises(LogHeld, match="in this process"), lock.hold(str(tmp_path / "." / "")):
+    with lock.hold(str(tmp_path), [A]):
+        assert lock.holds(str(tmp_path), A) and not lock.holds(str(tmp_path), B)
+        assert lock.is_held(str(tmp_path)) and lock.is_held(str(tmp_path), [A])
+        with pytest.raises(LogHeld, match="in this process"), lock.hold(str(tmp_path / "." / ""), [B, A]):
             pass
-        # Looking has not let go of it: to close any handle of the file would have.
-        assert "a broker or another run" in attempt(tmp_path)
+        with lock.hold(str(tmp_path), [B]):
+            pass
+        # Neither looking nor a second hold has let go of it: to close any handle of the file would have.
+        assert "another run" in attempt(tmp_path, 0)
+        assert attempt(tmp_path, 1) == "got it"
     assert not lock.is_held(str(tmp_path))
-    assert attempt(tmp_path) == "got it\n"
+    assert attempt(tmp_path, 0, 1) == "got it"
 
 
 def test_an_error_inside_lets_go(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), lock.hold(str(tmp_path)):
+    with pytest.raises(RuntimeError), lock.hold(str(tmp_path), [A]):
         raise RuntimeError
-    with lock.hold(str(tmp_path)):
+    with lock.hold(str(tmp_path), [A]):
         pass
 
 
 def test_two_roots_are_held_apart(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    with lock.hold(str(tmp_path / "a")), lock.hold(str(tmp_path / "b")):
-        assert lock.holds(str(tmp_path / "a")) and lock.holds(str(tmp_path / "b"))
+    with lock.hold(str(tmp_path / "a"), [A]), lock.hold(str(tmp_path / "b"), [A]):
+        assert lock.holds(str(tmp_path / "a"), A) and lock.holds(str(tmp_path / "b"), A)
+
+
+def test_a_turn_at_the_root_takes_no_partition_and_is_waited_for(tmp_path: Path) -> None:
+    order = []
+
+    def second() -> None:
+        with lock.root_turn(str(tmp_path)):
+            order.append("second")
+
+    with lock.root_turn(str(tmp_path)):
+        other = threading.Thread(target=second)
+        other.start()
+        assert attempt(tmp_path, 0) == "got it"
+        assert not lock.is_held(str(tmp_path))
+        time.sleep(0.05)
+        order.append("first")
+    other.join()
+    assert order == ["first", "second"]
+
+
+def test_processes_that_write_one_checkpoint_lose_no_entry(tmp_path: Path) -> None:
+    runs = [
+        subprocess.Popen([sys.executable, "-c", _COUNT, str(tmp_path), str(first)]) for first in (100, 200, 300)
+    ]  # fmt: skip
+    for n in range(40):
+        write_offset(str(tmp_path), "recovery-point-offset-checkpoint", TopicPartition("a", n), n)
+    assert [run.wait() for run in runs] == [0, 0, 0]
+    found = read_offsets(str(tmp_path), "recovery-point-offset-checkpoint")
+    assert sorted(name.partition for name in found) == [
+        n for first in (0, 100, 200, 300) for n in range(first, first + 40)
+    ]
+    assert not read_offsets(str(tmp_path), CLEANER_OFFSETS)
+
+
+def test_every_partition_has_its_byte_and_none_the_turns(tmp_path: Path) -> None:
+    bytes_ = {lock.byte_of(TopicPartition(topic, n)) for topic in ("a", "a-1", "1") for n in range(500)}
+    assert len(bytes_) == 1500 and min(bytes_) > 0 and max(bytes_) < 2**63 - 1
 
 
 def test_flock_would_not_do(tmp_path: Path) -> None:
     """Why it is a record lock: the other kind does not see it."""
-    with lock.hold(str(tmp_path)), open(tmp_path / ".lock") as file:
+    with lock.hold(str(tmp_path), [A]), open(tmp_path / ".lock") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,7 +8,7 @@ import os
 from lastwrite.errors import LogError
 from lastwrite.formats.kafka.names import CLEANER_OFFSETS, folder_name
 from lastwrite.formats.kafka.text import decode_offset_checkpoint, encode_offset_checkpoint
-from lastwrite.logstore import files
+from lastwrite.logstore import files, lock
 from lastwrite.model.log import TopicPartition
 
 _REMEDY = "delete the file or mend it by hand: a broker would not start with it either"
@@ -25,7 +25,7 @@ def read_offsets(root: str, file: str) -> dict[TopicPartition, int]:
     try:
         seen = os.stat(path)
         # A root of many partitions is asked once for each of them.
-        return dict(_read(path, seen.st_mtime_ns, seen.st_size, seen.st_ino))
+        return dict(_read_once(path, seen.st_mtime_ns, seen.st_size, seen.st_ino))
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -33,9 +33,18 @@ def read_offsets(root: str, file: str) -> dict[TopicPartition, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _read(path: str, mtime_ns: int, size_bytes: int, inode: int) -> dict[TopicPartition, int]:
-    with open(path, "rb") as file:
-        content = file.read()
+def _read_once(path: str, mtime_ns: int, size_bytes: int, inode: int) -> dict[TopicPartition, int]:
+    return _read(path)
+
+
+def _read(path: str) -> dict[TopicPartition, int]:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise files.to_log_error(error, path, "read the checkpoint") from error
     try:
         return decode_offset_checkpoint(content)
     except LogError as error:
@@ -46,14 +55,21 @@ def write_offset(root: str, file: str, name: TopicPartition, offset: int) -> Non
     """Set one partition's entry, atomically; the others stay.
 
     Of the cleaner's checkpoint, entries of partitions whose folders are gone are left out, as Kafka does.
+
+    Raises:
+        LogHeld: a broker holds the root.
+        CorruptLog, UnsupportedFormat: the file as it was is damaged.
+        LogError: it cannot be read or written.
     """
-    offsets = read_offsets(root, file)
-    if file == CLEANER_OFFSETS:
-        offsets = {
-            other: kept for other, kept in offsets.items() if os.path.isdir(os.path.join(root, folder_name(other)))
-        }
-    offsets[name] = offset
-    path = os.path.join(root, file)
-    files.write(path + ".tmp", encode_offset_checkpoint(offsets))
-    files.rename(path + ".tmp", path)
-    files.fsync_dir(root)
+    with lock.root_turn(root):
+        path = os.path.join(root, file)
+        # Not from memory: two versions within one tick of the clock may look alike.
+        offsets = _read(path)
+        if file == CLEANER_OFFSETS:
+            offsets = {
+                other: kept for other, kept in offsets.items() if os.path.isdir(os.path.join(root, folder_name(other)))
+            }
+        offsets[name] = offset
+        files.write(path + ".tmp", encode_offset_checkpoint(offsets))
+        files.rename(path + ".tmp", path)
+        files.fsync_dir(root)

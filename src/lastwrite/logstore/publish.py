@@ -79,7 +79,7 @@ def publish_copy(
     target_folder = os.path.abspath(target_folder)
     root = os.path.dirname(target_folder)
     staging = staging_folder(target_folder)
-    with contextlib.nullcontext() if lock.holds(root) else lock.hold(root):
+    with contextlib.nullcontext() if lock.holds(root, log.name) else lock.hold(root, [log.name]):
         outputs = sorted(outputs, key=lambda output: output.base_offset)
         check_unchanged(log)
         check_outputs(log, outputs)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
+from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.report import CompactionReport
 from lastwrite.pipeline.engine import Engine, Options
@@ -109,13 +110,15 @@ def _run(
     system.check_config(options.config)
     folders = system.find(str(path), topic, partition)
     progress = progress or NoProgress()
-    roots = sorted({system.root_of(folder) for folder in folders})
+    partitions: dict[str, list[TopicPartition]] = {}
+    for folder in folders:
+        partitions.setdefault(system.root_of(folder), []).append(system.name_of(folder))
     with contextlib.ExitStack() as stack:
-        for root in roots:
+        for root, names in sorted(partitions.items()):
             if options.dry_run or options.to is not None:
-                system.refuse_if_held(root)
+                system.refuse_if_held(root, names)
             else:
-                stack.enter_context(system.hold(root))
+                stack.enter_context(system.hold(root, names))
         runner, memory_plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
         exchange = exchange_for(runner)
         stack.callback(exchange.close)

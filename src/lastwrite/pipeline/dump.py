@@ -75,8 +75,8 @@ def dump(
         lock.refuse_if_held(file.root)
         return job.limited(job.file(file), limit)
     folders = store.find_partitions(path, topic, partition)
-    for root in sorted({store.root_of(folder) for folder in folders}):
-        lock.refuse_if_held(root)
+    for folder in folders:
+        lock.refuse_if_held(store.root_of(folder), [store.partition_name(folder)])
     return job.limited(job.folders(folders), limit)
 
 

@@ -19,7 +19,7 @@ from lastwrite.logstore import kafka as store
 from lastwrite.logstore import lock
 from lastwrite.logstore.single import SingleFile, identify, read_small, segment_of
 from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection
-from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pipeline.compact import runner_for
 from lastwrite.pipeline.dump import index_rows, side_file_rows
@@ -76,9 +76,11 @@ def inspect(
         report.files.append(job.file(file))
     else:
         folders = store.find_partitions(str(path), topic, partition)
-        roots = sorted({store.root_of(folder) for folder in folders})
-        for root in roots:
-            lock.refuse_if_held(root)
+        roots: dict[str, list[TopicPartition]] = {}
+        for folder in folders:
+            roots.setdefault(store.root_of(folder), []).append(store.partition_name(folder))
+        for root, names in sorted(roots.items()):
+            lock.refuse_if_held(root, names)
             report.problems += root_problems(root)
         report.partitions += job.partitions(folders)
     report.seconds = round(time.monotonic() - began, 3)

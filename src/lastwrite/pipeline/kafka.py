@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 
@@ -52,11 +52,11 @@ class KafkaSystem:
     def root_of(self, folder: str) -> str:
         return store.root_of(folder)
 
-    def hold(self, root: str) -> AbstractContextManager[None]:
-        return lock.hold(root)
+    def hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[None]:
+        return lock.hold(root, names)
 
-    def refuse_if_held(self, root: str) -> None:
-        lock.refuse_if_held(root)
+    def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None:
+        lock.refuse_if_held(root, names)
 
     def recover(self, folder: str) -> None:
         store.recover(folder)

@@ -6,7 +6,7 @@ The stages know these protocols and no system. A new system is a module beside `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
@@ -86,9 +86,11 @@ class System(Protocol):
         """The folder that a broker's lock and checkpoints of this partition lie in."""
         ...
 
-    def hold(self, root: str) -> AbstractContextManager[None]: ...
+    def hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[None]:
+        """Keep everybody else away from these partitions of the root."""
+        ...
 
-    def refuse_if_held(self, root: str) -> None: ...
+    def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None: ...
 
     def recover(self, folder: str) -> None:
         """Finish or undo what a crash left half done."""

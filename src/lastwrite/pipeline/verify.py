@@ -110,8 +110,8 @@ def verify(
     found.check_config(settings)
     progress = progress or NoProgress()
     pairs = _pairs(found, str(path), None if before is None else str(before), topic, partition)
-    for root in sorted({found.root_of(folder) for pair in pairs for folder in pair if folder is not None}):
-        found.refuse_if_held(root)
+    for folder in (folder for pair in pairs for folder in pair if folder is not None):
+        found.refuse_if_held(found.root_of(folder), [found.name_of(folder)])
     with runner_for(spark, master, memory, conf or {}, progress) as (runner, plan):
         scratch = None if before is None else _scratch_parent(runner)
         verifier = _Verifier(found, runner, plan.limits(), settings, now_ms, scratch, progress)
