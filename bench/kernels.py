@@ -19,6 +19,7 @@ from lastwrite.formats.kafka import kernels
 from lastwrite.formats.kafka.batch import Record, encode_batch
 from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.model.columns import SHADOWED
+from lastwrite.model.policy import Policy
 
 _RUNS = 200
 _STAMP = 1_700_000_000_000
@@ -63,8 +64,8 @@ def main() -> None:
     no_keys = np.empty((0, 2), dtype=np.int64)
     keep, actions = np.empty(records, np.uint8), np.empty(len(table), np.uint8)
     horizons, counts = np.empty(len(table), np.int64), np.zeros(len(verdict.Verdict), np.int64)
-    policy = verdict.Policy(now_ms=_STAMP, tombstone_retention_ms=0)
-    out, places = np.empty(2 * len(data), np.uint8), np.empty((len(table), 4), np.int64)
+    policy = Policy(now_ms=_STAMP, tombstone_retention_ms=0)
+    out, places = np.empty(2 * len(data), np.uint8), np.empty((len(table), 5), np.int64)
     no_offsets = np.empty(0, np.int64)
 
     def walk() -> None:
@@ -79,7 +80,7 @@ def main() -> None:
         )
 
     def judge() -> None:
-        verdict.judge(table, states, policy, keep, actions, horizons, counts)
+        verdict.judge(table, states, policy, 0, keep, actions, horizons, counts)
 
     found = {
         "split (and CRC-32C)": best(lambda: format.split(data, 0, len(data), 0)),

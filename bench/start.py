@@ -39,16 +39,17 @@ def work(_):
     from lastwrite.formats.kafka.chunk import KafkaFormat
     from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
     from lastwrite.model.columns import BATCH
+    from lastwrite.model.policy import Policy
     form = KafkaFormat(1 << 20); table = np.empty(0, dtype=BATCH); data = np.empty(64, dtype=np.uint8)
     states = np.empty(1, dtype=np.uint8); entries = np.empty((1, 2), dtype=np.uint64)
     form.split(data, 0, 0, 0)
     for run in form.opened(data, table):
         form.walk(run, table, secret_from(bytes(8 * SECRET_WORDS)), 0, states, entries, 0)
-    policy = verdict.Policy(now_ms=0, tombstone_retention_ms=0)
+    policy = Policy(now_ms=0, tombstone_retention_ms=0)
     actions = np.empty(0, np.uint8); horizons = np.empty(0, np.int64)
-    verdict.judge(table, states[:0], policy, states, actions, horizons, np.zeros(len(verdict.Verdict), np.int64))
+    verdict.judge(table, states[:0], policy, 0, states, actions, horizons, np.zeros(len(verdict.Verdict), np.int64))
     election.partition(entries, 0, 1, entries, np.empty(2, np.uint32))
-    form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 4), np.int64))
+    form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 5), np.int64))
     return entered, imported, time.time()
 with session.spark_session("local[2]", memory.plan_memory(None, 2), {}) as spark:
     step("JVM and session")

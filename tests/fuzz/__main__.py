@@ -21,7 +21,8 @@ from pathlib import Path
 import numpy as np
 
 import lastwrite
-from lastwrite.compaction.verdict import Policy, Verdict, judge
+from lastwrite.compaction.verdict import Verdict, judge
+from lastwrite.model.policy import Policy
 from lastwrite.errors import LogError
 from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.formats.kafka.batch import Batch, decode_batch
@@ -102,8 +103,8 @@ def check_rewrite(
     )
     keep, actions = np.zeros(len(states), np.uint8), np.zeros(len(table), np.uint8)
     horizons, counts = np.zeros(len(table), np.int64), np.zeros(len(Verdict), np.int64)
-    judge(table, states, policy, keep, actions, horizons, counts)
-    out, rows = np.zeros(format.rebuilt_size(table, len(states)), np.uint8), np.zeros((len(table), 4), np.int64)
+    judge(table, states, policy, 0, keep, actions, horizons, counts)
+    out, rows = np.zeros(format.rebuilt_size(table, len(states)), np.uint8), np.zeros((len(table), 5), np.int64)
     out, size, filled = format.rebuild(buffer, table, actions, horizons, keep, out, rows)
     found = decoded(out[:size].tobytes())
     assert found is not None and len(found) == filled, "what was rewritten does not decode"

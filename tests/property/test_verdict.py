@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.verdict import Policy, Verdict, judge
+from lastwrite.compaction.verdict import Verdict, judge
 from lastwrite.model.columns import COPY, DROP, EMPTY, KEYLESS, NO_HORIZON, REBUILD, SHADOWED, TOMBSTONE, batch_table
+from lastwrite.model.policy import Policy
 from tests.model import ModelBatch, ModelRecord, clean
 
 KEYS = st.none() | st.sampled_from([b"a", b"b", b"c", b""])
@@ -49,7 +50,7 @@ def test_the_verdicts_are_the_models(run: list[ModelBatch], first_dirty: int, sh
     horizons, counts = np.zeros(len(run), np.int64), np.zeros(len(Verdict), np.int64)
 
     policy = Policy(now_ms=100, tombstone_retention_ms=retention_ms, shell_offset=shell)
-    changed = judge(table, np.array(states, np.uint8), policy, keep, actions, horizons, counts)
+    changed = judge(table, np.array(states, np.uint8), policy, 0, keep, actions, horizons, counts)
 
     left = {batch.base_offset: batch for batch in expected.batches}
     at = 0

@@ -140,13 +140,15 @@ def test_rebuild_writes_what_the_twin_writes(encoded: list[bytes], data: st.Data
         actions[b] = REBUILD
         expected.append(rebuild_batch(twin.header, chosen, delete_horizon_ms=horizon))
     out = np.zeros(format.rebuilt_size(table, total), np.uint8)
-    rows = np.zeros((len(table), 4), np.int64)
+    rows = np.zeros((len(table), 5), np.int64)
     out, size, filled = format.rebuild(buffer, table, actions, horizons, keep, out, rows)
     assert filled == len(expected)
-    for (position, length, next_offset, largest), want in zip(rows[:filled].tolist(), expected, strict=True):
+    for row, want in zip(rows[:filled].tolist(), expected, strict=True):
+        position, length, next_offset, largest, base_offset = row
         found = out[position : position + length].tobytes()
         twin = decode_batch(want, 0)
-        assert (next_offset, largest) == (twin.header.next_offset, twin.header.max_timestamp_ms)
+        header = twin.header
+        assert (next_offset, largest, base_offset) == (header.next_offset, header.max_timestamp_ms, header.base_offset)
         assert found == want
     assert size == sum(len(want) for want in expected)
 

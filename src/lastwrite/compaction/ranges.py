@@ -6,6 +6,7 @@ learns the keys of the dirty part and rewrites everything up to its end, the *fi
 That end is held by the first of:
 
 - what is not replicated: nothing at or above the high watermark is touched;
+- the earliest transaction that is open, or whose marker is not replicated: nothing at or above its first offset;
 - the active segment, since a broker appends to it;
 - ``min.compaction.lag.ms``: the first closed segment with a record younger than that.
 
@@ -30,6 +31,7 @@ class Hold(StrEnum):
     """What keeps a round from reaching further."""
 
     HIGH_WATERMARK = "the high watermark"
+    TRANSACTION = "an open transaction"
     ACTIVE_SEGMENT = "the active segment"
     MIN_LAG = "min.compaction.lag.ms"
     LOG_END = "the log's end"
@@ -77,6 +79,8 @@ def cleanable_range(log: PartitionLog, config: KafkaTopicConfig, now_ms: int, in
         (log.high_watermark, Hold.HIGH_WATERMARK),
         (closed_end, Hold.LOG_END if include_active else Hold.ACTIVE_SEGMENT),
     ]
+    if log.last_stable_offset < log.high_watermark:
+        holds.append((log.last_stable_offset, Hold.TRANSACTION))
     if config.min_compaction_lag_ms > 0:
         youngest_allowed = now_ms - config.min_compaction_lag_ms
         young = next((s for s in dirty if s.largest_timestamp_ms > youngest_allowed), None)
@@ -153,6 +157,8 @@ def _nothing_cleanable(found: Range, log: PartitionLog, config: KafkaTopicConfig
         return f"all {log.end_offset} offsets were cleaned before"
     if found.held_by is Hold.HIGH_WATERMARK:
         return f"{start}: the high watermark is {log.high_watermark}, within that segment or below it"
+    if found.held_by is Hold.TRANSACTION:
+        return f"{start}: a transaction that began at offset {log.last_stable_offset} is not decided, or not replicated"
     if found.held_by is Hold.MIN_LAG:
         return (
             f"{start}: that segment has a record younger than min.compaction.lag.ms, "

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lastwrite.model.log import Problem
+import numpy as np
+import numpy.typing as npt
+
+from lastwrite.model.columns import Int64Array
+from lastwrite.model.log import AbortedTransaction, Problem
+from lastwrite.model.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +67,31 @@ class ScanUnit:
     bits: int
     exact: bool
     secret: bytes
-    policy: tuple[int, int, bool, int]  # see compaction.verdict.Policy
+    policy: Policy
+    aborted: Int64Array  # see compaction.transactions.aborted_table
     limits: Limits
     scratch: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMarker:
+    """A transaction marker of which a piece alone cannot tell all."""
+
+    producer_id: int
+    offset: int
+    ordinal: int  # of its record in the piece; below 0: the piece has data of the transaction
+    aborts: bool
+    horizon_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceTransactions:
+    """What a piece says of transactions that may have begun before it; see ``compaction.transactions``."""
+
+    producers: Int64Array
+    seen: npt.NDArray[np.uint8]  # bits, by producer
+    markers: tuple[PendingMarker, ...]
+    lie: int | None  # offset of a marker that contradicts the transaction index
 
 
 @dataclass(slots=True)
@@ -85,6 +112,7 @@ class PieceScan:
     states_at: int = 0
     blocks: list[Block] = field(default_factory=list)
     losers: int = 0
+    transactions: PieceTransactions | None = None
     problem: Problem | None = None
 
 
@@ -124,10 +152,12 @@ class RewriteUnit:
     base_offset: int
     pieces: tuple[Piece, ...]
     states: tuple[tuple[str, int, int], ...]  # by piece: scratch file, position, records
-    policy: tuple[int, int, bool, int]
+    spent: tuple[tuple[int, ...], ...]  # by piece: ordinals of markers that are spent, beside those in the states
+    policy: Policy
     index_interval_bytes: int
     limits: Limits
     folder: str | None  # where the outputs are written aside; None: measure only
+    aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
 
 
 @dataclass(slots=True)
@@ -144,5 +174,9 @@ class Rewritten:
     log_path: str = ""
     index_path: str = ""
     time_index_path: str = ""
+    transaction_index_path: str = ""  # empty: the new segment has none
+    largest_timestamp_ms: int = -1  # by its time index; -1: none
+    further: tuple[Rewritten, ...] = ()  # segments behind this one, where offsets outgrow its base
+    base_offset: int = -1
     problem: Problem | None = None
     error: Exception | None = None

@@ -12,16 +12,20 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
+
 from lastwrite.compaction.election import ENTRY_BYTES, bucket_bits
+from lastwrite.compaction.transactions import Merged, aborted_table, merge, spent_changes
 from lastwrite.compaction.untouched import rewritten_runs
 from lastwrite.compaction.verdict import Verdict
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.formats.fingerprint import SECRET_WORDS
-from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
+from lastwrite.model.policy import Policy
 from lastwrite.model.progress import Progress
 from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.model.work import (
@@ -80,6 +84,7 @@ class _Output:
     """A run of segments that becomes one."""
 
     segments: tuple[int, ...]
+    aborted: tuple[AbortedTransaction, ...] = ()  # entries of its transaction index
     parts: list[Rewritten] = field(default_factory=list)
 
 
@@ -93,6 +98,8 @@ class _Job:
     log: PartitionLog | None = None
     decision: Decision | None = None
     pieces: list[Piece] = field(default_factory=list)
+    aborted: tuple[AbortedTransaction, ...] = ()
+    transactions: Merged = field(default_factory=Merged)
     scans: list[PieceScan] = field(default_factory=list)
     outputs: list[_Output] = field(default_factory=list)
     bits: int = 0
@@ -205,6 +212,7 @@ class Engine:
             job.fail(error)
             return job
         job.decision = decision
+        job.aborted = log.aborted
         report.first_dirty_offset = decision.first_dirty
         report.first_uncleanable_offset = decision.end
         report.dirty_ratio = decision.dirty_ratio
@@ -221,6 +229,35 @@ class Engine:
     # ------------------------------------------------------------------ scan
 
     def _scan(self, jobs: list[_Job]) -> None:
+        self._scan_once(jobs)
+        lies = [job for job in jobs if job.is_open and self._merge(job) is not None]
+        if lies:
+            # A transaction index contradicts its log. The log is right: scan again by what it says.
+            for job in lies:
+                assert job.log is not None
+                try:
+                    job.aborted = self._system.aborted_by_log(job.log)
+                except (LogError, OSError) as error:
+                    job.fail(error)
+            again = [job for job in jobs if job.is_open]
+            for job in again:
+                job.scans = []
+            self._scan_once(again)
+            for job in again:
+                lie = self._merge(job) if job.is_open else None
+                if lie is not None:
+                    job.end(Status.DAMAGED, f"the transaction that ends at offset {lie} is aborted and not aborted")
+        for job in jobs:
+            if job.is_open:
+                job.report.records_before = job.report.records_after = sum(scan.records for scan in job.scans)
+
+    @staticmethod
+    def _merge(job: _Job) -> int | None:
+        """Settle what single pieces cannot tell of transactions; the offset of a marker that contradicts the index."""
+        job.transactions = merge([scan.transactions for scan in job.scans])
+        return job.transactions.lie
+
+    def _scan_once(self, jobs: list[_Job]) -> None:
         target = max(8 << 20, sum(piece.bytes for job in jobs for piece in job.pieces) // (2 * self._workers))
         units: list[ScanUnit] = []
         owners: list[_Job] = []
@@ -243,15 +280,15 @@ class Engine:
                 job.end(Status.DAMAGED, str(damage[0]))
             elif problems and job.is_open:
                 job.end(Status.SKIPPED, str(problems[0]))
-            elif job.is_open:
-                job.report.records_before = job.report.records_after = sum(scan.records for scan in job.scans)
 
     def _scan_unit(self, job: _Job, pieces: Sequence[Piece]) -> ScanUnit:
         assert job.decision is not None
         return ScanUnit(
             partition=job.number, system=self._system.name, pieces=tuple(pieces),
             first_dirty=job.decision.first_dirty, bits=job.bits, exact=self._options.exact, secret=job.secret,
-            policy=job.decision.policy.to_tuple(), limits=self._limits, scratch=self._exchange.scratch,
+            policy=_policy_of(job.decision.policy, pieces),
+            aborted=aborted_table(job.aborted, pieces[0].lowest_offset, pieces[-1].end_offset),
+            limits=self._limits, scratch=self._exchange.scratch,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ elect
@@ -311,6 +348,8 @@ class Engine:
             records[piece.segment] += scan.records
             lost[piece.segment] += scan.losers
             changes[piece.segment] += scan.losers + scan.changed_batches
+        for piece, spent in zip(job.pieces, job.transactions.spent, strict=True):
+            changes[piece.segment] += sum(spent_changes(marker, self._options.now_ms) for marker in spent)
         for group in self._system.group(job.log, job.decision.end, self._options.config):
             sizes = [segments[n].size_bytes for n in group]
             kept = [size * (records[n] - lost[n]) // max(1, records[n]) for n, size in zip(group, sizes, strict=True)]
@@ -327,7 +366,16 @@ class Engine:
         assert job.log is not None and job.decision is not None
         pieces = [piece for piece in job.pieces if piece.segment in output.segments]
         size = sum(piece.bytes for piece in pieces)
-        parts = list(split_by_bytes(pieces, fair)) if size > fair * 3 // 2 else [pieces]
+        base_offset = job.log.segments[output.segments[0]].base_offset
+        end_offset = max((job.scans[piece.number].next_offset for piece in pieces), default=base_offset)
+        fits = end_offset - 1 - base_offset <= self._system.offset_span
+        parts = list(split_by_bytes(pieces, fair)) if size > fair * 3 // 2 and fits else [pieces]
+        bases = [job.log.segments[n].base_offset for n in output.segments]
+        output.aborted = tuple(
+            entry for entry in job.aborted
+            if bases[0] <= entry.last_offset < job.log.segment_end(output.segments[-1])
+            and entry.last_offset in job.transactions.aborting
+        )  # fmt: skip
         folder = None
         if not self._options.dry_run:
             folder = self._system.output_folder(job.log, self._options.to)
@@ -335,10 +383,13 @@ class Engine:
             scans = [job.scans[piece.number] for piece in part]
             yield RewriteUnit(
                 partition=job.number, system=self._system.name, group=number, part=n, parts=len(parts),
-                base_offset=job.log.segments[output.segments[0]].base_offset, pieces=tuple(part),
+                base_offset=base_offset, pieces=tuple(part),
                 states=tuple((scan.states, scan.states_at, scan.records) for scan in scans),
-                policy=job.decision.policy.to_tuple(), index_interval_bytes=job.decision.index_interval_bytes,
-                limits=self._limits, folder=folder,
+                spent=tuple(
+                    tuple(marker.ordinal for marker in job.transactions.spent[piece.number]) for piece in part
+                ),
+                policy=_policy_of(job.decision.policy, part), index_interval_bytes=job.decision.index_interval_bytes,
+                limits=self._limits, folder=folder, aborted=output.aborted,
             )  # fmt: skip
 
     # ------------------------------------------------------------------ commit
@@ -366,13 +417,14 @@ class Engine:
         assert job.log is not None and job.decision is not None
         if self._options.dry_run:
             return
-        finished = []
+        finished: list[tuple[tuple[Segment, ...], Rewritten]] = []
         for output in job.outputs:
             sources = tuple(job.log.segments[n] for n in output.segments)
             finished.append((sources, self._system.join_parts(
                 job.log, sources[0].base_offset, output.parts, self._system.output_folder(job.log, self._options.to),
-                job.decision.index_interval_bytes, self._limits,
+                job.decision.index_interval_bytes, self._limits, output.aborted,
             )))  # fmt: skip
+            finished += [((), further) for further in finished[-1][1].further]
         if self._options.to is None:
             self._system.commit(job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end)
         else:
@@ -389,14 +441,16 @@ class Engine:
         """The report's figures, from the verdicts."""
         report = job.report
         counts = [0] * len(Verdict)
+        made = len(job.outputs)
         for output in job.outputs:
             for part in output.parts:
                 counts = [a + b for a, b in zip(counts, part.counts, strict=True)]
-                report.bytes_written += part.bytes_written
+                report.bytes_written += part.bytes_written + sum(further.bytes_written for further in part.further)
+                made += len(part.further)
         sources = sum(self._output_bytes(job, output) for output in job.outputs)
         rewritten = sum(len(output.segments) for output in job.outputs)
         dropped = sum(counts) - counts[Verdict.KEEP]
-        report.segments_after = report.segments_before - rewritten + len(job.outputs)
+        report.segments_after = report.segments_before - rewritten + made
         report.segments_untouched = report.segments_before - rewritten
         report.records_after = (report.records_before or 0) - dropped
         report.bytes_after = report.bytes_before - sources + report.bytes_written
@@ -445,6 +499,12 @@ def elect_units(
             dirty_from=tuple(scan.dirty_from for scan, _ in blocks),
             states=tuple((scan.states, scan.states_at) for scan, _ in blocks), exact=exact, limits=limits,
         )  # fmt: skip
+
+
+def _policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
+    """The policy as far as it concerns ``pieces``: of many producers most wrote their last batch elsewhere."""
+    low, high = np.searchsorted(policy.last_offsets, (pieces[0].lowest_offset, pieces[-1].end_offset))
+    return replace(policy, last_offsets=policy.last_offsets[low:high])
 
 
 def _falling_offsets(pieces: Sequence[Piece], scans: Sequence[PieceScan]) -> Iterator[Problem]:

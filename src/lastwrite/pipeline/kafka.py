@@ -10,9 +10,9 @@ from functools import lru_cache
 import numpy as np
 
 from lastwrite.compaction.grouping import group_segments
+from lastwrite.compaction.producers import active, kept_batches
 from lastwrite.compaction.ranges import cleanable_range
-from lastwrite.compaction.settings import KafkaTopicConfig, is_setting
-from lastwrite.compaction.verdict import Policy
+from lastwrite.compaction.settings import INT_MAX, KafkaTopicConfig, is_setting
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.formats.kafka.batch import decode_batch_header
 from lastwrite.formats.kafka.chunk import KafkaFormat
@@ -21,9 +21,11 @@ from lastwrite.logstore import kafka as store
 from lastwrite.logstore import lock, metadata_log
 from lastwrite.logstore import publish as publishing
 from lastwrite.logstore.aside import AsideSegment, remove_aside
+from lastwrite.logstore.producers import read_history
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import BatchTable
-from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
+from lastwrite.model.policy import Policy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.rewrite import rewrite
 from lastwrite.pipeline.system import Decision, Format, IndexChecker, SegmentAppender
@@ -37,6 +39,7 @@ class KafkaSystem:
     """See ``pipeline.system.System`` for what each call owes."""
 
     name = "kafka"
+    offset_span = INT_MAX  # index entries hold 31 bits
 
     def new_format(self, plain_bytes: int) -> Format:
         return KafkaFormat(plain_bytes)
@@ -92,6 +95,9 @@ class KafkaSystem:
             reason = f"cleanup.policy is {','.join(settings.cleanup_policy) or 'empty'}, without compact"
         elif reason is None and not found.eligible:
             reason = "not due"
+        last_offsets, marker_producers = kept_batches(
+            active(log.producers, now_ms, settings.producer_id_expiration_ms)
+        )
         return Decision(
             first_dirty=found.first_dirty,
             end=found.first_uncleanable,
@@ -101,6 +107,9 @@ class KafkaSystem:
                 now_ms=now_ms,
                 tombstone_retention_ms=settings.delete_retention_ms,
                 shell_offset=log.end_offset if include_active else log.high_watermark,
+                old_tombstones_until_ms=_clean_until_ms(log, found.first_dirty) - settings.delete_retention_ms,
+                last_offsets=last_offsets,
+                marker_producers=marker_producers,
             ),
             index_interval_bytes=settings.index_interval_bytes,
         )
@@ -127,6 +136,9 @@ class KafkaSystem:
         if source.size_bytes:
             cuts.append(source.size_bytes)
         return cuts
+
+    def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
+        return read_history(log).aborted
 
     def estimate_records(self, log: PartitionLog) -> int:
         """About how many records there are, from the first batch of some segments."""
@@ -161,7 +173,7 @@ class KafkaSystem:
 
     def join_parts(
         self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
-        index_interval_bytes: int, limits: Limits,
+        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...],
     ) -> Rewritten:  # fmt: skip
         """One segment of its parts; a single part is the segment already."""
         if len(parts) == 1:
@@ -175,8 +187,9 @@ class KafkaSystem:
             states.append(np.zeros(part.records, dtype=np.uint8))
         unit = RewriteUnit(
             partition=0, system=self.name, group=0, part=0, parts=1, base_offset=base_offset, pieces=tuple(pieces),
-            states=(), policy=Policy(now_ms=0, tombstone_retention_ms=0, shell_offset=log.high_watermark).to_tuple(),
-            index_interval_bytes=index_interval_bytes, limits=limits, folder=folder,
+            states=(), spent=((),) * len(parts),
+            policy=Policy(now_ms=0, tombstone_retention_ms=0, keep_keyless=True, keep_empty=True),
+            index_interval_bytes=index_interval_bytes, limits=limits, folder=folder, aborted=aborted,
         )  # fmt: skip
         whole = rewrite(unit, tuple(states))
         for part in parts:
@@ -189,7 +202,8 @@ class KafkaSystem:
 
     def discard(self, part: Rewritten) -> None:
         """Remove what was written aside."""
-        remove_aside((part.log_path, part.index_path, part.time_index_path))
+        for new in (part, *part.further):
+            remove_aside((new.log_path, new.index_path, new.time_index_path, new.transaction_index_path))
 
     def commit(
         self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], first_dirty: int
@@ -201,6 +215,11 @@ class KafkaSystem:
         first_dirty: int | None,
     ) -> None:  # fmt: skip
         publishing.publish_copy(log, _outputs(sources, made), os.path.join(to, str(log.name)), first_dirty)
+
+
+def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:
+    """When the last segment that begins below ``first_dirty`` was changed; 0: there is none."""
+    return next((s.mtime_ms for s in reversed(log.segments) if s.base_offset < first_dirty), 0)
 
 
 def _outputs(sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten]) -> list[committing.Output]:

@@ -7,8 +7,9 @@ the other.
 from __future__ import annotations
 
 from lastwrite.compaction.election import bucket_bits
-from lastwrite.compaction.verdict import Policy
+from lastwrite.compaction.transactions import aborted_table
 from lastwrite.model.log import PartitionLog
+from lastwrite.model.policy import Policy
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import Limits, PieceScan, ScanUnit
 from lastwrite.pipeline.compact import exchange_for
@@ -35,7 +36,8 @@ def count_keys(system: System, log: PartitionLog, runner: Runner, limits: Limits
                 bits=bits,
                 exact=False,
                 secret=secret,
-                policy=Policy(now_ms=0, tombstone_retention_ms=0).to_tuple(),
+                policy=Policy(now_ms=0, tombstone_retention_ms=0),
+                aborted=aborted_table(log.aborted, 0, log.end_offset),
                 limits=limits,
                 scratch=exchange.scratch,
             )

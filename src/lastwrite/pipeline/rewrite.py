@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from lastwrite.compaction.verdict import Policy, Verdict, judge
+from lastwrite.compaction.verdict import Verdict, judge
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.logstore.scratch import read_states
-from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.columns import SPENT, ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.chunks import Chunks
-from lastwrite.pipeline.system import Format, SegmentAppender, system_named
+from lastwrite.pipeline.system import Format, SegmentAppender, System, system_named
 
 
 def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> Rewritten:
@@ -27,19 +27,20 @@ def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> R
     result = Rewritten(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
     format = system.new_format(unit.limits.plain_bytes)
-    appender = system.appender(unit.base_offset, unit.folder, unit.index_interval_bytes if unit.parts == 1 else None)
-    worker = _Rewriter(unit, format, appender)
+    worker = _Rewriter(unit, system, format)
     try:
         for n, piece in enumerate(unit.pieces):
-            worker.rewrite_piece(piece, read_states(*unit.states[n]) if states is None else states[n], result)
-        appender.finish(result)
+            found = read_states(*unit.states[n]) if states is None else states[n]
+            found[list(unit.spent[n])] |= SPENT
+            worker.rewrite_piece(piece, found, result)
+        worker.finish(result)
     except CorruptLog as error:
-        appender.abandon()
+        worker.abandon()
         result.problem = Problem(
             ProblemKind.DAMAGED, error.problem, error.path or unit.pieces[0].path, error.at, error.remedy
         )
     except (LogError, OSError) as failure:
-        appender.abandon()
+        worker.abandon()
         result.error = failure
     result.counts = tuple(int(n) for n in worker.counts)
     result.records = int(worker.counts[Verdict.KEEP])
@@ -49,15 +50,18 @@ def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> R
 class _Rewriter:
     """A worker's buffers, used again for every chunk."""
 
-    def __init__(self, unit: RewriteUnit, format: Format, appender: SegmentAppender) -> None:
+    def __init__(self, unit: RewriteUnit, system: System, format: Format) -> None:
+        self._unit = unit
+        self._system = system
         self._format = format
-        self._appender = appender
+        self._outputs: list[tuple[int, SegmentAppender]] = []
+        self._begin(unit.base_offset)
         self._chunks = Chunks(unit.limits)
-        self._policy = Policy.from_tuple(unit.policy)
+        self._policy = unit.policy
         self.counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
         self._out = np.empty(0, dtype=np.uint8)
         self._keep = np.empty(0, dtype=np.uint8)
-        self._rows = np.empty((4096, 4), dtype=np.int64)
+        self._rows = np.empty((4096, 5), dtype=np.int64)
         self._actions = np.empty(4096, dtype=np.uint8)
         self._horizons = np.empty(4096, dtype=np.int64)
 
@@ -73,7 +77,10 @@ class _Rewriter:
                 self._keep = np.empty(2 * records, dtype=np.uint8)
             keep = self._keep[:records]
             actions, horizons = self._actions[:batches], self._horizons[:batches]
-            judge(table, states[at : at + records], self._policy, keep, actions, horizons, self.counts)
+            judge(
+                table, states[at : at + records], self._policy, piece.mtime_ns // 1_000_000,
+                keep, actions, horizons, self.counts,
+            )  # fmt: skip
             at += records
             room = self._format.rebuilt_size(table, records)
             if room > len(self._out):
@@ -84,7 +91,44 @@ class _Rewriter:
                 )
             except LogError as error:
                 raise error.located(piece.path, chunk.shift) from error
-            self._appender.append(self._out[:size], self._rows[:filled])
+            self._append(self._out[:size], self._rows[:filled])
             result.bytes_read += int(table["size"].sum())
         if at != len(states):
             raise CorruptLog("fewer records than the scan saw", piece.end, piece.path)
+
+    def _begin(self, base_offset: int) -> None:
+        interval = self._unit.index_interval_bytes if self._unit.parts == 1 else None
+        self._outputs.append((base_offset, self._system.appender(base_offset, self._unit.folder, interval)))
+
+    def _append(self, data: ByteArray, rows: Int64Array) -> None:
+        """Append batches; where an offset lies too far from the segment's base, a further segment begins."""
+        while len(rows):
+            base, appender = self._outputs[-1]
+            if self._unit.parts > 1 or rows[-1, 2] - 1 - base <= self._system.offset_span:
+                appender.append(data, rows)
+                return
+            fits = int(np.argmax(rows[:, 2] - 1 - base > self._system.offset_span))
+            cut = int(rows[fits, 0])
+            appender.append(data[:cut], rows[:fits])
+            self._begin(int(rows[fits, 4]))
+            data, rows = data[cut:], rows[fits:].copy()
+            rows[:, 0] -= cut
+
+    def finish(self, result: Rewritten) -> None:
+        """Finish the new segment, and those behind it, as ``result`` and its ``further`` ones."""
+        bases = [base for base, _ in self._outputs]
+        ends = [*bases[1:], None]
+        made = [result, *(Rewritten(result.partition, result.group, result.part) for _ in bases[1:])]
+        for new, (base, appender), end in zip(made, self._outputs, ends, strict=True):
+            new.base_offset = base
+            aborted = [
+                entry for entry in self._unit.aborted
+                if base <= entry.last_offset and (end is None or entry.last_offset < end)
+            ]  # fmt: skip
+            appender.finish(new, aborted if self._unit.parts == 1 else ())
+        result.further = tuple(made[1:])
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        for _, appender in self._outputs:
+            appender.abandon()

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from lastwrite.compaction import election
-from lastwrite.compaction.verdict import Policy, Verdict, judge
+from lastwrite.compaction.transactions import Follower, flag_aborted
+from lastwrite.compaction.verdict import Verdict, judge
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.formats.fingerprint import secret_from
 from lastwrite.model.columns import (
-    HAS_PRODUCER,
-    IS_CONTROL,
-    IS_TRANSACTIONAL,
     SHADOWED,
     TOMBSTONE,
     BatchTable,
@@ -80,19 +78,19 @@ class _Scanner:
         self._hand_on = hand_on
         self._chunks = Chunks(unit.limits)
         self._secret = secret_from(unit.secret)
-        self._policy = Policy.from_tuple(unit.policy)
         self.states = np.empty(1 << 18, dtype=np.uint8)
         self._entries = np.empty((unit.limits.block_entries, 2), dtype=np.uint64)
         self._sorted = np.empty_like(self._entries)
         self._filled = 0
+        self._follower = Follower()
         self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
         self._keys = _KeyBytes(unit.limits.block_entries) if unit.exact else None
         self._table: UInt64Array = np.empty((0, 3), dtype=np.uint64)
 
     def scan_piece(self, piece: Piece, result: PieceScan) -> None:
-        unit = self._unit
         self._filled = 0
-        checker = system_named(unit.system).index_checker(piece)
+        self._follower = Follower()
+        checker = system_named(self._unit.system).index_checker(piece)
         for chunk in self._chunks.of(self._format, piece):
             table = chunk.table
             if not result.batches:
@@ -100,7 +98,6 @@ class _Scanner:
             result.batches += len(table)
             result.next_offset = int(table["next_offset"][-1])
             checker.check(table, chunk.shift)
-            self._refuse(table, chunk.shift, piece, result)
             if piece.keyed and result.problem is None:
                 self._scan_chunk(chunk.buffer, table, piece, chunk.shift, result)
             else:
@@ -108,29 +105,13 @@ class _Scanner:
         if piece.keyed and result.problem is None:
             self._flush(piece, result)
             result.tombstones = int(np.count_nonzero(self.states[: result.records] & TOMBSTONE))
-
-    @staticmethod
-    def _refuse(table: BatchTable, shift: int, piece: Piece, result: PieceScan) -> None:
-        """Until transactions and producers are handled, a log that holds any is not cleaned."""
-        if result.problem is not None:
-            return
-        found = table["flags"] & (HAS_PRODUCER | IS_TRANSACTIONAL | IS_CONTROL)
-        if found.any():
-            row = table[int(np.argmax(found != 0))]
-            what = (
-                "a transaction's control batch" if row["flags"] & IS_CONTROL
-                else "a transaction's batch" if row["flags"] & IS_TRANSACTIONAL
-                else "an idempotent producer's batch"
-            )  # fmt: skip
-            result.problem = Problem(
-                ProblemKind.UNSUPPORTED, what, piece.path, int(row["position"]) + shift,
-                "transactions and idempotent producers come with the next release",
-            )  # fmt: skip
+            result.transactions = self._follower.result()
 
     def _scan_chunk(self, buffer: ByteArray, table: BatchTable, piece: Piece, shift: int, result: PieceScan) -> None:
         records = int(table["records"].sum())
         first_record = result.records
         starts = np.cumsum(table["records"]) - table["records"]
+        flag_aborted(table, self._unit.aborted)
         try:
             for run in self._format.opened(buffer, table):
                 first, last = run.first, run.last
@@ -156,9 +137,10 @@ class _Scanner:
         except LogError as error:
             raise error.located(piece.path, shift) from error
         result.records += records
+        self._follower.follow(table, self.states[first_record : result.records], first_record)
         counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
         result.changed_batches += judge(
-            table, self.states[first_record : result.records], self._policy,
+            table, self.states[first_record : result.records], self._unit.policy, piece.mtime_ns // 1_000_000,
             np.empty(records, dtype=np.uint8), np.empty(len(table), dtype=np.uint8),
             np.empty(len(table), dtype=np.int64), counts,
         )  # fmt: skip

@@ -40,7 +40,11 @@ class ShuffleExchange:
 
     def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]:
         self.close()
-        self._scans = {unit.partition: unit for unit in units}
+        self._scans = {}
+        for unit in units:  # one a partition, with what all of its pieces need
+            seen = self._scans.get(unit.partition, unit)
+            aborted = np.unique(np.concatenate((seen.aborted, unit.aborted)), axis=0)
+            self._scans[unit.partition] = replace(unit, aborted=aborted)
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
         found = self._keep("scan", list(enumerate(units)), weights, _scan_rows, progress)
         return [found[n] for n in range(len(units))]

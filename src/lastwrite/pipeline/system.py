@@ -14,10 +14,10 @@ from typing import Protocol
 
 import numpy as np
 
-from lastwrite.compaction.verdict import Policy
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
-from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
+from lastwrite.model.policy import Policy
 from lastwrite.model.work import Limits, Piece, Rewritten
 
 
@@ -67,7 +67,7 @@ class SegmentAppender(Protocol):
     """Writes one new segment aside, with its indexes."""
 
     def append(self, data: ByteArray, rows: Int64Array) -> None: ...
-    def finish(self, result: Rewritten) -> None: ...
+    def finish(self, result: Rewritten, aborted: Sequence[AbortedTransaction] = ()) -> None: ...
     def abandon(self) -> None: ...
 
 
@@ -75,6 +75,7 @@ class System(Protocol):
     """One system's share in every stage."""
 
     name: str
+    offset_span: int  # how far an offset may lie from its segment's base
 
     def new_format(self, plain_bytes: int) -> Format: ...
 
@@ -114,6 +115,10 @@ class System(Protocol):
         """Positions, first 0 and last the size, at which the segment may be cut into pieces."""
         ...
 
+    def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions as the log itself tells them, where its transaction index contradicts it."""
+        ...
+
     def estimate_records(self, log: PartitionLog) -> int: ...
 
     def index_checker(self, piece: Piece) -> IndexChecker: ...
@@ -128,7 +133,7 @@ class System(Protocol):
 
     def join_parts(
         self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
-        index_interval_bytes: int, limits: Limits,
+        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...],
     ) -> Rewritten: ...  # fmt: skip
 
     def discard(self, part: Rewritten) -> None: ...

@@ -172,7 +172,7 @@ class KafkaFormat:
     ) -> tuple[ByteArray, int, int]:  # fmt: skip
         """Carry out ``actions`` on the batches of ``table``.
 
-        Writes to ``out`` (from its begin) and a row (position, size, next offset, largest timestamp) to
+        Writes to ``out`` (from its begin) and a row (position, size, next offset, largest timestamp, base offset) to
         ``rows`` for each batch that remains. Returns (the output buffer, grown if it had to be; bytes
         written; rows filled).
 
@@ -196,7 +196,7 @@ class KafkaFormat:
 
     def _rebuild_compressed(
         self, buffer: ByteArray, row: np.void, horizon: int, keep: ByteArray, keep_at: int, out: ByteArray, at: int
-    ) -> tuple[ByteArray, int, tuple[int, int, int, int]]:
+    ) -> tuple[ByteArray, int, tuple[int, int, int, int, int]]:
         old = bool(row["flags"] & IS_OLD)
         size = self._decompress(buffer, row, 0)
         need = size + 12 * int(row["records"])
@@ -220,7 +220,7 @@ class KafkaFormat:
             out = grown
         out[at + kernels.HEADER_BYTES : stop] = packed
         kernels.seal(buffer, position, out, at, stop, kept, reference, largest, horizon, base, top)
-        return out, stop, (at, stop - at, base + top + 1, int(largest))
+        return out, stop, (at, stop - at, base + top + 1, int(largest), base)
 
 
 def _error(code: int, at: int) -> LogError:

@@ -424,7 +424,7 @@ def seal(header, header_at, out, at, end, count, reference, largest, horizon, ba
 def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at, rows, filled):
     """Carry out the actions on ``table[first:last]`` up to the first batch that must be compressed anew.
 
-    Writes to ``out`` from ``at`` on and a row (position, size, next offset, max timestamp) a batch to
+    Writes to ``out`` from ``at`` on and a row (position, size, next offset, max timestamp, base offset) a batch to
     ``rows`` from ``filled`` on. ``keep`` has the kept bytes of these batches from ``keep_at`` on.
 
     Returns (batches done, keep_at, position in ``out``, rows filled, code, position in ``data``).
@@ -462,6 +462,7 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
             rows[filled, 1] = at - begin
             rows[filled, 2] = base + top + 1
             rows[filled, 3] = largest
+            rows[filled, 4] = base
             filled += 1
         keep_at += row.records
         b += 1

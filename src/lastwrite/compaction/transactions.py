@@ -1,0 +1,221 @@
+"""Transactions of a round: which data were aborted, and of which markers nothing is left.
+
+The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. The transaction index has (7, 0, 2): a batch of
+producer 7 that ends at 0 <= offset < 2 is *aborted*. Its records go in this round. The marker at 2 is not *spent*: this
+round still read a batch of its transaction. The next round reads none; it finds the marker spent and stamps it.
+
+A piece of a log can tell that of a marker if the producer wrote, or ended a transaction, before it in the
+same piece. What it cannot tell goes up, and ``merge`` answers it from the pieces before. The same pass holds the
+index against the log: data that nobody says were aborted, before a marker that aborts them, or the reverse.
+
+Source: Kafka 4.4.0 CleanedTransactionMetadata; spec/kafka-cleanup.md section 6.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import njit
+
+from lastwrite.model.columns import (
+    ABORTED,
+    COMMITTED,
+    IS_ABORTED,
+    IS_CONTROL,
+    IS_TRANSACTIONAL,
+    NO_HORIZON,
+    SPENT,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+)
+from lastwrite.model.log import AbortedTransaction
+from lastwrite.model.work import PendingMarker, PieceTransactions
+
+# What a producer did since its last marker in the piece, and before: bits.
+_DATA = 1  # data since the last marker, or the piece's begin
+_UNFLAGGED = 2  # some of it not said to be aborted
+_FLAGGED = 4  # some of it said to be
+_ENDED = 8  # a marker was met: what was before the piece is of no matter any more
+
+# In place of a marker's ordinal: it is not spent, because the piece has data of its transaction,
+_BEGUN = -1  # and there may be more before the piece, which must have been flagged alike
+_WHOLE = -2  # and there is nothing of it before the piece
+
+
+def aborted_table(aborted: Iterable[AbortedTransaction], first: int, end: int) -> Int64Array:
+    """Rows (producer, marker's offset, first offset), ascending, of the transactions that touch [first, end)."""
+    rows = sorted(
+        (entry.producer_id, entry.last_offset, entry.first_offset)
+        for entry in aborted
+        if entry.last_offset >= first and entry.first_offset < end
+    )
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+@njit(cache=True, nogil=True)
+def flag_aborted(table, aborted):
+    """Set IS_ABORTED on the data batches in ``table`` that lie in a transaction of ``aborted_table``."""
+    for b in range(len(table)):
+        row = table[b]
+        if not row.flags & IS_TRANSACTIONAL or row.flags & IS_CONTROL:
+            continue
+        low, high = 0, len(aborted)
+        last = row.next_offset - 1
+        while low < high:
+            middle = (low + high) // 2
+            before = aborted[middle, 0] < row.producer_id
+            if before or (aborted[middle, 0] == row.producer_id and aborted[middle, 1] <= last):
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(aborted) and aborted[low, 0] == row.producer_id and aborted[low, 2] <= last:
+            row.flags |= IS_ABORTED
+
+
+@njit(cache=True, nogil=True)
+def _slot(pids, pid):
+    mask = len(pids) - 1
+    slot = np.int64((np.uint64(pid) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)) & mask
+    while pids[slot] >= 0 and pids[slot] != pid:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def _follow(table, first, states, ordinal, pids, seen, used, markers, filled):
+    """See ``Follower.follow``. Returns (batches done, records done, slots used, markers filled, offset that lies)."""
+    at = 0
+    for b in range(first):
+        at += table[b].records
+    for b in range(first, len(table)):
+        row = table[b]
+        if row.flags & IS_TRANSACTIONAL:
+            if 2 * used >= len(pids) or filled == len(markers):
+                return b, used, filled, np.int64(-1)
+            slot = _slot(pids, row.producer_id)
+            if pids[slot] < 0:
+                pids[slot] = row.producer_id
+                seen[slot] = 0
+                used += 1
+            if not row.flags & IS_CONTROL:
+                seen[slot] |= _DATA | (_FLAGGED if row.flags & IS_ABORTED else _UNFLAGGED)
+            elif row.records > 0 and states[at] & (ABORTED | COMMITTED):
+                aborts = (states[at] & ABORTED) != 0
+                if seen[slot] & (_UNFLAGGED if aborts else _FLAGGED):
+                    return b, used, filled, row.next_offset - 1
+                if not seen[slot] & _DATA:
+                    if seen[slot] & _ENDED:
+                        states[at] |= SPENT
+                    else:
+                        markers[filled, 0] = row.producer_id
+                        markers[filled, 1] = row.next_offset - 1
+                        markers[filled, 2] = ordinal + at
+                        markers[filled, 3] = aborts
+                        markers[filled, 4] = row.horizon
+                        filled += 1
+                elif aborts or not seen[slot] & _ENDED:
+                    markers[filled, 0] = row.producer_id
+                    markers[filled, 1] = row.next_offset - 1
+                    markers[filled, 2] = _WHOLE if seen[slot] & _ENDED else _BEGUN
+                    markers[filled, 3] = aborts
+                    markers[filled, 4] = row.horizon
+                    filled += 1
+                seen[slot] = _ENDED
+        at += row.records
+    return len(table), used, filled, np.int64(-1)
+
+
+class Follower:
+    """Follows the transactions of one piece, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._pids = np.full(16, -1, dtype=np.int64)
+        self._seen = np.zeros(16, dtype=np.uint8)
+        self._used = 0
+        self._markers = np.empty((16, 5), dtype=np.int64)
+        self._filled = 0
+        self.lie: int | None = None  # offset of a marker that contradicts the index
+
+    def follow(self, table: BatchTable, states: ByteArray, ordinal: int) -> None:
+        """The next batches; ``states`` of their records, the first of which is number ``ordinal`` of the piece.
+
+        Sets SPENT in the states of markers that are known to be.
+        """
+        if not (table["flags"] & IS_TRANSACTIONAL).any():
+            return
+        b = 0
+        while True:
+            b, self._used, self._filled, lie = _follow(
+                table, b, states, ordinal, self._pids, self._seen, self._used, self._markers, self._filled
+            )
+            if lie >= 0 and self.lie is None:
+                self.lie = int(lie)
+            if lie >= 0 or b == len(table):
+                return
+            self._grow()
+
+    def _grow(self) -> None:
+        if self._filled == len(self._markers):
+            self._markers = np.concatenate((self._markers, np.empty_like(self._markers)))
+        if 2 * self._used >= len(self._pids):
+            pids, seen = self._pids, self._seen
+            self._pids = np.full(4 * len(pids), -1, dtype=np.int64)
+            self._seen = np.zeros(len(self._pids), dtype=np.uint8)
+            for pid, bits in zip(pids[pids >= 0], seen[pids >= 0], strict=True):
+                slot = _slot(self._pids, pid)
+                self._pids[slot], self._seen[slot] = pid, bits
+
+    def result(self) -> PieceTransactions | None:
+        """What the piece cannot tell by itself; None where it has no transactions."""
+        if not self._used:
+            return None
+        known = self._pids >= 0
+        return PieceTransactions(
+            producers=self._pids[known], seen=self._seen[known], lie=self.lie,
+            markers=tuple(
+                PendingMarker(pid, offset, at, bool(aborts), None if horizon == NO_HORIZON else horizon)
+                for pid, offset, at, aborts, horizon in self._markers[: self._filled].tolist()
+            ),
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Merged:
+    """What the pieces of a log say together."""
+
+    spent: list[list[PendingMarker]] = field(default_factory=list)  # by piece: pending markers that are spent
+    aborting: set[int] = field(default_factory=set)  # offsets of the markers whose aborted data are still there
+    lie: int | None = None  # offset of a marker that contradicts the transaction index
+
+
+def merge(pieces: Sequence[PieceTransactions | None]) -> Merged:
+    """Answer the pending markers of each piece, from the first piece of the log on."""
+    merged = Merged()
+    before: dict[int, int] = {}
+    for piece in pieces:
+        merged.spent.append([])
+        if piece is None:
+            continue
+        lies = [] if piece.lie is None else [piece.lie]
+        for marker in piece.markers:
+            bits = 0 if marker.ordinal == _WHOLE else before.get(marker.producer_id, 0)
+            if bits & (_UNFLAGGED if marker.aborts else _FLAGGED):
+                lies.append(marker.offset)
+            if marker.ordinal >= 0 and not bits & _DATA:
+                merged.spent[-1].append(marker)
+            elif marker.aborts:
+                merged.aborting.add(marker.offset)
+        if lies and merged.lie is None:
+            merged.lie = min(lies)
+        for pid, bits in zip(piece.producers.tolist(), piece.seen.tolist(), strict=True):
+            before[pid] = bits if bits & _ENDED else bits | before.get(pid, 0)
+    return merged
+
+
+def spent_changes(marker: PendingMarker, now_ms: int) -> bool:
+    """Whether a spent marker's batch changes in a round at ``now_ms``: it is stamped, or goes."""
+    return marker.horizon_ms is None or now_ms >= marker.horizon_ms
