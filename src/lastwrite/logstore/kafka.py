@@ -33,18 +33,19 @@ from lastwrite.formats.kafka.names import (
     decode_folder_name,
     segment_file_name,
 )
-from lastwrite.formats.kafka.snapshot import decode_snapshot
+from lastwrite.formats.kafka.snapshot import ProducerEntry, decode_snapshot
 from lastwrite.formats.kafka.text import decode_leader_epochs, decode_partition_metadata
 from lastwrite.logstore.checkpoints import read_offsets
 from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.producers import decode_aborted, read_producers
 from lastwrite.logstore.recovery import is_intent, perform, settle
 from lastwrite.logstore.walking import Walk, walk_tail
-from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 
 _RESTORE = "nothing was changed; restore this file from a replica or a backup"
 _REBUILD = "start the broker on this log once: it makes indexes anew; or delete all three and let it"
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
-_NEXT_RELEASE = "transactions and idempotent producers come with the next release"
+_REBUILD_ABORTED = "delete it and the .index beside it, and start the broker on this log once: it makes both anew"
 
 # ---------------------------------------------------------------------- where partitions lie
 
@@ -178,6 +179,7 @@ class _Reading:
         self._name = partition_name(folder)
         self._root = root_of(folder)
         self._problems: list[Problem] = []
+        self._aborted: list[AbortedTransaction] = []
         names = _names(folder)
         self._settlement = settle(folder, names)
         self._live = self._settlement.live(names)
@@ -187,7 +189,6 @@ class _Reading:
             self._look_at(name)
         bases = sorted(int(name[:20]) for name in self._live if classify(name).kind is FileKind.LOG)
         segments = tuple(self._segment(base, is_active=base == bases[-1]) for base in bases)
-        self._look_at_newest_snapshot()
         log_start = max(self._offset(LOG_STARTS) or 0, bases[0] if bases else 0)
         end_offset = log_start
         if segments:
@@ -199,6 +200,11 @@ class _Reading:
             if tail.largest_timestamp_ms > indexed:
                 segments = (*segments[:-1], replace(active, largest_timestamp_ms=tail.largest_timestamp_ms))
         watermark = self._offset(HIGH_WATERMARKS)
+        high_watermark = end_offset if watermark is None else min(watermark, end_offset)
+        snapshots = [int(name[:20]) for name in self._live if classify(name).kind is FileKind.SNAPSHOT]
+        producers, first_unstable = read_producers(
+            segments, snapshots, self._snapshot, log_start, high_watermark, end_offset
+        )
         intent = self._settlement.intent
         return PartitionLog(
             name=self._name,
@@ -206,9 +212,12 @@ class _Reading:
             segments=segments,
             log_start=log_start,
             end_offset=end_offset,
-            high_watermark=end_offset if watermark is None else min(watermark, end_offset),
+            high_watermark=high_watermark,
             checkpoint=self._offset(CLEANER_OFFSETS) if intent is None else intent.first_dirty_offset,
             problems=tuple(self._problems),
+            producers=producers,
+            aborted=tuple(sorted(self._aborted, key=lambda entry: entry.last_offset)),
+            first_unstable_offset=first_unstable,
         )
 
     def _damaged(self, message: str, name: str, position: int | None = None, remedy: str | None = None) -> None:
@@ -233,10 +242,11 @@ class _Reading:
         if file.kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
             if segment_file_name(int(name[:20]), FileKind.LOG) not in self._live:
                 self._damaged("an index without its segment", name, remedy="move it away: a broker would delete it")
-            elif file.kind is FileKind.TRANSACTION_INDEX and os.stat(path).st_size:
-                self._problems.append(
-                    Problem(ProblemKind.UNSUPPORTED, "holds aborted transactions", path, None, _NEXT_RELEASE)
-                )
+            elif file.kind is FileKind.TRANSACTION_INDEX:
+                try:
+                    self._aborted += decode_aborted(self._read(name), int(name[:20]))
+                except CorruptLog as error:
+                    self._note(error, path, _REBUILD_ABORTED)
         elif file.kind is FileKind.SNAPSHOT:
             try:
                 decode_snapshot(self._read(name))
@@ -253,18 +263,8 @@ class _Reading:
         elif file.kind in (FileKind.FOREIGN, FileKind.METADATA_SNAPSHOT, FileKind.QUORUM_STATE) and not is_intent(name):
             self._damaged("a foreign file", name, remedy=_MOVE_AWAY)
 
-    def _look_at_newest_snapshot(self) -> None:
-        snapshots = [name for name in sorted(self._live) if classify(name).kind is FileKind.SNAPSHOT]
-        if not snapshots:
-            return
-        try:
-            producers = decode_snapshot(self._read(snapshots[-1]))
-        except LogError:
-            return
-        if producers:
-            path = os.path.join(self._folder, self._live[snapshots[-1]])
-            message = f"knows {len(producers)} idempotent or transactional producers"
-            self._problems.append(Problem(ProblemKind.UNSUPPORTED, message, path, None, _NEXT_RELEASE))
+    def _snapshot(self, offset: int) -> tuple[ProducerEntry, ...]:
+        return decode_snapshot(self._read(segment_file_name(offset, FileKind.SNAPSHOT)))
 
     def _offset(self, file: str) -> int | None:
         try:

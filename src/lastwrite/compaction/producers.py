@@ -1,0 +1,116 @@
+"""What a log knows of its producers, and which of their batches must stay.
+
+The smallest case: producer 7 writes two batches, which end at offsets 3 and 5. A broker that gets the second one
+again answers "offset 5, as before", because it remembers the last batch of each producer. After a restart it learns
+that from a snapshot, or from the log: so 7's last batch, ``last_offset`` 5, stays when compaction has taken all its
+records, as an empty shell. The shell goes when 7 has written again, or has been silent for
+``producer.id.expiration.ms``.
+
+- An epoch is a life of a producer: with a new one older batches are forgotten.
+- A transaction is open from the first offset of its first batch to its marker. Nothing at or above the first open
+  transaction is stable, and a transaction whose marker is not replicated counts as open.
+- Since 4.0 the marker itself may begin the new epoch. Then no batch of data is remembered (``last_offset`` -1), and
+  the marker is all that is left of the producer: its batch stays in place of the data's.
+- A marker that was emptied by compaction says nothing any more.
+
+Source: Kafka 4.4 ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``, ``LastRecord``;
+spec/kafka-storage S.12, S.13; spec/kafka-cleanup C.3, C.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from lastwrite.model.columns import Int64Array
+from lastwrite.model.log import AbortedTransaction, Producer
+
+
+class ProducerStates:
+    """The producers of a log, fed batch by batch in the order of the log.
+
+    ``producers`` are known from before, as a snapshot has them. ``high_watermark`` ends what is replicated: of
+    finished transactions only those are remembered whose marker lies there or above.
+    """
+
+    def __init__(self, producers: Iterable[Producer] = (), high_watermark: int = 0) -> None:
+        producers = tuple(producers)
+        # By id: epoch, last offset, timestamp.
+        self._known = {p.producer_id: (p.producer_epoch, p.last_offset, p.timestamp_ms) for p in producers}
+        # Open transactions, id to first offset. They are entered in the log's order: the first is the earliest.
+        begun = sorted((p.open_from, p.producer_id) for p in producers if p.open_from >= 0)
+        self._open = {producer_id: first for first, producer_id in begun}
+        self._high_watermark = high_watermark
+        self._unreplicated_from: int | None = None
+        self._aborted: list[AbortedTransaction] = []
+
+    def data(
+        self, producer_id: int, epoch: int, base_offset: int, last_offset: int, timestamp_ms: int, transactional: bool
+    ) -> None:
+        """A data batch, empty ones too; ``timestamp_ms`` is the largest of its header."""
+        self._known[producer_id] = (epoch, last_offset, timestamp_ms)
+        if transactional:
+            self._open.setdefault(producer_id, base_offset)
+
+    def marker(self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, aborts: bool) -> None:
+        """The COMMIT or ABORT record at ``offset``; an emptied control batch is none."""
+        known_epoch, last_offset, _ = self._known.get(producer_id, (epoch, -1, -1))
+        self._known[producer_id] = (epoch, last_offset if epoch == known_epoch else -1, timestamp_ms)
+        first = self._open.pop(producer_id, None)
+        if first is None:
+            return
+        if offset >= self._high_watermark and (self._unreplicated_from is None or first < self._unreplicated_from):
+            self._unreplicated_from = first
+        if aborts:
+            stable = next(iter(self._open.values()), offset + 1)
+            self._aborted.append(AbortedTransaction(producer_id, first, offset, stable))
+
+    @property
+    def producers(self) -> tuple[Producer, ...]:
+        """All that are known, by id; none has expired, since that needs a clock."""
+        return tuple(
+            Producer(producer_id, *state, self._open.get(producer_id, -1))
+            for producer_id, state in sorted(self._known.items())
+        )
+
+    @property
+    def open(self) -> tuple[tuple[int, int], ...]:
+        """The open transactions as (producer id, first offset), by first offset."""
+        return tuple(self._open.items())
+
+    @property
+    def aborted(self) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions whose marker was fed, by its offset, as a transaction index holds them."""
+        return tuple(self._aborted)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Of the earliest transaction that is open, or whose marker is not replicated; None: there is none."""
+        found = (next(iter(self._open.values()), None), self._unreplicated_from)
+        return min((offset for offset in found if offset is not None), default=None)
+
+
+def active(producers: Iterable[Producer], now_ms: int, expiration_ms: int) -> tuple[Producer, ...]:
+    """The producers whose last batch must be kept at ``now_ms``, in their order.
+
+    ``expiration_ms`` is ``producer.id.expiration.ms``: as long as that a producer may be silent. One with an
+    open transaction never expires.
+    """
+    return tuple(p for p in producers if p.open_from >= 0 or now_ms - p.timestamp_ms < expiration_ms)
+
+
+def kept_batches(active: Iterable[Producer]) -> tuple[Int64Array, Int64Array]:
+    """Which batches must not vanish, though they may be emptied.
+
+    Returns the last offsets, ascending, of active producers' last data batches; and (id, epoch), ascending, of
+    those that have none: of them all control batches of that epoch stay.
+    """
+    offsets: list[int] = []
+    markers: list[tuple[int, int]] = []
+    for producer in active:
+        if producer.last_offset >= 0:
+            offsets.append(producer.last_offset)
+        else:
+            markers.append((producer.producer_id, producer.producer_epoch))
+    return np.array(sorted(offsets), dtype=np.int64), np.array(sorted(markers), dtype=np.int64).reshape(-1, 2)

@@ -1,0 +1,198 @@
+"""Producers and transactions of a Kafka log, read when a round is planned.
+
+A broker writes a snapshot of its producers at the base of each new segment, and at the log's end when it shuts down.
+So the state at the end of the log is the newest snapshot, and what the batches behind it change: after an orderly
+shutdown nothing, after a crash those of one segment. Only headers and markers are read for that.
+
+A transaction whose marker is not replicated counts as open. The newest snapshot may lie behind that marker and know
+nothing of it; then the walk begins at one that lies below the high watermark.
+
+Source: Kafka 4.4 ``UnifiedLog.rebuildProducerState``, ``ProducerStateManager``; spec/kafka-storage S.12, S.13, S.17.9.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lastwrite.compaction.producers import ProducerStates
+from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.formats.kafka import headers
+from lastwrite.formats.kafka.batch import ControlType, decode_batch, decode_control_record
+from lastwrite.formats.kafka.index import decode_transaction_index
+from lastwrite.formats.kafka.snapshot import ProducerEntry
+from lastwrite.logstore.files import to_log_error
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Producer, Segment
+
+_WINDOW_BYTES = 256 << 10
+_NARROW_BYTES = 4 << 10  # where batches are large, of which only the headers are wanted
+_ROWS = 4096
+
+
+class History(NamedTuple):
+    """What the batches of a log say by themselves, from its first segment to its end."""
+
+    producers: tuple[Producer, ...]
+    aborted: tuple[AbortedTransaction, ...]  # by the marker's offset
+    open: tuple[tuple[int, int], ...]  # (producer id, first offset) of open transactions, by that offset
+
+
+class Sighting(NamedTuple):
+    """One batch that has a producer."""
+
+    kind: int  # as in ``formats.kafka.headers``
+    producer_id: int
+    epoch: int
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+def read_producers(
+    segments: Sequence[Segment], snapshots: Sequence[int], read_snapshot: Callable[[int], tuple[ProducerEntry, ...]],
+    log_start: int, high_watermark: int, end_offset: int,
+) -> tuple[tuple[Producer, ...], int | None]:  # fmt: skip
+    """The producers at the end of a log, by id, and the first offset of its earliest transaction that is open or
+    whose marker is not replicated.
+
+    ``snapshots`` are the offsets of the snapshot files; ``read_snapshot`` decodes one of them. One that does not
+    decode is passed over for the next older one, and so is one at or below ``log_start`` or above ``end_offset``,
+    as a broker does. Without any the walk begins at ``log_start``. Where the log is damaged it ends.
+
+    Raises:
+        LogError: a file cannot be read.
+    """
+    useful = [offset for offset in sorted(snapshots, reverse=True) if log_start < offset <= end_offset]
+    newest, known = _newest(useful, read_snapshot, log_start)
+    states = ProducerStates(known, high_watermark)
+    if newest <= high_watermark:
+        _feed(states, _sightings(segments, newest, end_offset))
+        return states.producers, _not_below(states.first_unstable_offset, log_start)
+    # What the newest one knows may lie nowhere else; but of transactions the older one sees more.
+    older, known = _newest([offset for offset in useful if offset <= high_watermark], read_snapshot, log_start)
+    replicated = ProducerStates(known, high_watermark)
+    for sighting in _sightings(segments, older, end_offset):
+        _feed(replicated, (sighting,))
+        if sighting.last_offset >= newest:
+            _feed(states, (sighting,))
+    unstable = [s.first_unstable_offset for s in (states, replicated) if s.first_unstable_offset is not None]
+    return states.producers, _not_below(min(unstable, default=None), log_start)
+
+
+def read_history(log: PartitionLog) -> History:
+    """Producers and transactions as the batches of ``log`` alone tell them, without snapshot or transaction index.
+
+    Of an aborted transaction whose first batches were cleaned the first offset is later than its index entry says,
+    and without any batch there is no entry: readers see no difference (spec S.12).
+
+    Raises:
+        LogError: a segment cannot be read.
+    """
+    states = ProducerStates()
+    if log.segments:
+        _feed(states, _sightings(log.segments, log.segments[0].base_offset, log.end_offset))
+    return History(states.producers, states.aborted, states.open)
+
+
+def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, ...]:
+    """The entries of the transaction index of the segment at ``base_offset``; a last one cut short is left out.
+
+    Raises:
+        CorruptLog: a version that is not 0, or markers that lie below the segment or do not rise.
+    """
+    try:
+        entries = decode_transaction_index(data, base_offset)
+    except LogError as error:  # Kafka knows no other version either, and refuses to load such a log
+        raise CorruptLog(error.problem, error.at, error.path, error.remedy) from error
+    return tuple(
+        AbortedTransaction(e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset) for e in entries
+    )
+
+
+def _newest(
+    offsets: Iterable[int], read_snapshot: Callable[[int], tuple[ProducerEntry, ...]], log_start: int
+) -> tuple[int, tuple[Producer, ...]]:
+    """The first snapshot of ``offsets`` that decodes, and its producers; else none, from ``log_start`` on."""
+    for offset in offsets:
+        try:
+            entries = read_snapshot(offset)
+        except (CorruptLog, UnsupportedFormat):
+            continue
+        return offset, tuple(
+            Producer(e.producer_id, e.producer_epoch, e.last_offset, e.timestamp_ms, e.current_txn_first_offset)
+            for e in entries
+        )
+    return log_start, ()
+
+
+def _not_below(offset: int | None, log_start: int) -> int | None:
+    return None if offset is None else max(offset, log_start)
+
+
+def _feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
+    for kind, producer_id, epoch, base_offset, last_offset, timestamp_ms in sightings:
+        if kind <= headers.TRANSACTIONAL:
+            states.data(producer_id, epoch, base_offset, last_offset, timestamp_ms, kind == headers.TRANSACTIONAL)
+        else:
+            states.marker(producer_id, epoch, base_offset, timestamp_ms, kind == headers.ABORT)
+
+
+# ---------------------------------------------------------------------- the walk
+
+
+def _sightings(segments: Sequence[Segment], from_offset: int, end_offset: int) -> Iterator[Sighting]:
+    """All batches with a producer that end in [``from_offset``, ``end_offset``), up to the first damaged place."""
+    if from_offset >= end_offset:
+        return
+    rows = np.empty((_ROWS, headers.COLUMNS), dtype=np.int64)
+    for segment, after in zip(segments, [*segments[1:], None], strict=True):
+        if after is not None and after.base_offset <= from_offset:
+            continue
+        if segment.base_offset >= end_offset or not (yield from _in_segment(segment, from_offset, end_offset, rows)):
+            return
+
+
+def _in_segment(
+    segment: Segment, from_offset: int, end_offset: int, rows: Int64Array
+) -> Generator[Sighting, None, bool]:
+    """As ``_sightings``, of one segment; returns whether it was walked to its file's end."""
+    position, floor, window = 0, segment.base_offset, _WINDOW_BYTES
+    try:
+        file = os.open(segment.path, os.O_RDONLY)
+    except OSError as error:
+        raise to_log_error(error, segment.path, "read the segment") from error
+    try:
+        while position < segment.size_bytes:
+            data = np.frombuffer(os.pread(file, window, position), dtype=np.uint8)
+            filled, at, floor, seen, why = headers.walk_headers(
+                data, segment.size_bytes - position, floor, from_offset, end_offset, rows
+            )
+            for kind, *fields, place in rows[:filled].tolist():
+                if kind == headers.PACKED:
+                    kind = _packed_marker(data[place:])
+                if kind is not None:
+                    yield Sighting(kind, *fields)
+            if why in (headers.END, headers.DAMAGED) or (at == 0 and window == _WINDOW_BYTES):
+                return position + at == segment.size_bytes
+            window = _NARROW_BYTES if at > seen * _NARROW_BYTES and at > len(data) else _WINDOW_BYTES
+            position += at
+    except CorruptLog:
+        return False
+    except OSError as error:
+        raise to_log_error(error, segment.path, "read the segment") from error
+    finally:
+        os.close(file)
+    return True
+
+
+def _packed_marker(data: ByteArray) -> int | None:
+    """What the compressed control batch at the begin of ``data`` is; no broker writes one, but all read it."""
+    records = decode_batch(data.tobytes(), 0).records
+    kind = decode_control_record(records[0]).type if records else None
+    if kind == ControlType.ABORT:
+        return headers.ABORT
+    return headers.COMMIT if kind == ControlType.COMMIT else None
