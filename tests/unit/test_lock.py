@@ -204,6 +204,16 @@ def test_every_partition_has_its_byte_and_none_the_turns(tmp_path: Path) -> None
     assert len(bytes_) == 1500 and min(bytes_) > 0 and max(bytes_) < 2**63 - 1
 
 
+def test_a_forked_child_holds_nothing(tmp_path: Path) -> None:
+    with lock.hold(str(tmp_path), [A]):
+        child = os.fork()
+        if not child:
+            with lock.try_hold(str(tmp_path), [A, B]) as got:
+                os._exit(0 if got == {B} and not lock.holds(str(tmp_path), A) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert "another run" in attempt(tmp_path, 0)
+
+
 def test_flock_would_not_do(tmp_path: Path) -> None:
     """Why it is a record lock: the other kind does not see it."""
     with lock.hold(str(tmp_path), [A]), open(tmp_path / ".lock") as file:

@@ -39,6 +39,7 @@ _TURN = 0
 _HASH_BITS = 62  # with what precedes it less than the 63 that an offset in a file has
 _TURN_S = 60.0  # a turn takes milliseconds; whoever keeps it for a minute has been stopped
 _LONGEST_PAUSE_S = 0.02
+_GONE = -1
 _STOP_OR_WAIT = "stop it first, or wait until it is done"
 
 
@@ -46,6 +47,7 @@ _STOP_OR_WAIT = "stop it first, or wait until it is done"
 class _Root:
     """The one handle of a root's lock file in this process, and what is locked by it."""
 
+    place: str  # the root's real path
     path: str
     handle: int
     users: int = 0
@@ -67,6 +69,19 @@ class _Blocker:
 
 _roots: dict[str, _Root] = {}
 _registry = threading.RLock()
+
+
+def _forget() -> None:
+    """A forked child inherits the registry, but not one lock."""
+    global _registry
+    _registry = threading.RLock()
+    for entry in _roots.values():
+        os.close(entry.handle)
+        entry.handle = _GONE
+    _roots.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def byte_of(name: TopicPartition) -> int:
@@ -101,7 +116,7 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
             for byte in taken:
                 del entry.held[byte]
                 _unlock(entry, byte)
-        _leave(root)
+        _leave(entry)
 
 
 @contextlib.contextmanager
@@ -217,7 +232,7 @@ def root_turn(root: str) -> Iterator[None]:
                 with _registry:
                     _unlock(entry, _TURN)
     finally:
-        _leave(root)
+        _leave(entry)
 
 
 def _wait_for_turn(entry: _Root) -> None:
@@ -242,7 +257,7 @@ def _enter(root: str) -> _Root:
         entry = _roots.get(place)
         if entry is None:
             try:
-                entry = _Root(path, os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+                entry = _Root(place, path, os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
             except OSError as error:
                 raise to_log_error(error, path, "lock the log") from error
             _roots[place] = entry
@@ -250,13 +265,11 @@ def _enter(root: str) -> _Root:
         return entry
 
 
-def _leave(root: str) -> None:
-    place = os.path.realpath(root)
+def _leave(entry: _Root) -> None:
     with _registry:
-        entry = _roots[place]
         entry.users -= 1
-        if not entry.users:
-            del _roots[place]
+        if not entry.users and entry.handle != _GONE:
+            del _roots[entry.place]
             os.close(entry.handle)
 
 
@@ -272,7 +285,8 @@ def _lock(entry: _Root, byte: int) -> bool:
 
 
 def _unlock(entry: _Root, byte: int) -> None:
-    fcntl.lockf(entry.handle, fcntl.LOCK_UN, 1, byte)
+    if entry.handle != _GONE:
+        fcntl.lockf(entry.handle, fcntl.LOCK_UN, 1, byte)
 
 
 class _LinuxFlock(struct.Struct):
