@@ -258,13 +258,9 @@ def test_every_flipped_bit_behind_the_crc_is_found(encoded: bytes) -> None:
 
 def test_entries_of_other_formats() -> None:
     v1 = bytes.fromhex("0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531")
-    with pytest.raises(UnsupportedFormat, match="magic 1") as caught:
-        decode_batch(b"\0" + v1, 1)
-    assert caught.value.at == 17
-    v0 = bytearray(v1[:26])
-    v0[8:12], v0[16] = (14).to_bytes(4, "big"), 0
-    with pytest.raises(UnsupportedFormat, match="magic 0"):
-        decode_batch_header(v0, 0)
+    assert decode_batch(b"\0" + v1, 1).records == (Record(0, 283843, b"key1", b"value1"),)
+    assert decode_batch(b"\0" + v1, 1).header == decode_batch_header(v1, 0)
+    assert [at for at, _ in iter_batches(v1 + TWO_BYTES + v1)] == [0, len(v1), len(v1 + TWO_BYTES)]
     for magic in (3, 127, 128, 255):
         broken = bytearray(TWO_BYTES)
         broken[16] = magic

@@ -1,17 +1,19 @@
-"""CRC-32C at the speed of memory, for use inside kernels.
+"""CRC-32C at the speed of memory, and CRC-32, for use inside kernels.
 
 The processor's instruction takes three cycles for 8 bytes but can begin one each cycle, so three
 lanes run side by side over neighbouring stretches; their results are joined by tables that push a
 checksum through a stretch of zero bytes (CRC is linear). Processors without the instruction use
-eight tables at once. Outside kernels, use the library ``google_crc32c``; before a format is used, one is
-checked against the other.
+eight tables at once, and so does CRC-32 everywhere. Outside kernels, use the libraries ``google_crc32c`` and
+``zlib``; before a format is used, one is checked against the other.
 
-Source: Kafka record batches, spec/kafka-storage.md section 5; check value E3069283 (section 20).
+Source: Kafka record batches, spec/kafka-storage.md section 5, check value E3069283 (section 20); CRC-32 (IEEE)
+for message formats v0 and v1, section 8.
 """
-# mypy: disable-error-code="untyped-decorator, return-value"
+# mypy: disable-error-code="untyped-decorator, no-any-return"
 
 from __future__ import annotations
 
+import zlib
 from functools import cache
 
 import google_crc32c
@@ -19,22 +21,23 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from lastwrite.formats.intrinsics import CRC_INSTRUCTION, crc32c_step, load64
+from lastwrite.formats.intrinsics import CRC_INSTRUCTION, crc32c_step, load8, load64
 from lastwrite.model.columns import ByteArray
 
-_POLYNOMIAL = 0x82F63B78
+_CASTAGNOLI = 0x82F63B78
+_IEEE = 0xEDB88320
 _LONG = 2048  # bytes a lane
 _SHORT = 128
 
 _U32 = npt.NDArray[np.uint32]
 
 
-def _byte_tables() -> _U32:
+def _byte_tables(polynomial: int) -> _U32:
     """Eight tables: the checksum of each byte followed by 0 … 7 zero bytes."""
     tables = np.zeros((8, 256), dtype=np.uint32)
     value = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        value = np.where(value & 1, (value >> 1) ^ np.uint32(_POLYNOMIAL), value >> 1)
+        value = np.where(value & 1, (value >> 1) ^ np.uint32(polynomial), value >> 1)
     tables[0] = value
     for k in range(1, 8):
         tables[k] = (tables[k - 1] >> 8) ^ tables[0][tables[k - 1] & 255]
@@ -56,7 +59,8 @@ def _zero_tables(count: int) -> _U32:
     return tables
 
 
-_TABLES = _byte_tables()
+_TABLES = _byte_tables(_CASTAGNOLI)
+_IEEE_TABLES = _byte_tables(_IEEE)
 _LONG_ZEROS = _zero_tables(_LONG)
 _SHORT_ZEROS = _zero_tables(_SHORT)
 _HAS_INSTRUCTION = CRC_INSTRUCTION is not None
@@ -70,6 +74,30 @@ def _shift(tables, crc):  # type: ignore[no-untyped-def]
         ^ tables[2, (crc >> np.uint64(16)) & np.uint64(255)]
         ^ tables[3, (crc >> np.uint64(24)) & np.uint64(255)]
     )
+
+
+@njit(cache=True, nogil=True)
+def _by_tables(tables, data, start, end):  # type: ignore[no-untyped-def]
+    """The checksum of ``data[start:end]``, eight bytes a step."""
+    crc = np.uint64(0xFFFFFFFF)
+    at = np.int64(start)
+    low = np.uint64(255)
+    while end - at >= 8:
+        word = load64(data, at) ^ crc
+        crc = np.uint64(0)
+        for k in range(8):
+            crc ^= np.uint64(tables[7 - k, (word >> np.uint64(8 * k)) & low])
+        at += 8
+    while at < end:
+        crc = np.uint64(tables[0, (crc ^ load8(data, at)) & low]) ^ (crc >> np.uint64(8))
+        at += 1
+    return crc ^ np.uint64(0xFFFFFFFF)
+
+
+@njit(cache=True, nogil=True)
+def crc32(data: ByteArray, start: int, end: int) -> int:
+    """CRC-32 of ``data[start:end]``, as zlib and Ethernet have it, as a uint64 below 2**32."""
+    return _by_tables(_IEEE_TABLES, data, start, end)
 
 
 if _HAS_INSTRUCTION:
@@ -102,19 +130,7 @@ else:
     @njit(cache=True, nogil=True)
     def crc32c(data: ByteArray, start: int, end: int) -> int:
         """CRC-32C of ``data[start:end]``, as a uint64 below 2**32."""
-        crc = np.uint64(0xFFFFFFFF)
-        at = np.int64(start)
-        low = np.uint64(255)
-        while end - at >= 8:
-            word = load64(data, at) ^ crc
-            crc = np.uint64(0)
-            for k in range(8):
-                crc ^= np.uint64(_TABLES[7 - k, (word >> np.uint64(8 * k)) & low])
-            at += 8
-        while at < end:
-            crc = np.uint64(_TABLES[0, (crc ^ np.uint64(data[at])) & low]) ^ (crc >> np.uint64(8))
-            at += 1
-        return crc ^ np.uint64(0xFFFFFFFF)
+        return _by_tables(_TABLES, data, start, end)
 
 
 @cache
@@ -128,3 +144,16 @@ def check_against_library() -> None:
     for end in (0, 1, 7, 8, 9, 3 * _SHORT - 1, 3 * _SHORT, 3 * _LONG + 5, len(data)):
         if int(crc32c(data, 0, end)) != google_crc32c.value(data[:end].tobytes()):
             raise AssertionError("the CRC-32C kernel disagrees with the library on this processor")
+
+
+@cache
+def check_crc32_against_library() -> None:
+    """The same for CRC-32 and ``zlib``: once a process, before its first batch of an old format.
+
+    Raises:
+        AssertionError: the compiler computes something else.
+    """
+    data = np.frombuffer(bytes(i * 37 % 251 for i in range(777)), dtype=np.uint8)
+    for end in (0, 1, 7, 8, 9, 64, len(data)):
+        if int(crc32(data, 0, end)) != zlib.crc32(data[:end].tobytes()):
+            raise AssertionError("the CRC-32 kernel disagrees with the library on this processor")

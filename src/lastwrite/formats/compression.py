@@ -5,7 +5,8 @@ The smallest case is codec 0: the bytes as they are.  Then, one framing a codec:
 - gzip: RFC 1952.  We write the header that Java 17 writes.
 - snappy: a *xerial* stream, a header and chunks of raw snappy.  librdkafka writes one raw block without
   any header, and Kafka reads that too, so both are read; we write xerial.
-- lz4: an LZ4 frame with independent blocks.  Kafka refuses dependent blocks, so we do.
+- lz4: an LZ4 frame with independent blocks.  Kafka refuses dependent blocks, so we do.  In message format v0
+  the header's checksum is a wrong one; see ``with_lz4_header_checksum``.
 - zstd: frames without a content size.
 
 Whatever a blob says of its own size is a claim.  No buffer is made to such a size: ``decompress_into``
@@ -161,6 +162,40 @@ def compress(codec: Codec, data: Buffer) -> bytes:
     stream = cramjam.zstd.Compressor(level=3)
     stream.compress(bytes(memoryview(data)))
     return bytes(stream.finish())
+
+
+def with_lz4_header_checksum(frame: Buffer, *, covers_magic: bool = False) -> bytes:
+    """``frame`` with the checksum of its header (HC) made anew; as it is where it is no LZ4 frame.
+
+    HC is the second-lowest byte of xxHash32 over the header behind the magic. The first Kafka clients hashed the
+    magic, too (``covers_magic``), and so it stayed for message format v0, where nobody looks at it.
+    """
+    data = bytearray(memoryview(frame))
+    place = 14 if len(data) > 4 and data[4] & 0x08 else 6  # behind the content size
+    if len(data) <= place or data[:4] != LZ4_MAGIC:
+        return bytes(data)
+    data[place] = _short_xxhash32(data[0 if covers_magic else 4 : place]) >> 8 & 0xFF
+    return bytes(data)
+
+
+def _short_xxhash32(data: bytearray) -> int:
+    """xxHash32 with seed 0 of fewer than 16 bytes."""
+    first, second, third, fourth, fifth = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    whole = len(data) // 4 * 4
+    value = fifth + len(data)
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        value = _rotated(value + word * third, 17) * fourth
+    for byte in data[whole:]:
+        value = _rotated(value + byte * fifth, 11) * first
+    value &= 0xFFFF_FFFF
+    value = (value ^ value >> 15) * second & 0xFFFF_FFFF
+    value = (value ^ value >> 13) * third & 0xFFFF_FFFF
+    return value ^ value >> 16
+
+
+def _rotated(value: int, bits: int) -> int:
+    value &= 0xFFFF_FFFF
+    return value << bits | value >> 32 - bits
 
 
 def _past_limit(limit_bytes: int) -> OutOfMemoryBudget:

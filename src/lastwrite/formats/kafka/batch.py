@@ -1,5 +1,7 @@
 """Kafka's record batch, magic 2: bytes to records and back, readable rather than fast.
 
+Entries of the older formats, magic 0 and 1, are given as such batches too; ``old`` has their layout.
+
 The smallest batch has one record::
 
     header, 61 bytes    base_offset 7, batch_length 57, ..., record_count 1
@@ -29,7 +31,7 @@ from typing import Annotated, NamedTuple
 
 import google_crc32c
 
-from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog
 from lastwrite.formats.compression import Codec, compress, decompress
 from lastwrite.formats.layout import I8, I16, I32, I64, U32, At, Buffer, layout
 from lastwrite.formats.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
@@ -207,11 +209,12 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     """Decode the header of the batch that starts ``at`` bytes into ``segment``.
 
     Checks what needs no more than the header: magic, length, offsets, count.  The batch behind it may be cut
-    short, and the crc is not looked at, which would cost a pass over the records.
+    short, and the crc is not looked at, which would cost a pass over the records.  For an entry of magic 0 or 1 a
+    header is made up from what it says of itself: a compressed one has its last offset as base offset too, and
+    counts as one record, until ``decode_batch`` opens it.
 
     Raises:
         TruncatedLog: the segment ends inside the header.
-        UnsupportedFormat: magic 0 or 1.
         CorruptLog: no such magic, or the fields contradict each other.
     """
     left = len(segment) - at
@@ -222,7 +225,9 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     if length < SHORTEST_ENTRY_BYTES:
         raise CorruptLog(f"batch of length {length}", at + 8)
     if magic in (0, 1):
-        raise UnsupportedFormat(f"batch of magic {magic}: this release reads magic 2", at + 16)
+        from lastwrite.formats.kafka.old import decode_old_header  # which builds on this module
+
+        return decode_old_header(segment, at)
     if magic != MAGIC:
         raise CorruptLog(f"batch of magic {magic}", at + 16)
     if length < BATCH_HEADER.size - LENGTH_END:
@@ -246,13 +251,19 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
     ``limit_bytes`` come out of a compressed batch.  Positions in errors are bytes of ``segment``; inside a
     compressed batch they name its first compressed byte, and the text the byte of the decompressed data.
 
+    An entry of magic 0 or 1, a message or a wrapper of messages, is given as a batch; see ``old``.
+
     Raises:
         TruncatedLog: the segment ends inside the batch.
-        UnsupportedFormat: magic 0 or 1, or an unknown codec.
+        UnsupportedFormat: an unknown codec.
         CorruptLog: wrong crc, or records that do not fit the header or each other.
         OutOfMemoryBudget: more than ``limit_bytes`` of records.
     """
     header = decode_batch_header(segment, at)
+    if header.magic < MAGIC:
+        from lastwrite.formats.kafka.old import decode_old_batch
+
+        return decode_old_batch(segment, at, limit_bytes)
     left = len(segment) - at
     if header.size_bytes > left:
         raise TruncatedLog(f"batch cut short: {left} of {header.size_bytes} bytes", at)
@@ -391,14 +402,16 @@ def rebuild_batch(header: BatchHeader, kept: Sequence[Record], *, delete_horizon
     """The batch of ``header`` with only the records ``kept``, as Kafka's cleaner writes it.
 
     Offsets, codec, producer, epoch and control bits stay.  The largest timestamp is that of the kept records,
-    or the append time.  With nothing kept it is a bare header that keeps its largest timestamp as well.
+    or the append time.  With nothing kept it is a bare header that keeps its largest timestamp as well.  What was
+    of magic 0 or 1 begins and ends with the kept records.
     """
     attributes = decode_attributes(header.attributes)
     stays = attributes.append_time or not kept
+    shrinks = header.magic < MAGIC and bool(kept)
     return encode_batch(
         kept,
-        base_offset=header.base_offset,
-        last_offset=header.last_offset,
+        base_offset=None if shrinks else header.base_offset,
+        last_offset=None if shrinks else header.last_offset,
         codec=attributes.codec,
         append_time=attributes.append_time,
         transactional=attributes.transactional,

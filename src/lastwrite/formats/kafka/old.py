@@ -1,0 +1,340 @@
+"""Kafka's message formats v0 and v1 (magic 0, 1): bytes to records and back, readable rather than fast.
+
+The smallest entry is a *message*: one record, with its offset before it and a checksum over the rest::
+
+    offset 7, size 20, crc, magic 0, attributes 0, key length 1, k, value length 5, value
+
+v1 has a timestamp behind the attributes. A compressed message is a *wrapper*: its value is a blob of entries, its
+offset that of the last one inside. In v0 the offsets inside are the records' own. In v1 they count from any
+number, and the last one of them stands for the wrapper's own offset: inside 0, 1, 2 of a wrapper at 12 are 10,
+11, 12. So where a wrapper begins is known only when it is opened.
+
+An entry is given as a ``Batch``, as if it were one of magic 2: base offset of the first record, last offset of
+the entry, neither leader epoch nor producer. ``header.magic`` and ``header.crc`` are those of the entry.
+``max_timestamp_ms`` is the entry's own timestamp, by which indexes and retention go, -1 in v0.
+
+The compiled kernels (``old_kernels``) read the same formats; this module says what they mean, and serves where a
+call a record is bearable.
+
+Source: Kafka 4.4 ``LegacyRecord``, ``AbstractLegacyRecordBatch``; KIP-31, KIP-32; KAFKA-4298;
+spec/kafka-storage.md S.8, S.9.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, NamedTuple
+
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog
+from lastwrite.formats.compression import Codec, compress, decompress, with_lz4_header_checksum
+from lastwrite.formats.kafka.batch import (
+    APPEND_TIME_BIT,
+    CODEC_BITS,
+    DEFAULT_LIMIT_BYTES,
+    LENGTH_END,
+    SHORTEST_ENTRY_BYTES,
+    Batch,
+    BatchHeader,
+    Record,
+    decode_attributes,
+)
+from lastwrite.formats.layout import I8, I32, I64, U8, U32, At, Buffer, layout
+
+CRC_START = 16  # the first byte of an entry that its crc covers
+NO_TIMESTAMP = -1
+
+_MAX_I32 = (1 << 31) - 1
+_MAX_I64 = (1 << 63) - 1
+
+
+class MessageV0(NamedTuple):
+    """The 22 bytes of an entry before its key, magic 0. Behind the key: i32 value length (-1: null), value."""
+
+    # fmt: off                       offset  type
+    offset: Annotated[int, At(0, I64)]  # of the message; of a wrapper: of its last record
+    size: Annotated[int, At(8, I32)]  # bytes after this field
+    crc: Annotated[int, At(12, U32)]  # CRC-32 of byte 16 to the entry's end
+    magic: Annotated[int, At(16, I8)]  # 0
+    attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec
+    key_length: Annotated[int, At(18, I32)]  # -1: null, and in wrappers
+    # fmt: on
+
+
+class MessageV1(NamedTuple):
+    """The same, magic 1: 30 bytes."""
+
+    # fmt: off                         offset  type
+    offset: Annotated[int, At(0, I64)]
+    size: Annotated[int, At(8, I32)]
+    crc: Annotated[int, At(12, U32)]
+    magic: Annotated[int, At(16, I8)]  # 1
+    attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec; 3: the timestamp is the append time
+    timestamp_ms: Annotated[int, At(18, I64)]  # -1: none; of a wrapper: the largest inside, or the append time
+    key_length: Annotated[int, At(26, I32)]
+    # fmt: on
+
+
+MESSAGE_V0 = layout(MessageV0, byte_order=">", size=22)
+MESSAGE_V1 = layout(MessageV1, byte_order=">", size=30)
+_LENGTH_BYTES = 4  # of the value
+
+
+class _Message(NamedTuple):
+    """An entry as it lies there; ``value`` is a view of the bytes."""
+
+    offset: int
+    size_bytes: int  # the whole entry
+    crc: int
+    magic: int
+    bits: int  # of the attributes, those that the magic knows
+    timestamp_ms: int
+    key: bytes | None
+    value: memoryview | None
+    value_at: int
+
+
+def decode_old_header(segment: Buffer, at: int) -> BatchHeader:
+    """What the entry that starts ``at`` bytes into ``segment`` says of itself without being opened.
+
+    A wrapper's base offset is known only from inside: here it is its last, as if the wrapper held one record.
+    Length, magic and codec are checked, the crc is not.
+
+    Raises:
+        TruncatedLog: the segment ends inside the entry's head.
+        CorruptLog: no such magic or codec, or the fields contradict each other.
+    """
+    fields = _decode_head(segment, at)
+    bits = _bits(fields, at)
+    timestamp_ms = fields.timestamp_ms if isinstance(fields, MessageV1) else NO_TIMESTAMP
+    return _header(
+        fields.offset, fields.offset, fields.size, fields.magic, fields.crc, bits, timestamp_ms, timestamp_ms, 1
+    )
+
+
+def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Batch:
+    """Decode and check the entry that starts ``at`` bytes into ``segment``: its record, or all in the wrapper.
+
+    Every count and size is checked against the bytes that are there before it is used; at most ``limit_bytes``
+    come out of a wrapper. Positions in errors are bytes of ``segment``; inside a wrapper they name its value, and
+    the text the byte of the decompressed entries.
+
+    A record of magic 0 has the timestamp -1, also inside a wrapper of magic 1 (KAFKA-4298: old brokers wrote such
+    ones). With append time every record has the wrapper's.
+
+    Raises:
+        TruncatedLog: the segment ends inside the entry.
+        CorruptLog: wrong crc, a codec that these formats do not know, or messages that contradict each other.
+        OutOfMemoryBudget: more than ``limit_bytes`` in a wrapper.
+    """
+    message = _decode_message(memoryview(segment), at)
+    codec = Codec(message.bits & CODEC_BITS)
+    if codec is Codec.NONE:
+        value = None if message.value is None else bytes(message.value)
+        records = [Record(message.offset, message.timestamp_ms, message.key, value)]
+    else:
+        records = _open(message, codec, limit_bytes)
+    first, last = records[0], max(message.offset, records[-1].offset)
+    if last - first.offset > _MAX_I32:
+        raise CorruptLog(f"wrapper from offset {first.offset} to {last}", at)
+    header = _header(
+        first.offset, last, message.size_bytes - LENGTH_END, message.magic, message.crc, message.bits,
+        first.timestamp_ms, message.timestamp_ms, len(records),
+    )  # fmt: skip
+    return Batch(header, decode_attributes(message.bits), tuple(records))
+
+
+def _header(
+    base: int, last: int, length: int, magic: int, crc: int, bits: int, timestamp_ms: int, latest_ms: int, count: int
+) -> BatchHeader:
+    return BatchHeader(
+        base_offset=base,
+        batch_length=length,
+        partition_leader_epoch=-1,
+        magic=magic,
+        crc=crc,
+        attributes=bits,
+        last_offset_delta=last - base,
+        base_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=latest_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=count,
+    )
+
+
+def _bits(fields: MessageV0 | MessageV1, at: int) -> int:
+    """The attributes that mean something: the codec, and in v1 the kind of timestamp."""
+    codec = fields.attributes & CODEC_BITS
+    if codec > Codec.LZ4:
+        raise CorruptLog(f"codec {codec} in message format v{fields.magic}, which has none above {Codec.LZ4}", at + 17)
+    return codec | (fields.attributes & APPEND_TIME_BIT if fields.magic else 0)
+
+
+def _decode_head(data: Buffer, at: int) -> MessageV0 | MessageV1:
+    left = len(data) - at
+    if left < 17:
+        raise TruncatedLog(f"message cut short: {left} bytes", at)
+    length = int.from_bytes(bytes(data[at + 8 : at + 12]), "big", signed=True)
+    if length < SHORTEST_ENTRY_BYTES:
+        raise CorruptLog(f"message of size {length}", at + 8)
+    magic = int.from_bytes(bytes(data[at + 16 : at + 17]), "big", signed=True)
+    if magic not in (0, 1):
+        raise CorruptLog(f"message of magic {magic}", at + 16)
+    head = MESSAGE_V1 if magic else MESSAGE_V0
+    if length + LENGTH_END < head.size + _LENGTH_BYTES:
+        raise CorruptLog(f"message of size {length}, shorter than its fields", at + 8)
+    if left < head.size:
+        raise TruncatedLog(f"message cut short: {left} of {length + LENGTH_END} bytes", at)
+    values = head.unpack_from(data, at)
+    fields = MessageV1._make(values) if magic else MessageV0._make(values)
+    if not 0 <= fields.offset < _MAX_I64:
+        raise CorruptLog(f"message at offset {fields.offset}", at)
+    return fields
+
+
+def _decode_message(data: memoryview, at: int) -> _Message:
+    fields = _decode_head(data, at)
+    size = fields.size + LENGTH_END
+    end = at + size
+    if len(data) < end:
+        raise TruncatedLog(f"message cut short: {len(data) - at} of {size} bytes", at)
+    crc = zlib.crc32(data[at + CRC_START : end])
+    if crc != fields.crc:
+        raise CorruptLog(f"message with crc {fields.crc:#010x} whose bytes give {crc:#010x}", at + 12)
+    bits = _bits(fields, at)
+    timestamp_ms = fields.timestamp_ms if isinstance(fields, MessageV1) else NO_TIMESTAMP
+    length_at = at + (MESSAGE_V1 if fields.magic else MESSAGE_V0).size
+    key_length = fields.key_length
+    if not -1 <= key_length <= end - length_at - _LENGTH_BYTES:
+        raise CorruptLog(f"key of length {key_length}, {end - length_at} bytes are left", length_at - _LENGTH_BYTES)
+    key = None if key_length < 0 else bytes(data[length_at : length_at + key_length])
+    length_at += max(key_length, 0)
+    value_at = length_at + _LENGTH_BYTES
+    value_length = int.from_bytes(data[length_at:value_at], "big", signed=True)
+    if value_length < -1 or max(value_length, 0) != end - value_at:
+        raise CorruptLog(f"value of length {value_length} where {end - value_at} bytes are left", length_at)
+    value = None if value_length < 0 else data[value_at:end]
+    return _Message(fields.offset, size, crc, fields.magic, bits, timestamp_ms, key, value, value_at)
+
+
+def _open(wrapper: _Message, codec: Codec, limit_bytes: int) -> list[Record]:
+    """The records inside; offsets are made absolute."""
+    start = wrapper.value_at
+    if wrapper.value is None:
+        raise CorruptLog("wrapper whose value is null", start - _LENGTH_BYTES)
+    # Nobody looks at the header checksum of v0's lz4 frames: the first clients made it wrong.
+    wrong_checksum = codec is Codec.LZ4 and wrapper.magic == 0
+    blob: Buffer = with_lz4_header_checksum(wrapper.value) if wrong_checksum else wrapper.value
+    try:
+        plain = decompress(codec, blob, limit_bytes)
+    except LogError as error:
+        raise type(error)(error.problem, start + (error.at or 0), error.path, error.remedy) from error
+    try:
+        inside = _messages_inside(plain)
+    except CorruptLog as error:
+        raise CorruptLog(f"{error.problem}, at byte {error.at} of the decompressed messages", start) from error
+    last = inside[-1].offset
+    if 0 < wrapper.offset < last:
+        raise CorruptLog(f"wrapper at offset {wrapper.offset} that ends at {last}", start)
+    # Some clients left the offset 0 on wrappers whose messages count from 0.
+    shift = wrapper.offset - last if wrapper.magic and wrapper.offset else 0
+    append_time_ms = wrapper.timestamp_ms if wrapper.bits & APPEND_TIME_BIT else None
+    return [
+        Record(
+            message.offset + shift,
+            message.timestamp_ms if append_time_ms is None else append_time_ms,
+            message.key,
+            None if message.value is None else bytes(message.value),
+        )
+        for message in inside
+    ]
+
+
+def _messages_inside(plain: memoryview) -> list[_Message]:
+    """The messages of an opened wrapper; positions in errors are bytes of ``plain``."""
+    found: list[_Message] = []
+    at, last = 0, -1
+    while at < len(plain):
+        try:
+            message = _decode_message(plain, at)
+        except TruncatedLog as error:  # inside a whole wrapper that is damage: the bytes after it are there
+            raise CorruptLog(error.problem, error.at) from error
+        if message.bits & CODEC_BITS:
+            raise CorruptLog("a wrapper inside a wrapper", at)
+        if message.offset <= last:
+            raise CorruptLog(f"message at offset {message.offset} behind {last}", at)
+        last = message.offset
+        found.append(message)
+        at += message.size_bytes
+    if not found:
+        raise CorruptLog("wrapper without a message", 0)
+    return found
+
+
+# ---------------------------------------------------------------------- encoding
+
+
+def encode_message(record: Record, magic: int, *, append_time: bool = False) -> bytes:
+    """One uncompressed message.
+
+    Raises:
+        ValueError: headers, which these formats do not have, or numbers that do not fit.
+    """
+    if record.headers:
+        raise ValueError(f"a message of magic {magic} has no headers")
+    return _encode(record.offset, magic, APPEND_TIME_BIT * append_time, record.timestamp_ms, record.key, record.value)
+
+
+def encode_wrapper(
+    records: Sequence[Record],
+    magic: int,
+    codec: Codec,
+    *,
+    append_time_ms: int | None = None,
+    offset: int | None = None,
+    inner_magic: int | None = None,
+    inner_offsets: Sequence[int] | None = None,
+) -> bytes:
+    """A compressed message that holds ``records``, whose offsets rise.
+
+    ``offset`` is by default that of the last record; ``inner_offsets`` by default the records' own in v0, and in v1
+    what they are behind the first. ``append_time_ms``: every record's timestamp, by the broker's clock.
+
+    Raises:
+        ValueError: no codec of these formats, no records, headers, or offsets that do not rise.
+    """
+    if not Codec.NONE < codec <= Codec.LZ4 or not records or any(a.offset >= b.offset for a, b in pairwise(records)):
+        raise ValueError(f"no wrapper of {codec!r} around {len(records)} records")
+    if inner_offsets is None:
+        inner_offsets = [record.offset - (records[0].offset if magic else 0) for record in records]
+    inner_magic = magic if inner_magic is None else inner_magic
+    append_time = append_time_ms is not None
+    plain = b"".join(
+        encode_message(
+            Record(place, record.timestamp_ms, record.key, record.value, record.headers), inner_magic,
+            append_time=append_time,
+        )
+        for place, record in zip(inner_offsets, records, strict=True)
+    )  # fmt: skip
+    blob = compress(codec, plain)
+    if codec is Codec.LZ4 and magic == 0:
+        blob = with_lz4_header_checksum(blob, covers_magic=True)
+    latest_ms = max(record.timestamp_ms for record in records) if append_time_ms is None else append_time_ms
+    last = records[-1].offset if offset is None else offset
+    return _encode(last, magic, codec | APPEND_TIME_BIT * append_time, latest_ms, None, blob)
+
+
+def _encode(offset: int, magic: int, bits: int, timestamp_ms: int, key: bytes | None, value: bytes | None) -> bytes:
+    key_length, value_length = -1 if key is None else len(key), -1 if value is None else len(value)
+    tail = (key or b"") + value_length.to_bytes(4, "big", signed=True) + (value or b"")
+    if magic:
+        size = MESSAGE_V1.size - LENGTH_END + len(tail)
+        head = MESSAGE_V1.pack(offset, size, 0, magic, bits, timestamp_ms, key_length)
+    else:
+        size = MESSAGE_V0.size - LENGTH_END + len(tail)
+        head = MESSAGE_V0.pack(offset, size, 0, magic, bits & CODEC_BITS, key_length)
+    covered = head[CRC_START:] + tail
+    return head[: CRC_START - 4] + zlib.crc32(covered).to_bytes(4, "big") + covered
