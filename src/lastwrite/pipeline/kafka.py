@@ -225,8 +225,8 @@ def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:
 def _outputs(sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten]) -> list[committing.Output]:
     return [
         committing.Output(
-            base_offset=group[0].base_offset, sources=tuple(group), log_path=new.log_path,
-            index_path=new.index_path, time_index_path=new.time_index_path,
+            base_offset=new.base_offset, sources=tuple(group), log_path=new.log_path, index_path=new.index_path,
+            time_index_path=new.time_index_path, transaction_index_path=new.transaction_index_path,
         )
         for group, new in zip(sources, made, strict=True)
     ]  # fmt: skip
