@@ -19,6 +19,7 @@ from lastwrite.formats.kafka.text import (
     encode_leader_epochs,
     encode_offset_checkpoint,
     encode_partition_metadata,
+    leader_epochs_from,
     topic_id_bytes,
     topic_id_text,
     with_leader_epoch,
@@ -122,6 +123,24 @@ def test_leader_epochs() -> None:
 )
 def test_appending_under_an_epoch(before: Any, added: tuple[int, int], after: Any) -> None:
     assert with_leader_epoch([LeaderEpoch(*e) for e in before], *added) == tuple(LeaderEpoch(*e) for e in after)
+
+
+@pytest.mark.parametrize(
+    ("log_start", "after"),
+    [
+        (0, [(0, 0), (2, 9), (5, 20)]),
+        (8, [(0, 8), (2, 9), (5, 20)]),
+        (9, [(2, 9), (5, 20)]),
+        (19, [(2, 19), (5, 20)]),
+        (20, [(5, 20)]),
+        (99, [(5, 99)]),
+    ],
+)
+def test_a_log_that_starts_later_has_fewer_epochs(log_start: int, after: Any) -> None:
+    epochs = [LeaderEpoch(0, 0), LeaderEpoch(2, 9), LeaderEpoch(5, 20)]
+    assert leader_epochs_from(epochs, log_start) == tuple(LeaderEpoch(*e) for e in after)
+    assert leader_epochs_from([LeaderEpoch(3, 7)], 6) == (LeaderEpoch(3, 7),)
+    assert leader_epochs_from([], log_start) == ()
 
 
 def test_partition_metadata() -> None:

@@ -51,8 +51,8 @@ def _read(path: str) -> dict[TopicPartition, int]:
         raise type(error)(error.problem, error.at, path, _REMEDY) from error
 
 
-def write_offset(root: str, file: str, name: TopicPartition, offset: int) -> None:
-    """Set one partition's entry, atomically; the others stay.
+def write_offset(root: str, file: str, name: TopicPartition, offset: int | None) -> None:
+    """Set one partition's entry, atomically, or with None take it out; the others stay.
 
     Of the cleaner's checkpoint, entries of partitions whose folders are gone are left out, as Kafka does.
 
@@ -69,7 +69,10 @@ def write_offset(root: str, file: str, name: TopicPartition, offset: int) -> Non
             offsets = {
                 other: kept for other, kept in offsets.items() if os.path.isdir(os.path.join(root, folder_name(other)))
             }
-        offsets[name] = offset
+        if offset is None:
+            offsets.pop(name, None)
+        else:
+            offsets[name] = offset
         files.write(path + ".tmp", encode_offset_checkpoint(offsets))
         files.rename(path + ".tmp", path)
         files.fsync_dir(root)

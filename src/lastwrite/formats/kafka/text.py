@@ -113,6 +113,13 @@ def with_leader_epoch(epochs: Sequence[LeaderEpoch], epoch: int, start_offset: i
     return (*kept, LeaderEpoch(epoch, start_offset))
 
 
+def leader_epochs_from(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEpoch, ...]:
+    """The entries of a log that starts at ``log_start``: of those that begin there or below only the last, moved up."""
+    below = [entry for entry in epochs if entry.start_offset <= log_start]
+    first = (LeaderEpoch(below[-1].epoch, log_start),) if below else ()
+    return (*first, *epochs[len(below) :])
+
+
 def decode_partition_metadata(text: bytes) -> str:
     """The topic's id: 22 characters of URL-safe base 64 that stand for 16 bytes.
 

@@ -1,0 +1,111 @@
+"""Taking the oldest segments out of a log, so that a crash anywhere leaves one that loads.
+
+Take segments 0, 100 and the active 200, of which 0 and 100 have expired::
+
+    log-start-offset-checkpoint      says 200: whoever reads the log from now on begins there
+    leader-epoch-checkpoint          cut to what begins at 200
+    0.snapshot, 100.snapshot         .deleted: nobody looks for a producer below the log's start
+    0.log, 100.log, their indexes    .deleted, the oldest segment first, then the folder is synced
+    (nothing)                        what is marked deleted is removed
+    log-start-offset-checkpoint      without this log: the name of its first segment says it now
+
+Kafka deletes in this order too, but writes the checkpoint once a minute. With it written first nothing depends on which
+of the renames a power cut lets through: a segment that is still there lies below the log's start and goes with the
+next run. Likewise a crash anywhere after the first step: the next run finds segments below the log's start.
+
+If every segment goes, an empty one is made at the log's end before all else, because its name says where a broker
+goes on. Kafka takes a snapshot of its producers there and ignores it after a restart, like every snapshot that does not
+lie above the log's start; so none is made here, and one that is there stays.
+
+Source: Kafka 4.4.0 UnifiedLog.deleteSegments, LogSegment.changeFileSuffixes, LeaderEpochFileCache.truncateFromStart;
+spec/kafka-storage S.14, S.15, S.17.
+"""
+
+from __future__ import annotations
+
+import os
+
+from lastwrite.compaction.retention import Retention
+from lastwrite.formats.kafka.names import (
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    SEGMENT_KINDS,
+    FileKind,
+    Suffix,
+    classify,
+    segment_file_name,
+)
+from lastwrite.formats.kafka.text import decode_leader_epochs, encode_leader_epochs, leader_epochs_from
+from lastwrite.logstore import files
+from lastwrite.logstore.checkpoints import read_offsets, write_offset
+from lastwrite.logstore.outputs import check_unchanged
+from lastwrite.logstore.recovery import remove_leftovers
+from lastwrite.model.log import PartitionLog
+
+# The log of a segment goes first: indexes without a log are swept away by any loader.
+_ORDER = (FileKind.SNAPSHOT, *SEGMENT_KINDS)
+
+
+def retain(log: PartitionLog, retention: Retention, *, checkpoint_root: str) -> None:
+    """Take the segments of ``retention`` out of ``log``, and set its log start.
+
+    The caller holds the partition. With nothing to take only a checkpoint is tidied that a crash left behind.
+
+    Raises:
+        CommitConflict: a segment changed since ``log`` was read; nothing was taken.
+        LogError: a file could not be changed. The log starts where it did or where it is to, and the next run goes on.
+    """
+    if retention.segments:
+        check_unchanged(log)
+        if retention.rolls:
+            make_empty_segment(log.folder, retention.first_base)
+        _set_log_start(log, retention.log_start, checkpoint_root)
+        cut_leader_epochs(log.folder, retention.log_start)
+        files.fsync_dir(log.folder)
+        for name in doomed(os.listdir(log.folder), retention):
+            path = os.path.join(log.folder, name)
+            files.rename(path, path + Suffix.DELETED)
+        files.fsync_dir(log.folder)
+        remove_leftovers(log.folder)
+    if retention.log_start == retention.first_base:
+        _set_log_start(log, None, checkpoint_root)
+
+
+def _set_log_start(log: PartitionLog, log_start: int | None, root: str) -> None:
+    if read_offsets(root, LOG_STARTS).get(log.name) != log_start:
+        write_offset(root, LOG_STARTS, log.name, log_start)
+
+
+def doomed(names: list[str], retention: Retention) -> list[str]:
+    """Those of a folder's files that go with the segments of ``retention``, in the order in which they go."""
+    gone = {segment.base_offset for segment in retention.segments}
+    found = [(name, classify(name)) for name in names]
+    chosen = [
+        (file.kind is not FileKind.SNAPSHOT, file.offset, _ORDER.index(file.kind), name)
+        for name, file in found
+        if file.suffix is Suffix.LIVE and file.kind in _ORDER and file.offset in gone
+    ]
+    return [name for *_, name in sorted(chosen)]
+
+
+def make_empty_segment(folder: str, base_offset: int) -> None:
+    """A segment without records; with indexes, so that no loader has to make them, and these first: they alone are
+    swept away, and the segment is there when its log is."""
+    for kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.LOG):
+        files.write(os.path.join(folder, segment_file_name(base_offset, kind)), b"")
+
+
+def cut_leader_epochs(folder: str, log_start: int) -> None:
+    """Rewrite ``leader-epoch-checkpoint``, if there is one, for a log that starts at ``log_start``."""
+    path = os.path.join(folder, LEADER_EPOCHS)
+    if not os.path.exists(path):
+        return
+    try:
+        with open(path, "rb") as file:
+            epochs = decode_leader_epochs(file.read())
+    except OSError as error:
+        raise files.to_log_error(error, path, "read the leader epochs") from error
+    cut = leader_epochs_from(epochs, log_start)
+    if cut != epochs:
+        files.write(path + Suffix.TEMPORARY, encode_leader_epochs(cut))
+        files.rename(path + Suffix.TEMPORARY, path)

@@ -1,0 +1,137 @@
+"""A process that takes segments out is killed before every operation: the log loads, and the next run ends it.
+
+Two judges beside our own listing: Kafka's loader as written down from the specification, and, in
+``tests/conformance/test_retention.py``, that loader itself.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lastwrite.logstore import files, kafka
+from lastwrite.logstore.files import FaultPoints
+from tests.crashing import contents, fail_at, load_like_kafka, offsets_seen, run_until
+from tests.expiring import EXPIRING, Expiring, retain, write_expiring
+from tests.logs import NAME, bases, read_checkpoint
+
+pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="kills a child that was forked")
+
+IDS = {"ids": lambda layout: layout.name}
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def fresh(place: Path, name: str) -> Path:
+    root = place / name
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(place / "old", root)
+    return root / NAME
+
+
+def operations(place: Path, layout: Expiring) -> int:
+    folder = fresh(place, "counted")
+    files.faults = FaultPoints(1 << 30)
+    try:
+        retain(folder, layout)
+        return files.faults.passed
+    finally:
+        files.faults = FaultPoints()
+
+
+def bytes_of(root: Path) -> dict[str, bytes]:
+    return {name: content for name, (content, _) in contents(root).items()}
+
+
+def readable(folder: Path) -> list[int]:
+    """What our own listing leads a reader to, from the log's start on."""
+    start = kafka.read_partition(str(folder)).log_start
+    return [offset for offset in offsets_seen(folder) if offset >= start]
+
+
+@pytest.mark.parametrize("layout", EXPIRING, **IDS)
+def test_an_undisturbed_run_leaves_what_has_not_expired_and_nothing_else(place: Path, layout: Expiring) -> None:
+    folder = write_expiring(place / "root", layout)
+    untouched = {base: (folder / f"{base:020d}.log").stat() for base in layout.segments}
+    retain(folder, layout)
+    log = kafka.read_partition(str(folder))
+    assert not log.problems, log.problems
+    assert (log.log_start, log.end_offset, bases(folder)) == (layout.new_start, layout.end, layout.new_bases)
+    for base in set(layout.new_bases) & set(layout.segments):
+        now = (folder / f"{base:020d}.log").stat()
+        assert (now.st_ino, now.st_mtime_ns) == (untouched[base].st_ino, untouched[base].st_mtime_ns)
+    numbered = {path.name for path in folder.iterdir() if path.name[0].isdigit()}
+    assert {name[:20] for name in numbered} <= {f"{base:020d}" for base in [*layout.new_bases, *layout.snapshots]}
+    assert not [name for name in numbered if not name.endswith((".log", ".index", ".timeindex", ".snapshot"))]
+    kept = [base for base in layout.snapshots if base >= layout.new_bases[0]]
+    assert sorted(int(name[:20]) for name in numbered if name.endswith(".snapshot")) == kept
+    assert (folder / "leader-epoch-checkpoint").read_text() == layout.new_epochs
+    # Only a log whose start is not the name of its first segment has an entry; a neighbour's stays.
+    own = {} if layout.new_start == layout.new_bases[0] else {NAME: layout.new_start}
+    assert read_checkpoint(folder.parent, "log-start-offset-checkpoint") == {"u-3": 1, **own}
+    before = contents(folder.parent)
+    retain(folder, layout)
+    assert contents(folder.parent) == before
+
+
+@pytest.mark.parametrize("layout", EXPIRING, **IDS)
+def test_killed_before_any_operation_the_log_loads_and_the_next_run_ends_in_the_same_bytes(
+    place: Path, layout: Expiring
+) -> None:
+    write_expiring(place / "old", layout)
+    folder = fresh(place, "new")
+    retain(folder, layout)
+    new = bytes_of(place / "new")
+    started = []
+    for point in range(1, operations(place, layout) + 1):
+        folder = fresh(place, "killed")
+        assert run_until(point, lambda folder=folder: retain(folder, layout)), point
+        shutil.copytree(folder, place / "loaded")
+        loaded = load_like_kafka(place / "loaded")
+        shutil.rmtree(place / "loaded")
+        recovered = place / "recovered"
+        shutil.copytree(folder.parent, recovered)
+        kafka.recover(str(recovered / NAME))
+        start = kafka.read_partition(str(recovered / NAME)).log_start
+        assert start in (layout.old_start, layout.new_start), point
+        expected = [offset for offset in layout.offsets if offset >= start]
+        assert readable(recovered / NAME) == expected, point
+        assert [offset for offset in loaded if offset >= start] == expected, point
+        assert kafka.read_partition(str(recovered / NAME)).end_offset == layout.end, point
+        shutil.rmtree(recovered)
+        started.append(start == layout.new_start)
+        retain(folder, layout)
+        assert bytes_of(folder.parent) == new, point
+    assert started == sorted(started), "once the log starts later it never starts earlier again"
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES], ids=errno.errorcode.get)
+@pytest.mark.parametrize("layout", EXPIRING[1:4:2], **IDS)
+def test_an_operation_that_fails_names_its_file_and_the_next_run_goes_on(
+    place: Path, layout: Expiring, error: int
+) -> None:
+    write_expiring(place / "old", layout)
+    folder = fresh(place, "new")
+    retain(folder, layout)
+    new = bytes_of(place / "new")
+    point = 1
+    while True:
+        folder = fresh(place, "failed")
+        raised = fail_at(point, error, lambda folder=folder: retain(folder, layout), once=False)
+        if raised is None:
+            break
+        assert raised.path is not None and raised.remedy is not None, point
+        retain(folder, layout)
+        assert bytes_of(folder.parent) == new, point
+        point += 1
+    assert point > 10
