@@ -18,7 +18,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.kafka.kernels import HEADER_BYTES
+from lastwrite.formats.intrinsics import address
+from lastwrite.formats.kafka import kernels
 from lastwrite.model.columns import ByteArray, Int64Array
 
 # Columns of a row.
@@ -41,67 +42,37 @@ DAMAGED = 3  # here, or cut short: no whole batch begins
 _LARGEST = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _number(data, at, width):
-    value = np.uint64(0)
-    for i in range(at, at + width):
-        value = (value << np.uint64(8)) | np.uint64(data[i])
-    return np.int64(value)
-
-
-@njit(cache=True, nogil=True)
-def _varint(data, at, end):
-    value = np.uint64(0)
-    shift = np.uint64(0)
-    while at < end and shift < np.uint64(70):
-        byte = np.uint64(data[at])
-        value |= (byte & np.uint64(127)) << shift
-        at += 1
-        if byte < np.uint64(128):
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return np.int64(0), np.int64(-1)
-
-
 @njit(cache=True, nogil=True)
 def _control_type(data, at, end):
-    """The type in the key of a plain control record at ``at``; -1: it is none."""
-    length, at = _varint(data, at, end)
-    if at < 0 or length < 6 or length > end - at:
+    """The type in the key of the plain control record at ``at``; -1: it is none."""
+    stop, _, _, _, key_at, key_length, _ = kernels._record(address(data), at, end)
+    if stop < 0 or key_length < 4 or data[key_at] >= 128:  # a version below 0
         return np.int64(-1)
-    at += 1  # the attributes, which say nothing
-    for _ in range(2):  # timestamp delta, offset delta
-        if at >= 0:
-            _, at = _varint(data, at, end)
-    if at < 0:
-        return np.int64(-1)
-    length, at = _varint(data, at, end)
-    if at < 0 or length < 4 or length > end - at or data[at] >= 128:  # a version below 0
-        return np.int64(-1)
-    return _number(data, at + 2, 2)
+    return (np.int64(data[key_at + 2]) << 8) | np.int64(data[key_at + 3])
 
 
 @njit(cache=True, nogil=True)
-def _walk(data, start, end, left, floor, from_offset, end_offset, rows):
-    at = start
+def _walk(data, left, floor, from_offset, end_offset, rows):
+    at = 0
+    end = len(data)
     filled = 0
     seen = 0
     while True:
-        if left - (at - start) < 17:
-            return filled, at, floor, seen, END if at - start == left else DAMAGED
-        if end - at < HEADER_BYTES and end - at < left - (at - start):
+        if left - at < 17:
+            return filled, at, floor, seen, END if at == left else DAMAGED
+        if end - at < kernels.HEADER_BYTES and end < left:
             return filled, at, floor, seen, MORE
-        length = np.int64(np.int32(_number(data, at + 8, 4)))
+        length = kernels._i32(data, at + 8)
         magic = np.int64(np.int8(data[at + 16]))
         size = length + 12
-        if length < 14 or magic < 0 or magic > 2 or size > left - (at - start):
+        if length < 14 or magic < 0 or magic > 2 or size > left - at:
             return filled, at, floor, seen, DAMAGED
-        base = _number(data, at, 8)
+        base = kernels._i64(data, at)
         delta = np.int64(0)
         if magic == 2:
-            if size < HEADER_BYTES:
+            if size < kernels.HEADER_BYTES:
                 return filled, at, floor, seen, DAMAGED
-            delta = np.int64(np.int32(_number(data, at + 23, 4)))
+            delta = kernels._i32(data, at + 23)
         if base < floor or delta < 0 or base > _LARGEST - delta - 1:
             return filled, at, floor, seen, DAMAGED
         if base + delta >= end_offset:
@@ -113,30 +84,30 @@ def _walk(data, start, end, left, floor, from_offset, end_offset, rows):
             kind = TRANSACTIONAL if attributes & 16 else DATA
             if attributes & 32:
                 kind = -1
-                if _number(data, at + 57, 4) != 0:
+                if kernels._i32(data, at + 57) != 0:
                     if end - at < size:
                         return filled, at, floor, seen, MORE
                     if attributes & 7:
                         kind = PACKED
                     else:
-                        kind = _control_type(data, at + HEADER_BYTES, at + size)
+                        kind = _control_type(data, at + kernels.HEADER_BYTES, at + size)
                         if kind < 0:
                             return filled, at, floor, seen, DAMAGED
                         kind = (ABORT if kind == 0 else COMMIT) if kind <= 1 else -1
             if kind >= 0:
                 row = rows[filled]
                 row[0] = kind
-                row[1] = _number(data, at + 43, 8)
-                row[2] = np.int64(np.int16(_number(data, at + 51, 2)))
+                row[1] = kernels._i64(data, at + 43)
+                row[2] = np.int64(np.int16(kernels._u16(data, at + 51)))
                 row[3] = base
                 row[4] = base + delta
-                row[5] = _number(data, at + 35, 8)
+                row[5] = kernels._i64(data, at + 35)
                 row[6] = at
                 filled += 1
         floor = base + delta + 1
         seen += 1
         at += size
-        if at >= end and left > at - start:
+        if at >= end and left > at:
             return filled, at, floor, seen, MORE
 
 
@@ -152,5 +123,5 @@ def walk_headers(
     Returns (rows filled, position to go on at, which may lie behind ``data``, floor there, batches seen, why it
     stopped). With MORE at position 0 ``data`` was too small for one batch that had to be read whole.
     """
-    filled, at, next_floor, seen, why = _walk(data, 0, len(data), left, floor, from_offset, end_offset, rows)
+    filled, at, next_floor, seen, why = _walk(data, left, floor, from_offset, end_offset, rows)
     return int(filled), int(at), int(next_floor), int(seen), int(why)
