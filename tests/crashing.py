@@ -1,8 +1,8 @@
 """Small logs, ways to compact them, and what a crash may leave of both: for the tests of the commit.
 
 A log is a mapping from base offsets to the offsets in each segment; a batch holds one record, whose key and
-value follow from its offset. What compaction decides does not matter here, so a ``Layout`` says it outright:
-which segments become one, and which records stay.
+value follow from its offset, or a transaction marker. What compaction decides does not matter here, so a ``Layout``
+says it outright: which segments become one, where a further one begins, and which records stay.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lastwrite.errors import LogError
-from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.formats.kafka.batch import ControlType, Record, encode_batch, encode_control_record
+from lastwrite.formats.kafka.index import AbortedTransaction, encode_transaction_index
 from lastwrite.formats.kafka.snapshot import encode_snapshot
 from lastwrite.formats.kafka.text import encode_partition_metadata, topic_id_text
 from lastwrite.logstore import files, kafka
 from lastwrite.logstore.commit import Output, commit, publish_copy, staging_folder
 from lastwrite.logstore.files import FaultPoints
+from lastwrite.logstore.recovery import settle
 from lastwrite.model.log import PartitionLog
 from tests.logs import NAME, headers_of, write_checkpoint, write_segment
 
 CLOCK_MS = 1_700_000_000_000
+ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
+FAR = 1 << 31  # the first offset above a base of 0 that no index entry can name
 INTERVAL_BYTES = 1000  # so that small segments have index entries too
 
 
@@ -33,25 +37,76 @@ class Layout:
     """A log, and a round over it. The last segment is the active one."""
 
     name: str
-    segments: dict[int, range]
+    segments: dict[int, range | list[int]]
     groups: list[list[int]]  # the base offsets of segments that become one
     stay: range | set[int]  # offsets that stay, in the segments that are rewritten
     first_dirty: int
     snapshots: list[int] = field(default_factory=list)
+    further: set[int] = field(default_factory=set)  # offsets at which a further output begins
+    data: dict[int, int] = field(default_factory=dict)  # offset: the producer whose transaction it belongs to
+    ends: dict[int, tuple[int, ControlType]] = field(default_factory=dict)  # offset of a marker: whose, and which
+
+    @property
+    def rewritten(self) -> set[int]:
+        return {base for group in self.groups for base in group}
 
     @property
     def new_offsets(self) -> list[int]:
-        rewritten = {base for group in self.groups for base in group}
         return [
             offset
             for base, offsets in self.segments.items()
             for offset in offsets
-            if base not in rewritten or offset in self.stay
+            if base not in self.rewritten or offset in self.stay
         ]
 
     @property
     def old_offsets(self) -> list[int]:
         return [offset for offsets in self.segments.values() for offset in offsets]
+
+    @property
+    def new_bases(self) -> list[int]:
+        kept = [base for base in self.segments if base not in self.rewritten]
+        return sorted({*kept, *(group[0] for group in self.groups), *self.further})
+
+    @property
+    def outgrows_its_indexes(self) -> bool:
+        """Whether an old segment holds offsets that no index entry of it can name."""
+        return any(offset - base >= FAR for base, offsets in self.segments.items() for offset in offsets)
+
+    def outputs(self, group: list[int]) -> list[tuple[int, list[int]]]:
+        """The new segments of a group: base offset, and what stays in it."""
+        found: list[tuple[int, list[int]]] = [(group[0], [])]
+        for offset in (offset for base in group for offset in self.segments[base] if offset in self.stay):
+            if offset in self.further:
+                found.append((offset, []))
+            found[-1][1].append(offset)
+        return found
+
+    def aborted(self, offsets: Iterable[int]) -> list[AbortedTransaction]:
+        """The entries of the transaction index of a segment that holds ``offsets``."""
+        wanted, found = set(offsets), []
+        begun: dict[int, int] = {}
+        for offset in self.old_offsets:
+            if offset in self.data:
+                begun.setdefault(self.data[offset], offset)
+            elif offset in self.ends:
+                producer, kind = self.ends[offset]
+                first = begun.pop(producer, offset)
+                if kind is ControlType.ABORT and offset in wanted:
+                    stable = min([offset + 1, *begun.values()])
+                    found.append(AbortedTransaction(0, producer, first, offset, stable))
+        return found
+
+    def transaction_indexes(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
+        """The transaction indexes of the old log and of the new one, by base offset; none that is empty."""
+        old = {base: self.aborted(offsets) for base, offsets in self.segments.items()}
+        new = {base: entries for base, entries in old.items() if base not in self.rewritten}
+        for group in self.groups:
+            new.update((base, self.aborted(offsets)) for base, offsets in self.outputs(group))
+        return (
+            {base: encode_transaction_index(entries) for base, entries in old.items() if entries},
+            {base: encode_transaction_index(entries) for base, entries in new.items() if entries},
+        )
 
 
 LAYOUTS = [
@@ -107,19 +162,113 @@ LAYOUTS = [
         snapshots=[20, 40, 50],
     ),
     Layout("the active segment too", {0: range(9), 9: range(9, 15)}, [[0, 9]], {2, 3, 14}, 15, snapshots=[9, 15]),
+    Layout(
+        "transactions: one begins a segment earlier, the index of one segment shrinks, that of another goes",
+        {0: range(10), 10: range(10, 20), 20: range(20, 30), 30: range(30, 33)},
+        [[0, 10], [20]],
+        {*range(0, 30, 2)} - {2, 4, 6, 24, 26} | {15, 19, 29},
+        30,
+        snapshots=[10, 20, 30],
+        data={2: 7, 3: 7, 4: 8, 14: 7, 15: 7, 24: 9},
+        ends={6: (8, ABORT), 12: (7, ABORT), 22: (7, COMMIT), 26: (9, ABORT)},
+    ),
+    Layout(
+        "transaction indexes of untouched neighbours",
+        {0: range(8), 10: range(10, 18), 20: range(20, 28), 30: range(30, 38), 40: range(40, 44)},
+        [[0], [20]],
+        set(range(8, 40, 2)) | {7, 27},
+        40,
+        data={1: 7, 11: 7, 21: 7, 31: 7, 41: 7},
+        ends={2: (7, ABORT), 12: (7, ABORT), 22: (7, ABORT), 32: (7, ABORT), 42: (7, ABORT)},
+    ),
+    Layout(
+        "an empty output, and the last source, had transaction indexes",
+        {0: range(4), 10: range(10, 14), 20: range(20, 24), 30: range(30, 33)},
+        [[0], [10, 20]],
+        {1, 3},
+        30,
+        snapshots=[10, 20, 30],
+        data={1: 7, 11: 7, 21: 7},
+        ends={3: (7, ABORT), 12: (7, ABORT), 22: (7, ABORT)},
+    ),
+    Layout(
+        "nothing but an empty output that had a transaction index",
+        {0: range(4), 10: range(10, 14)},
+        [[0]],
+        set(),
+        10,
+        data={1: 7},
+        ends={3: (7, ABORT)},
+    ),
+    Layout(
+        "two segments that no index could serve as one",
+        {0: [0, 3, FAR // 2], FAR + 7: [FAR + 7, FAR + 9, FAR + 12, FAR + 13], FAR + 20: range(FAR + 20, FAR + 22)},
+        [[0, FAR + 7]],
+        {3, FAR + 9, FAR + 13},
+        FAR + 20,
+        snapshots=[FAR + 7, FAR + 20],
+        further={FAR + 9},
+        data={3: 7, FAR + 9: 7},
+        ends={FAR + 13: (7, ABORT)},
+    ),
+    Layout(
+        "one segment that becomes three, between empty ones; the farthest offset that an index can name",
+        {0: [], 5: [6], 10: [10, 9 + FAR, 10 + FAR, 4 * FAR, 4 * FAR + 1], 5 * FAR: [], 5 * FAR + 8: [],
+         6 * FAR: [7 * FAR - 1]},
+        [[5], [10], [5 * FAR, 5 * FAR + 8]],
+        {6, 10, 9 + FAR, 10 + FAR, 4 * FAR + 1},
+        6 * FAR,
+        snapshots=[10, 5 * FAR, 6 * FAR],
+        further={10 + FAR, 4 * FAR + 1},
+    ),
+    Layout(
+        "a further segment that begins where an old one did, and untouched ones around",
+        {0: [1], 4: [4, 5], 9: [9, FAR + 8], 3 * FAR: [3 * FAR, 3 * FAR + 1], 4 * FAR: [4 * FAR],
+         4 * FAR + 9: [4 * FAR + 9, 4 * FAR + 10], 4 * FAR + 11: [4 * FAR + 11]},
+        [[4, 9, 3 * FAR], [4 * FAR + 9]],
+        {9, FAR + 8, 3 * FAR, 4 * FAR + 10},
+        4 * FAR + 11,
+        snapshots=[9, 3 * FAR, 4 * FAR],
+        further={FAR + 8, 3 * FAR},
+    ),
 ]  # fmt: skip
 
 
-def batch(offset: int) -> bytes:
+def batch(offset: int, layout: Layout | None = None) -> bytes:
+    producer, kind = (layout.ends if layout else {}).get(offset, (-1, None))
+    if kind is not None:
+        record = encode_control_record(offset, CLOCK_MS, kind)
+        return encode_batch([record], control=True, transactional=True, producer_id=producer, producer_epoch=0)
     value = b"%d" % offset * 60
-    return encode_batch([Record(offset, CLOCK_MS + offset, b"key-%d" % offset, value)], base_offset=offset)
+    record = Record(offset, CLOCK_MS + offset, b"key-%d" % offset, value)
+    if layout is None or offset not in layout.data:
+        return encode_batch([record])
+    sequence = list(layout.data).index(offset)
+    return encode_batch(
+        [record], transactional=True, producer_id=layout.data[offset], producer_epoch=0, base_sequence=sequence
+    )
+
+
+def write_batches(folder: Path, base: int, layout: Layout, offsets: Iterable[int], mtime_ms: int | None = None) -> None:
+    """A segment of that layout, its transaction index too; no index entry for what no index can name."""
+    near = [offset for offset in offsets if offset - base < FAR]
+    write_segment(folder, base, [batch(offset, layout) for offset in near], INTERVAL_BYTES, mtime_ms)
+    stem = folder / f"{base:020d}"
+    with open(stem.with_suffix(".log"), "ab") as log:
+        log.write(b"".join(batch(offset, layout) for offset in offsets if offset - base >= FAR))
+    aborted = layout.aborted(offsets)
+    if aborted:
+        stem.with_suffix(".txnindex").write_bytes(encode_transaction_index(aborted))
+    for path in folder.glob(f"{base:020d}.*"):
+        if mtime_ms is not None and path.suffix != ".snapshot":
+            os.utime(path, ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
 
 
 def write_layout(root: Path, layout: Layout) -> Path:
     """The log on disk with the checkpoints of its root; returns the partition's folder."""
     folder = root / NAME
     for n, (base, offsets) in enumerate(layout.segments.items()):
-        write_segment(folder, base, [batch(offset) for offset in offsets], INTERVAL_BYTES, CLOCK_MS + 1000 * n)
+        write_batches(folder, base, layout, offsets, CLOCK_MS + 1000 * n)
     for base in layout.snapshots:
         (folder / f"{base:020d}.snapshot").write_bytes(encode_snapshot([]))
     (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
@@ -136,16 +285,20 @@ def write_aside(folder: Path, layout: Layout, log: PartitionLog, attempt: str = 
     outputs = []
     for group in layout.groups:
         sources = tuple(segment for segment in log.segments if segment.base_offset in group)
-        staying = [offset for base in group for offset in layout.segments[base] if offset in layout.stay]
-        made = folder.parent.parent / "made"
-        shutil.rmtree(made, ignore_errors=True)
-        write_segment(made, group[0], [batch(offset) for offset in staying], INTERVAL_BYTES)
-        paths = []
-        for kind in ("log", "index", "timeindex"):
-            source, aside = made / f"{group[0]:020d}.{kind}", folder / f"{group[0]:020d}.{kind}.{attempt}.cleaned"
-            files.write(str(aside), source.read_bytes())
-            paths.append(str(aside))
-        outputs.append(Output(group[0], sources, *paths))
+        for base, staying in layout.outputs(group):
+            made = folder.parent.parent / "made"
+            shutil.rmtree(made, ignore_errors=True)
+            write_batches(made, base, layout, staying)
+            paths: list[str | None] = []
+            for kind in ("log", "index", "timeindex", "txnindex"):
+                source, aside = made / f"{base:020d}.{kind}", folder / f"{base:020d}.{kind}.{attempt}.cleaned"
+                if source.exists():
+                    files.write(str(aside), source.read_bytes())
+                paths.append(str(aside) if source.exists() else None)
+            log_path, index_path, time_index_path, transactions = paths
+            assert log_path and index_path and time_index_path
+            outputs.append(Output(base, sources, log_path, index_path, time_index_path, transactions))
+            sources = ()
     return outputs
 
 
@@ -153,7 +306,7 @@ def compact(folder: Path, layout: Layout) -> None:
     """A round: what a crash left is put in order, and unless the round was done it is done now."""
     kafka.recover(str(folder))
     log = kafka.read_partition(str(folder))
-    assert not log.problems, log.problems
+    check_readable(log)
     if log.checkpoint == layout.first_dirty:
         return
     outputs = write_aside(folder, layout, log)
@@ -183,8 +336,30 @@ def contents(root: Path) -> dict[str, tuple[bytes, int]]:
 def offsets_seen(folder: Path) -> list[int]:
     """The offsets that our own listing leads a reader to."""
     log = kafka.read_partition(str(folder))
-    assert not log.problems, log.problems
+    check_readable(log)
     return [header.base_offset for segment in log.segments for _, header in headers_of(Path(segment.path))]
+
+
+def check_readable(log: PartitionLog) -> None:
+    """Nothing is wrong with it beyond what a crash leaves."""
+    wrong = [problem for problem in log.problems if problem.kind not in ("recovered", "unsupported")]
+    assert not wrong, wrong
+
+
+def transaction_indexes_seen(folder: Path) -> dict[int, bytes]:
+    """The transaction indexes that belong to the log by our own listing, by base offset; none that is empty."""
+    names = os.listdir(folder)
+    live = settle(str(folder), names).live(names)
+    found = {
+        int(name[:20]): (folder / now).read_bytes() for name, now in sorted(live.items()) if name.endswith(".txnindex")
+    }
+    return {base: content for base, content in found.items() if content}
+
+
+def transaction_indexes_at(folder: Path) -> dict[int, bytes]:
+    """Those that lie there under their final names; none that is empty."""
+    found = {int(path.stem): path.read_bytes() for path in folder.glob("*.txnindex")}
+    return {base: content for base, content in found.items() if content}
 
 
 # ---------------------------------------------------------------------- stopping
@@ -266,7 +441,7 @@ def load_like_kafka(folder: Path) -> list[int]:
     seen: list[int] = []
     for path in paths():
         log = path.with_suffix(".log")
-        if path.suffix in (".index", ".timeindex") and not log.exists():
+        if path.suffix in (".index", ".timeindex", ".txnindex") and not log.exists():
             path.unlink()
         elif path.suffix == ".log":
             assert path.with_suffix(".index").exists(), f"{path.name} would be recovered: it has no index"

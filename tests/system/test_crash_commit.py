@@ -28,6 +28,8 @@ from tests.crashing import (
     load_like_kafka,
     offsets_seen,
     run_until,
+    transaction_indexes_at,
+    transaction_indexes_seen,
     write_layout,
 )
 from tests.logs import bases, check_indexes, read_checkpoint
@@ -69,19 +71,22 @@ def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(place: Path, l
     untouched = {base: (folder / f"{base:020d}.log").stat().st_ino for base in layout.segments}
     compact(folder, layout)
     assert offsets_seen(folder) == layout.new_offsets
-    replaced = {base for group in layout.groups for base in group}
+    replaced = layout.rewritten
     kept = [base for base in layout.segments if base not in replaced]
-    assert bases(folder) == sorted(kept + [group[0] for group in layout.groups])
+    assert bases(folder) == layout.new_bases
+    assert transaction_indexes_at(folder) == transaction_indexes_seen(folder) == layout.transaction_indexes()[1]
     for base in bases(folder):
         check_indexes(folder, base)
     assert all((folder / f"{base:020d}.log").stat().st_ino == untouched[base] for base in kept)
     for group in layout.groups:
         time_ms = 1_700_000_000_000 + 1000 * list(layout.segments).index(group[-1])
-        for kind in ("log", "index", "timeindex"):
-            assert (folder / f"{group[0]:020d}.{kind}").stat().st_mtime_ns == time_ms * 1_000_000
+        for base, _ in layout.outputs(group):
+            for path in folder.glob(f"{base:020d}.*x"):
+                assert path.stat().st_mtime_ns == time_ms * 1_000_000
+            assert (folder / f"{base:020d}.log").stat().st_mtime_ns == time_ms * 1_000_000
     names = {path.name for path in folder.iterdir()}
     assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted", ".tmp"))]
-    vanished = replaced - {group[0] for group in layout.groups}
+    vanished = replaced - set(layout.new_bases)
     assert {int(name[:20]) for name in names if name.endswith(".snapshot")} == set(layout.snapshots) - vanished
     assert read_checkpoint(folder.parent, "cleaner-offset-checkpoint") == {"u-3": 1, "t-0": layout.first_dirty}
 
@@ -103,8 +108,11 @@ def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends
         seen = offsets_seen(folder)
         assert seen in (layout.old_offsets, layout.new_offsets), point
         decided.append(seen == layout.new_offsets)
+        indexed = transaction_indexes_seen(folder)
+        assert indexed == layout.transaction_indexes()[decided[-1]], point
         shutil.copytree(folder, place / "loaded")
         assert load_like_kafka(place / "loaded") == seen, point
+        assert transaction_indexes_at(place / "loaded") == indexed, point
         shutil.rmtree(place / "loaded")
         # Looking changes nothing.
         recovered = place / "recovered"

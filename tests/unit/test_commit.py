@@ -196,12 +196,12 @@ def test_a_folder_that_we_must_not_write_leaves_the_old_log(folder: Path) -> Non
 
 
 def test_a_note_comes_back_whole_or_not_at_all() -> None:
-    intent = Intent(first_dirty_offset=9, outputs=(0,), sources=(0, 5), kept=(), stand_in=None, swaps=("a",))
+    intent = Intent(first_dirty_offset=9, outputs=(0,), sources=(0, 5), kept=(), swaps=("a", "b"), stand_ins=("b",))
     encoded = encode_intent(intent)
     assert decode_intent(encoded) == intent
     for cut in range(len(encoded)):
         assert decode_intent(encoded[:cut]) is None
-    assert decode_intent(b"[]") is None and decode_intent(b'{"version": 2}') is None
+    assert decode_intent(b"[]") is None and decode_intent(b'{"version": 3}') is None
 
 
 # ---------------------------------------------------------------------- copies

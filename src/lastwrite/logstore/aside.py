@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import astuple
 from io import FileIO
 
+from lastwrite.formats.kafka import index
 from lastwrite.formats.kafka.index import SegmentIndexer
 from lastwrite.logstore import files
 from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.work import Rewritten
+
+_VERSION = 0  # of a transaction index
 
 
 @contextmanager
@@ -60,9 +65,15 @@ class AsideSegment:
                     view = view[self._file.write(view) :]
         self._size += len(data)
 
-    def finish(self, result: Rewritten) -> None:
-        """Write the indexes, sync, and name the files in ``result``."""
+    def finish(self, result: Rewritten, aborted: Sequence[AbortedTransaction] = ()) -> None:
+        """Write the indexes, sync, and name the files in ``result``.
+
+        ``aborted`` are the entries of the new transaction index, by their last offset; without any there is none.
+        A part of a segment has no index.
+        """
         result.bytes_written = self._size
+        if self._indexer is not None and self._indexer.largest_timestamp_ms is not None:
+            result.largest_timestamp_ms = self._indexer.largest_timestamp_ms
         if self._file is None:
             return
         with changing("fsync", self._path("log")):
@@ -75,13 +86,17 @@ class AsideSegment:
         result.index_path, result.time_index_path = self._path("index"), self._path("timeindex")
         for path, data in ((result.index_path, offsets), (result.time_index_path, times)):
             files.write(path, data)
+        if aborted:
+            result.transaction_index_path = self._path("txnindex")
+            entries = [index.AbortedTransaction(_VERSION, *astuple(entry)) for entry in aborted]
+            files.write(result.transaction_index_path, index.encode_transaction_index(entries))
 
     def abandon(self) -> None:
         """Remove what was written."""
         if self._file is None:
             return
         self._file.close()
-        remove_aside([self._path(kind) for kind in ("log", "index", "timeindex")])
+        remove_aside([self._path(kind) for kind in ("log", "index", "timeindex", "txnindex")])
 
 
 def remove_aside(paths: Iterable[str]) -> None:

@@ -17,7 +17,8 @@ in between takes part in the swap under a second name (a hard link, no byte is w
 finish the swap, it removes one name and renames the other.
 
 The loader also believes that the replaced range ends with the last new record. An old segment behind it, of which
-nothing stayed, it would keep. So an empty segment stands in for it until it is gone.
+nothing stayed, it would keep. So an empty segment stands in for it until it is gone, and an empty transaction
+index for the one that an empty new segment no longer has.
 
 Source: Kafka 4.4 ``UnifiedLog.replaceSegments``, ``LogLoader``; spec/kafka-storage S.16.
 """
@@ -39,7 +40,7 @@ from lastwrite.formats.kafka.names import (
 )
 from lastwrite.logstore import files
 from lastwrite.logstore.checkpoints import write_offset
-from lastwrite.logstore.outputs import AGAIN, WRITTEN, Output, check_outputs, check_unchanged
+from lastwrite.logstore.outputs import AGAIN, ALWAYS, Output, check_outputs, check_unchanged, in_order
 from lastwrite.logstore.publish import publish_copy, staging_folder
 from lastwrite.logstore.recovery import Intent, encode_intent, finish, intent_file, is_intent, settle
 from lastwrite.logstore.walking import end_offset_of
@@ -65,7 +66,6 @@ def commit(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int
         check_unchanged(log)
         write_offset(checkpoint_root, CLEANER_OFFSETS, log.name, first_dirty_offset)
         return
-    outputs = sorted(outputs, key=lambda output: output.base_offset)
     swap = None
     try:
         check_unchanged(log)
@@ -117,7 +117,8 @@ class _Swap:
 
     def __init__(self, log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int) -> None:
         self._log = log
-        self._outputs = outputs
+        self._outputs = in_order(outputs)
+        outputs = [output for output, _ in self._outputs]
         sources = [segment.base_offset for output in outputs for segment in output.sources]
         bases = {output.base_offset for output in outputs}
         # What Kafka's loader would take for the replaced range, its end pushed behind every source.
@@ -134,7 +135,7 @@ class _Swap:
         self._handed: list[tuple[str, str]] = []
         self._links: list[tuple[str, str]] = []
         for output in outputs:
-            for kind, path in zip(WRITTEN, output.paths, strict=True):
+            for kind, path in output.files:
                 # Under a name of ours nobody who gave them to us takes them away.
                 aside = segment_file_name(output.base_offset, kind, Suffix.CLEANED, attempt="commit")
                 self._handed.append((path, aside))
@@ -148,17 +149,25 @@ class _Swap:
                     self._add(segment.base_offset, kind, aside)
         self._empty: list[str] = []
         if stand_in is not None:
-            for kind in WRITTEN:
-                self._empty.append(segment_file_name(stand_in, kind, Suffix.CLEANED, attempt="gone"))
-                self._add(stand_in, kind, self._empty[-1])
+            for kind in ALWAYS:
+                self._stand_in(stand_in, kind)
+        # The range ends where an empty segment begins, so of its old files only those go that have a successor.
+        if end == stand_in or (end == outputs[-1].base_offset and not outputs[-1].transaction_index_path):
+            if os.path.exists(self._place(segment_file_name(end, FileKind.TRANSACTION_INDEX))):
+                self._stand_in(end, FileKind.TRANSACTION_INDEX)
+        empty = set(self._empty)
         self.intent = Intent(
             first_dirty_offset=first_dirty_offset,
             outputs=tuple(output.base_offset for output in outputs),
             sources=tuple(sources),
             kept=tuple(segment.base_offset for segment in kept),
-            stand_in=stand_in,
             swaps=tuple(swap for *_, swap in self._parts),
+            stand_ins=tuple(swap for *_, aside, swap in self._parts if aside in empty),
         )
+
+    def _stand_in(self, base: int, kind: FileKind) -> None:
+        self._empty.append(segment_file_name(base, kind, Suffix.CLEANED, attempt="gone"))
+        self._add(base, kind, self._empty[-1])
 
     def _add(self, base: int, kind: FileKind, aside: str) -> None:
         self._parts.append((base, kind, aside, segment_file_name(base, kind, Suffix.SWAP)))
@@ -169,9 +178,9 @@ class _Swap:
     def prepare(self) -> None:
         """Make everything that is to be renamed durable, and remove what would confuse a recovery."""
         self._sweep()
-        for output in self._outputs:
+        for output, sources in self._outputs:
             for path in output.paths:
-                files.set_mtime(path, output.sources[-1].mtime_ns)
+                files.set_mtime(path, sources[-1].mtime_ns)
                 files.fsync_file(path)
         for path, aside in self._handed:
             files.rename(path, self._place(aside))

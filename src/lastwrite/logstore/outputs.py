@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lastwrite.errors import CommitConflict, LogError
-from lastwrite.formats.kafka.names import FileKind, classify
+from lastwrite.formats.kafka.index import MAX_RELATIVE_OFFSET
+from lastwrite.formats.kafka.names import SEGMENT_KINDS, FileKind, classify
 from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.recovery import settle
 from lastwrite.logstore.walking import end_offset_of
@@ -15,23 +16,43 @@ from lastwrite.model.log import PartitionLog, Segment
 
 AGAIN = "nothing was changed; stop whatever writes here and run again"
 
-# The three files of a new segment, in the order in which all of a segment's files are renamed.
-WRITTEN = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX)
+# The files that every segment has, in the order in which all of a segment's files are renamed.
+ALWAYS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A new segment that was written aside, and the neighbouring old ones that it replaces, oldest first."""
+    """A new segment that was written aside, and the neighbouring old ones that it replaces, oldest first.
 
-    base_offset: int  # that of the first source
+    One without sources goes on where the output before it ended, and belongs to that one's sources: an index can
+    name no offset 2^31 or more above its segment's base, so what lies there begins a further segment.
+    """
+
+    base_offset: int  # that of the first source; of a further segment, of its first batch
     sources: tuple[Segment, ...]
     log_path: str
     index_path: str
     time_index_path: str
+    transaction_index_path: str | None = None  # none or empty: the new segment has no aborted transactions
 
     @property
-    def paths(self) -> tuple[str, str, str]:
-        return self.log_path, self.index_path, self.time_index_path
+    def files(self) -> tuple[tuple[FileKind, str], ...]:
+        """What was written: kind and path, in the order in which a segment's files are renamed."""
+        paths = (self.log_path, self.index_path, self.time_index_path, self.transaction_index_path)
+        return tuple((kind, path) for kind, path in zip(SEGMENT_KINDS, paths, strict=True) if path)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(path for _, path in self.files)
+
+
+def in_order(outputs: Iterable[Output]) -> list[tuple[Output, tuple[Segment, ...]]]:
+    """The outputs by base offset, each with the sources that it replaces, alone or with its neighbours."""
+    found: list[tuple[Output, tuple[Segment, ...]]] = []
+    for output in sorted(outputs, key=lambda output: output.base_offset):
+        sources = output.sources or (found[-1][1] if found else ())
+        found.append((output, sources))
+    return found
 
 
 def check_unchanged(log: PartitionLog) -> None:
@@ -59,25 +80,32 @@ def check_unchanged(log: PartitionLog) -> None:
 def check_outputs(log: PartitionLog, outputs: Sequence[Output]) -> None:
     """Hold new segments against the places that they are to take: mistakes of our own end here, not in the log.
 
-    ``outputs`` are in the order of their base offsets.
-
     Raises:
-        LogError: an output is not where its sources are, or would move the log's end.
+        LogError: an output is not where its sources are, reaches into the next one, ends too far above its base
+            offset, or would move the log's end.
     """
     place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
-    behind = 0
-    for output in outputs:
-        places = [place[segment.base_offset] for segment in output.sources]
+    ordered = in_order(outputs)
+    behind = 0  # the place behind the sources so far
+    for n, (output, sources) in enumerate(ordered):
+        if not sources:
+            raise _mistake("a new segment replaces nothing", output)
+        places = [place[segment.base_offset] for segment in sources]
         first, last = places[0], places[-1]
-        if places != list(range(first, last + 1)) or first < behind:
-            raise _mistake("the sources of a new segment are not neighbours", output)
-        if output.base_offset != output.sources[0].base_offset:
-            raise _mistake("a new segment begins elsewhere than its first source", output)
-        behind = last + 1
+        if output.sources:
+            if places != list(range(first, last + 1)) or first < behind:
+                raise _mistake("the sources of a new segment are not neighbours", output)
+            if output.base_offset != sources[0].base_offset:
+                raise _mistake("a new segment begins elsewhere than its first source", output)
+            behind = last + 1
         end = end_offset_of(output.log_path, output.index_path, output.base_offset)
-        is_last = behind == len(log.segments)
-        if end > log.segment_end(last) or (is_last and end != log.end_offset):
-            raise _mistake(f"a new segment ends at offset {end}, the old ones at {log.segment_end(last)}", output)
+        if end - 1 - output.base_offset > MAX_RELATIVE_OFFSET:
+            raise _mistake(f"a new segment ends at offset {end}, too far above its base for an index", output)
+        following = ordered[n + 1][0] if n + 1 < len(ordered) and not ordered[n + 1][0].sources else None
+        limit = log.segment_end(last) if following is None else following.base_offset
+        is_end = following is None and last == len(log.segments) - 1
+        if end > limit or (is_end and end != log.end_offset):
+            raise _mistake(f"a new segment ends at offset {end}, the old ones at {limit}", output)
 
 
 def _mistake(problem: str, output: Output) -> LogError:

@@ -28,7 +28,7 @@ from lastwrite.formats.kafka.names import (
 )
 from lastwrite.logstore import files, lock
 from lastwrite.logstore.checkpoints import read_offsets, write_offset
-from lastwrite.logstore.outputs import AGAIN, WRITTEN, Output, check_outputs, check_unchanged
+from lastwrite.logstore.outputs import AGAIN, Output, check_outputs, check_unchanged, in_order
 from lastwrite.logstore.recovery import settle
 from lastwrite.model.log import PartitionLog
 
@@ -80,7 +80,6 @@ def publish_copy(
     root = os.path.dirname(target_folder)
     staging = staging_folder(target_folder)
     with contextlib.nullcontext() if lock.holds(root, log.name) else lock.hold(root, [log.name]):
-        outputs = sorted(outputs, key=lambda output: output.base_offset)
         check_unchanged(log)
         check_outputs(log, outputs)
         _fill(log, outputs, staging)
@@ -97,9 +96,9 @@ def _fill(log: PartitionLog, outputs: Sequence[Output], staging: str) -> None:
     for name in sorted(os.listdir(staging)):
         if name not in written:
             files.unlink(os.path.join(staging, name))
-    for output in outputs:
-        for kind, path in zip(WRITTEN, output.paths, strict=True):
-            files.set_mtime(path, output.sources[-1].mtime_ns)
+    for output, sources in in_order(outputs):
+        for kind, path in output.files:
+            files.set_mtime(path, sources[-1].mtime_ns)
             files.fsync_file(path)
             files.rename(path, os.path.join(staging, segment_file_name(output.base_offset, kind)))
     names = os.listdir(log.folder)

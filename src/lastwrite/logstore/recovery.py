@@ -41,7 +41,7 @@ from lastwrite.logstore.walking import end_offset_of
 from lastwrite.model.log import TopicPartition
 
 _INTENT = re.compile(r"[0-9]{20}\.(?P<state>commit|decided)\.deleted")
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class Intent:
     outputs: tuple[int, ...]  # new segments
     sources: tuple[int, ...]  # old segments, all replaced
     kept: tuple[int, ...]  # untouched segments among them: they take part by a second name
-    stand_in: int | None  # an old segment without a new one, for which an empty one stands until it is gone
     swaps: tuple[str, ...]  # the ``.swap`` names of all that takes part; with the last one it is decided
+    stand_ins: tuple[str, ...]  # those among them that are empty, for old files without successor, until these are gone
 
     @property
     def vanished(self) -> list[int]:
@@ -85,8 +85,8 @@ def decode_intent(text: bytes) -> Intent | None:
             outputs=tuple(map(int, fields["outputs"])),
             sources=tuple(map(int, fields["sources"])),
             kept=tuple(map(int, fields["kept"])),
-            stand_in=None if fields["stand_in"] is None else int(fields["stand_in"]),
             swaps=tuple(map(str, fields["swaps"])),
+            stand_ins=tuple(map(str, fields["stand_ins"])),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -180,8 +180,8 @@ def _outcome(intent: Intent, names: list[str], swaps: list[str]) -> tuple[list[s
     present = set(names)
     gone = [name for _, name in _replaced(intent, present)]
     gone += [name for name in map(_snapshot, intent.vanished) if name in present]
-    gone += [name for name in swaps if _offset(name) == intent.stand_in]
-    renames = [(name, name.removesuffix(Suffix.SWAP)) for name in swaps if _offset(name) != intent.stand_in]
+    gone += [name for name in swaps if name in intent.stand_ins]
+    renames = [(name, name.removesuffix(Suffix.SWAP)) for name in swaps if name not in intent.stand_ins]
     return gone, tuple(renames)
 
 
@@ -195,12 +195,12 @@ def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
     A file is an old one as long as its successor waits as ``.swap``, or if it has no successor at all.
     """
     found = []
-    vanished = set(intent.vanished)
+    successors = {*intent.swaps} - {*intent.stand_ins}
     for base in sorted((*intent.sources, *intent.kept)):
         for kind in SEGMENT_KINDS:
             name = segment_file_name(base, kind)
-            has_no_successor = base in vanished or (base in intent.outputs and kind is FileKind.TRANSACTION_INDEX)
-            if name in present and (has_no_successor or name + Suffix.SWAP in present):
+            swap = name + Suffix.SWAP
+            if name in present and (swap not in successors or swap in present):
                 found.append((base, name))
     return found
 
@@ -226,10 +226,10 @@ def finish(folder: str, intent: Intent, partition: TopicPartition, root: str) ->
     swaps = [name for name in present if classify(name).suffix is Suffix.SWAP]
     swaps.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(classify(name).kind)))
     for name in swaps:
-        if _offset(name) == intent.stand_in:
+        if name in intent.stand_ins:
             files.unlink(place(name))
     for name in swaps:
-        if _offset(name) != intent.stand_in:
+        if name not in intent.stand_ins:
             files.rename(place(name), place(name.removesuffix(Suffix.SWAP)))
     files.fsync_dir(folder)
     for name in map(_snapshot, intent.vanished):
