@@ -6,15 +6,18 @@ Nothing here is fast, and nothing uses ``logstore``: what the product writes is 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lastwrite.formats.compression import Codec
 from lastwrite.formats.kafka.batch import BatchHeader, Record, decode_batch, encode_batch
-from tests.model import ModelBatch, ModelRecord, ModelSegment
+from tests.model import ModelAborted, ModelBatch, ModelRecord, ModelSegment
+from tests.old_formats import decode_old, encode_old
 
 NAME = "t-0"
+ABORTED = struct.Struct(">hqqqq")
 
 # Thousands of small files that are synced again and again: in memory where there is such a folder.
 SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -24,14 +27,21 @@ SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def write_segment(
-    folder: Path, base_offset: int, batches: Sequence[bytes], interval_bytes: int = 4096, mtime_ms: int | None = None
-) -> None:
-    """A closed segment as a broker leaves it: ``.log``, ``.index`` and ``.timeindex``, all modified at ``mtime_ms``."""
+    folder: Path, base_offset: int, batches: Sequence[bytes], interval_bytes: int = 4096, mtime_ms: int | None = None,
+    aborted: Sequence[ModelAborted] = (),
+) -> None:  # fmt: skip
+    """A closed segment as a broker leaves it, all files modified at ``mtime_ms``.
+
+    These are ``.log``, ``.index``, ``.timeindex``, and ``.txnindex`` where there are ``aborted`` transactions.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    headers = [decode_batch(batch, 0).header for batch in batches]
+    headers = [header_at(batch, 0) for batch in batches]
     offsets, times = plain_index(base_offset, headers, interval_bytes)
     stem = folder / f"{base_offset:020d}"
-    for suffix, content in ((".log", b"".join(batches)), (".index", offsets), (".timeindex", times)):
+    contents = {".log": b"".join(batches), ".index": offsets, ".timeindex": times}
+    if aborted:
+        contents[".txnindex"] = encode_aborted(aborted)
+    for suffix, content in contents.items():
         stem.with_suffix(suffix).write_bytes(content)
         if mtime_ms is not None:
             os.utime(stem.with_suffix(suffix), ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
@@ -62,6 +72,13 @@ def plain_index(base_offset: int, headers: Iterable[BatchHeader], interval_bytes
     return bytes(offsets), bytes(times)
 
 
+def encode_aborted(entries: Iterable[ModelAborted]) -> bytes:
+    """The bytes of a transaction index (S.12)."""
+    return b"".join(
+        ABORTED.pack(0, e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset) for e in entries
+    )
+
+
 def write_checkpoint(root: Path, file: str, entries: Mapping[str, int]) -> None:
     """An offset checkpoint file of ``root``; ``entries`` by folder name, such as ``t-0``."""
     lines = [" ".join([*name.rsplit("-", 1), str(offset)]) for name, offset in entries.items()]
@@ -84,12 +101,24 @@ def bases(folder: Path) -> list[int]:
     return sorted(int(file.stem) for file in folder.glob("*.log"))
 
 
+def header_at(data: bytes, at: int) -> BatchHeader:
+    """The header of the batch at ``at``; of magic 0 and 1 what such a header would say, as far as they know it."""
+    if data[at + 16] == 2:
+        return decode_batch(data, at).header
+    batch, size = decode_old(data, at)
+    delta = batch.last_offset - batch.base_offset
+    return BatchHeader(
+        batch.base_offset, size - 12, -1, batch.magic, 0, batch.codec, delta, -1, batch.max_timestamp_ms, -1, -1, -1,
+        len(batch.records),
+    )  # fmt: skip
+
+
 def headers_of(file: Path) -> list[tuple[int, BatchHeader]]:
     """Every batch header of a segment with its position."""
     data = file.read_bytes()
     found, at = [], 0
     while at < len(data):
-        header = decode_batch(data, at).header
+        header = header_at(data, at)
         found.append((at, header))
         at += header.size_bytes
     return found
@@ -99,27 +128,53 @@ def read_segments(folder: Path) -> tuple[ModelSegment, ...]:
     """All segments of a partition folder, every crc checked."""
     segments = []
     for base in bases(folder):
-        data = (folder / f"{base:020d}.log").read_bytes()
+        file = folder / f"{base:020d}.log"
+        data, file_ms = file.read_bytes(), file.stat().st_mtime_ns // 1_000_000
         batches, at = [], 0
         while at < len(data):
-            batch = decode_batch(data, at)
-            header, attributes = batch.header, batch.attributes
-            batches.append(
-                ModelBatch(
-                    header.base_offset,
-                    header.last_offset,
-                    tuple(ModelRecord(r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in batch.records),
-                    int(attributes.codec),
-                    attributes.append_time,
-                    header.base_timestamp_ms,
-                    header.max_timestamp_ms,
-                    header.delete_horizon_ms,
-                    header.partition_leader_epoch,
-                )
-            )
-            at += header.size_bytes
-        segments.append(ModelSegment(base, tuple(batches)))
+            batch, size = decode_model(data, at)
+            batches.append(replace(batch, file_ms=file_ms))
+            at += size
+        segments.append(ModelSegment(base, tuple(batches), read_aborted(folder, base)))
     return tuple(segments)
+
+
+def decode_model(data: bytes, at: int) -> tuple[ModelBatch, int]:
+    """The batch at ``at`` as the model has it, and the bytes that it takes."""
+    if data[at + 16] < 2:
+        return decode_old(data, at)
+    batch = decode_batch(data, at)
+    header, attributes = batch.header, batch.attributes
+    return (
+        ModelBatch(
+            header.base_offset,
+            header.last_offset,
+            tuple(ModelRecord(r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in batch.records),
+            int(attributes.codec),
+            attributes.append_time,
+            header.base_timestamp_ms,
+            header.max_timestamp_ms,
+            header.delete_horizon_ms,
+            header.partition_leader_epoch,
+            header.magic,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            attributes.transactional,
+            attributes.control,
+        ),
+        header.size_bytes,
+    )
+
+
+def read_aborted(folder: Path, base_offset: int) -> tuple[ModelAborted, ...]:
+    """The transaction index of a segment; none where there is no file."""
+    file = folder / f"{base_offset:020d}.txnindex"
+    if not file.exists():
+        return ()
+    entries = list(ABORTED.iter_unpack(file.read_bytes()))
+    assert all(version == 0 for version, *_ in entries)
+    return tuple(ModelAborted(*fields) for _, *fields in entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +235,8 @@ def check_indexes(folder: Path, base_offset: int) -> None:
 
 def encode_model(batch: ModelBatch) -> bytes:
     """A batch of the model as bytes."""
+    if batch.magic < 2:
+        return encode_old(batch)
     records = [Record(r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in batch.records]
     return encode_batch(
         records,
@@ -187,7 +244,12 @@ def encode_model(batch: ModelBatch) -> bytes:
         last_offset=batch.last_offset,
         codec=Codec(batch.codec),
         append_time=batch.append_time,
+        transactional=batch.transactional,
+        control=batch.control,
         delete_horizon_ms=batch.horizon_ms,
         leader_epoch=batch.leader_epoch,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
         max_timestamp_ms=batch.max_timestamp_ms if batch.append_time or not records else None,
     )

@@ -4,15 +4,20 @@ No speed, no bytes, no shared code with the engine: records are tuples, a key ma
 the rules: a round learns the last offset of every key in the dirty part ``[first_dirty, end)`` and then
 judges every record of every segment below ``end``, the clean ones too.
 
-Source: spec of Kafka 4.4.0's cleaner, sections 4, 7, 8, 9 and 20; without transactions and old formats.
+Around that, three complications. *Transactions*: one walk over the batches says which of them are of aborted
+transactions, and which markers are spent. *Producers*: the last batch of each stays, as a shell if need be.
+*Old formats*: what stays of them becomes magic 2.
+
+Source: spec of Kafka 4.4.0's cleaner, sections 4, 6, 7, 8, 9 and 20.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 Headers = tuple[tuple[bytes, bytes | None], ...]
+MARKERS = {b"\0\0\0\0": "abort", b"\0\0\0\1": "commit"}  # the key of a control record: version 0 and a type
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +42,62 @@ class ModelBatch:
     max_timestamp_ms: int = -1
     horizon_ms: int | None = None
     leader_epoch: int = -1
+    magic: int = 2
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    transactional: bool = False
+    control: bool = False
+    file_ms: int = field(default=0, compare=False)  # when the file that it lies in was last changed
 
     @property
     def next_offset(self) -> int:
         return self.last_offset + 1
+
+    @property
+    def marker(self) -> str | None:
+        """``commit`` or ``abort``; None for data, and for a marker that has been emptied."""
+        key = self.records[0].key if self.control and self.records else None
+        return None if key is None else MARKERS.get(key[:4])
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAborted:
+    """An entry of a transaction index."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int  # of the marker
+    last_stable_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSegment:
     base_offset: int
     batches: tuple[ModelBatch, ...]
+    aborted: tuple[ModelAborted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """What is known of an active producer: its epoch, and where its last data batch of that epoch ends (-1: none)."""
+
+    epoch: int
+    last_offset: int
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The batches that stay, and how many records went for which reason."""
+    """The batches that stay, the index entries that stay, and how many records went for which reason."""
 
     batches: list[ModelBatch]
+    aborted_entries: list[ModelAborted]
     kept: int = 0
     keyless: int = 0
     shadowed: int = 0
     expired: int = 0
+    aborted: int = 0
+    spent: int = 0
 
 
 def last_offsets(batches: Iterable[ModelBatch], first_dirty: int, end: int) -> dict[bytes, int]:
@@ -70,17 +110,78 @@ def last_offsets(batches: Iterable[ModelBatch], first_dirty: int, end: int) -> d
     }
 
 
-def clean(
-    batches: Sequence[ModelBatch], *, first_dirty: int, end: int, high_watermark: int, now_ms: int, retention_ms: int
-) -> Outcome:
-    """One round over ``batches``, all those of the segments below ``end``, oldest first."""
-    latest = last_offsets(batches, first_dirty, end)
-    outcome = Outcome([])
+def discardable(
+    batches: Iterable[ModelBatch], aborted: Iterable[ModelAborted]
+) -> tuple[list[bool], list[ModelAborted]]:
+    """Which batches are data of an aborted transaction, or a marker of whose transaction no batch is left.
+
+    Also the index entries that stay: those at whose marker data of the transaction had been seen.
+    """
+    coming = sorted(aborted, key=lambda entry: entry.first_offset)
+    begun: dict[int, ModelAborted] = {}  # by producer
+    seen_aborted: set[int] = set()
+    seen_committed: set[int] = set()
+    found, stay = [], []
     for batch in batches:
+        producer = batch.producer_id
+        while coming and coming[0].first_offset <= batch.last_offset:
+            entry = coming.pop(0)
+            begun.setdefault(entry.producer_id, entry)
+        if batch.marker == "abort":
+            aborting = begun.pop(producer, None)
+            spent = aborting is None or producer not in seen_aborted
+            if aborting is not None and not spent:
+                stay.append(aborting)
+            seen_aborted.discard(producer)
+        elif batch.marker == "commit":
+            spent = producer not in seen_committed
+            seen_committed.discard(producer)
+        elif batch.control:
+            spent = not batch.records
+        elif not batch.transactional:
+            spent = False
+        else:
+            spent = producer in begun
+            (seen_aborted if spent else seen_committed).add(producer)
+        found.append(spent)
+    return found, stay
+
+
+def clean(
+    batches: Sequence[ModelBatch],
+    *,
+    first_dirty: int,
+    end: int,
+    high_watermark: int,
+    now_ms: int,
+    retention_ms: int,
+    aborted: Iterable[ModelAborted] = (),
+    producers: Mapping[int, LastBatch] | None = None,
+    old_until_ms: int = 0,
+) -> Outcome:
+    """One round over ``batches``, all those of the segments below ``end``, oldest first.
+
+    ``aborted``: all entries of all transaction indexes. ``producers``: the active ones, by id. A tombstone of an
+    old format goes if its file was last changed by ``old_until_ms``.
+    """
+    discards, entries = discardable(batches, aborted)
+    data = [batch for batch, discard in zip(batches, discards, strict=True) if not discard and not batch.control]
+    latest = last_offsets(data, first_dirty, end)
+    outcome = Outcome([], entries)
+    for batch, discard in zip(batches, discards, strict=True):
+        due = batch.horizon_ms is not None and now_ms >= batch.horizon_ms
+        if batch.magic < 2:
+            due = batch.file_ms <= old_until_ms
         kept = []
         for record in batch.records:
-            due = batch.horizon_ms is not None and now_ms >= batch.horizon_ms
-            if record.key is None:
+            if batch.control:
+                if discard and due:
+                    outcome.spent += 1
+                else:
+                    kept.append(record)
+            elif discard:
+                outcome.aborted += 1
+            elif record.key is None:
                 outcome.keyless += 1
             elif latest.get(record.key, -1) > record.offset:
                 outcome.shadowed += 1
@@ -90,17 +191,30 @@ def clean(
                 kept.append(record)
         outcome.kept += len(kept)
         if kept:
-            outcome.batches.append(_rebuilt(batch, tuple(kept), now_ms + retention_ms))
-        elif batch.next_offset == high_watermark:
+            stamps = discard if batch.control else any(record.value is None for record in kept)
+            outcome.batches.append(_rebuilt(batch, tuple(kept), now_ms + retention_ms if stamps else None))
+        elif _is_last_of_producer(batch, producers or {}) or batch.next_offset == high_watermark:
             outcome.batches.append(_emptied(batch))
     return outcome
 
 
-def _rebuilt(batch: ModelBatch, kept: tuple[ModelRecord, ...], new_horizon_ms: int) -> ModelBatch:
-    stamp = batch.horizon_ms is None and any(record.value is None for record in kept)
-    if len(kept) == len(batch.records) and not stamp:
+def _is_last_of_producer(batch: ModelBatch, producers: Mapping[int, LastBatch]) -> bool:
+    last = producers.get(batch.producer_id)
+    if last is None:
+        return False
+    if last.last_offset >= 0:
+        return batch.last_offset == last.last_offset
+    return batch.control and batch.producer_epoch == last.epoch
+
+
+def _rebuilt(batch: ModelBatch, kept: tuple[ModelRecord, ...], new_horizon_ms: int | None) -> ModelBatch:
+    horizon = batch.horizon_ms if batch.horizon_ms is not None else new_horizon_ms
+    if batch.magic < 2:  # converted, whether or not records went
+        batch = replace(
+            batch, magic=2, base_offset=kept[0].offset, last_offset=kept[-1].offset, leader_epoch=-1
+        )  # fmt: skip
+    elif len(kept) == len(batch.records) and horizon == batch.horizon_ms:
         return batch
-    horizon = new_horizon_ms if stamp else batch.horizon_ms
     if batch.append_time:
         first, largest = batch.max_timestamp_ms, batch.max_timestamp_ms
     else:
@@ -117,6 +231,8 @@ def _rebuilt(batch: ModelBatch, kept: tuple[ModelRecord, ...], new_horizon_ms: i
 def _emptied(batch: ModelBatch) -> ModelBatch:
     if not batch.records:
         return batch  # copied: empty before
+    if batch.magic < 2:  # where Kafka gives up: magic 2 can say that nothing is here
+        batch = replace(batch, magic=2, leader_epoch=-1)
     return replace(batch, records=(), codec=0, horizon_ms=None, base_timestamp_ms=-1)
 
 
@@ -129,23 +245,62 @@ def clean_segments(
     high_watermark: int,
     now_ms: int,
     retention_ms: int,
+    producers: Mapping[int, LastBatch] | None = None,
+    old_until_ms: int = 0,
 ) -> tuple[ModelSegment, ...]:
     """The segments after a round that makes one segment of each group of ``groups``, given by their bases."""
     below = [batch for segment in segments if segment.base_offset < end for batch in segment.batches]
     left = clean(
-        below, first_dirty=first_dirty, end=end, high_watermark=high_watermark, now_ms=now_ms, retention_ms=retention_ms
-    ).batches
+        below, first_dirty=first_dirty, end=end, high_watermark=high_watermark, now_ms=now_ms,
+        retention_ms=retention_ms, aborted=[entry for segment in segments for entry in segment.aborted],
+        producers=producers, old_until_ms=old_until_ms,
+    )  # fmt: skip
     starts = [group[0] for group in groups]
     bounds = [*starts[1:], end]
     cleaned = [
-        ModelSegment(start, tuple(batch for batch in left if start <= batch.base_offset < bound))
+        ModelSegment(
+            start,
+            tuple(batch for batch in left.batches if start <= batch.base_offset < bound),
+            tuple(entry for entry in left.aborted_entries if start <= entry.last_offset < bound),
+        )
         for start, bound in zip(starts, bounds, strict=True)
     ]
     return (*cleaned, *(segment for segment in segments if segment.base_offset >= end))
 
 
+# ---------------------------------------------------------------------- what readers see
+
+
 def records_of(segments: Iterable[ModelSegment]) -> list[ModelRecord]:
+    """All records, of markers and of aborted transactions too."""
     return [record for segment in segments for batch in segment.batches for record in batch.records]
+
+
+def aborted_offsets(segments: Iterable[ModelSegment]) -> set[int]:
+    """The offsets of data whose producer's next marker is an ABORT: told from the log alone, without any index."""
+    found: set[int] = set()
+    open_: dict[int, set[int]] = {}
+    for batch in (batch for segment in segments for batch in segment.batches):
+        data = open_.setdefault(batch.producer_id, set())
+        if batch.marker is not None:
+            found |= data if batch.marker == "abort" else set()
+            data.clear()
+        elif batch.transactional and not batch.control:
+            data.update(record.offset for record in batch.records)
+    return found
+
+
+def readable(segments: Sequence[ModelSegment]) -> list[ModelRecord]:
+    """The records for applications, less those of aborted transactions."""
+    hidden = aborted_offsets(segments)
+    return [
+        record
+        for segment in segments
+        for batch in segment.batches
+        if not batch.control
+        for record in batch.records
+        if record.offset not in hidden
+    ]
 
 
 def fold(records: Iterable[ModelRecord]) -> Mapping[bytes, bytes]:

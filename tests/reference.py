@@ -25,6 +25,7 @@ from tests.logs import (
     write_segment,
 )
 from tests.model import ModelBatch, clean_segments
+from tests.producers import active, first_unstable, producers_of
 
 
 def listed(root: Path) -> PartitionLog:
@@ -49,14 +50,16 @@ def listed(root: Path) -> PartitionLog:
                 time_index_bytes=len(files.time_index),
             )
         )
+    high_watermark = min(read_checkpoint(root, "replication-offset-checkpoint").get(NAME, end), end)
     return PartitionLog(
         name=TopicPartition("t", 0),
         folder=str(folder),
         segments=tuple(segments),
         log_start=max(read_checkpoint(root, "log-start-offset-checkpoint").get(NAME, 0), segments[0].base_offset),
         end_offset=end,
-        high_watermark=min(read_checkpoint(root, "replication-offset-checkpoint").get(NAME, end), end),
+        high_watermark=high_watermark,
         checkpoint=read_checkpoint(root, "cleaner-offset-checkpoint").get(NAME),
+        first_unstable_offset=first_unstable(read_segments(folder), high_watermark),
     )
 
 
@@ -85,15 +88,25 @@ def compact(root: Path, config: Mapping[str, object], now_ms: int, include_activ
         high_watermark=log.high_watermark,
         now_ms=now_ms,
         retention_ms=topic.delete_retention_ms,
+        producers=active(producers_of(folder, before), now_ms),
+        old_until_ms=old_until_ms(log, found.first_dirty, topic.delete_retention_ms),
     )
     for group, segment in zip(groups, after, strict=False):
         for source in group:
             for file in folder.glob(f"{source.base_offset:020d}.*"):
-                if file.suffix in (".log", ".index", ".timeindex"):
+                if file.suffix in (".log", ".index", ".timeindex", ".txnindex"):
                     file.unlink()
                 elif file.suffix == ".snapshot" and source is not group[0]:
                     file.unlink()
         batches = [originals.get(batch) or encode_model(batch) for batch in segment.batches]
-        write_segment(folder, segment.base_offset, batches, topic.index_interval_bytes, group[-1].mtime_ms)
+        write_segment(
+            folder, segment.base_offset, batches, topic.index_interval_bytes, group[-1].mtime_ms, segment.aborted
+        )
     write_checkpoint(root, "cleaner-offset-checkpoint", {NAME: found.first_uncleanable})
     return found
+
+
+def old_until_ms(log: PartitionLog, first_dirty: int, retention_ms: int) -> int:
+    """A tombstone of an old format may go if its file was last changed by then: counted from the last clean file."""
+    clean = [segment.mtime_ms for segment in log.segments if segment.base_offset < first_dirty]
+    return clean[-1] - retention_ms if clean else 0

@@ -1,8 +1,9 @@
 """Hypothesis strategies: random logs and the rounds that clean them.
 
 A ``Life`` is a log that grows and is cleaned by turns: each ``Phase`` appends batches, cut into segments
-anywhere, then moves the clock and runs a round. ``append`` writes a phase behind what lies in a folder,
-whatever a compactor left there.
+anywhere, then moves the clock and runs a round. Some are written by producers, with sequence numbers and in
+transactions that stay open over segments and rounds; some are of old formats. ``append`` writes a phase behind what
+lies in a folder, whatever a compactor left there, with the transaction indexes and snapshots that a broker adds.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from tests.logs import bases, encode_model, headers_of, write_segment
+from tests.logs import bases, encode_model, headers_of, read_aborted, read_segments, write_segment
 from tests.model import ModelBatch, ModelRecord
+from tests.producers import apply, producers_of, snapshots, write_snapshot
 
 START_MS = 1_700_000_000_000
 CODECS = (0, 1, 2, 3, 4)
+DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Phase:
     segments: tuple[tuple[ModelBatch, ...], ...]
     now_ms: int
     replicated: float  # the share of the log's offsets below the high watermark
+    stopped: bool = True  # in good order: a snapshot at the log's end
 
     @property
     def end_offset(self) -> int:
@@ -89,15 +93,81 @@ def batches(draw: st.DrawFn, base_offset: int, clock_ms: int, codecs: tuple[int,
     )
 
 
+@dataclass(slots=True)
+class Writer:
+    """A producer while a life is drawn: what it would send next."""
+
+    producer_id: int
+    transactional: bool
+    epoch: int = 0
+    sequence: int = 0
+    is_open: bool = False
+
+
 @st.composite
-def phases(draw: st.DrawFn, clock_ms: int, codecs: tuple[int, ...]) -> Phase:
+def written(draw: st.DrawFn, writer: Writer, plain: ModelBatch, bumps: bool) -> ModelBatch:
+    """``plain`` as ``writer`` sends it, or a marker in its place that ends the writer's transaction."""
+    if writer.is_open and draw(st.integers(0, 2)) == 0:
+        writer.is_open = False
+        if bumps:  # transactions V2: each marker comes with a new epoch
+            writer.epoch, writer.sequence = writer.epoch + 1, 0
+        key = draw(st.sampled_from([b"\0\0\0\0", b"\0\0\0\1"]))
+        stamp = plain.records[0].timestamp_ms
+        return ModelBatch(
+            plain.base_offset, plain.base_offset, (ModelRecord(plain.base_offset, stamp, key, b"\0\0\0\0\0\7"),),
+            max_timestamp_ms=stamp, leader_epoch=plain.leader_epoch, producer_id=writer.producer_id,
+            producer_epoch=writer.epoch, transactional=True, control=True,
+        )  # fmt: skip
+    if not writer.is_open and draw(st.integers(0, 15)) == 0:
+        writer.epoch, writer.sequence = writer.epoch + 1, 0
+    sequence = writer.sequence
+    writer.sequence += plain.next_offset - plain.base_offset
+    writer.is_open = writer.transactional
+    return replace(
+        plain, producer_id=writer.producer_id, producer_epoch=writer.epoch, base_sequence=sequence,
+        transactional=writer.transactional,
+    )  # fmt: skip
+
+
+@st.composite
+def old_batches(draw: st.DrawFn, plain: ModelBatch) -> ModelBatch:
+    """The records of ``plain`` in magic 0 or 1: in a wrapper, or the first of them alone."""
+    magic = draw(st.sampled_from([0, 1]))
+    codec = 1 if plain.codec == 4 else plain.codec  # zstd came later
+    records = plain.records if codec else plain.records[:1]
+    append_time = plain.append_time and magic == 1
+    records = tuple(replace(r, headers=(), timestamp_ms=r.timestamp_ms if magic else -1) for r in records)
+    return ModelBatch(
+        records[0].offset, records[-1].offset, records, codec, append_time, magic=magic,
+        max_timestamp_ms=plain.max_timestamp_ms if append_time else max(r.timestamp_ms for r in records),
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Cast:
+    """Who writes a log, and how."""
+
+    codecs: tuple[int, ...]
+    writers: list[Writer]
+    bumps: bool
+    old: bool
+
+
+@st.composite
+def phases(draw: st.DrawFn, clock_ms: int, cast: Cast) -> Phase:
     segments: list[tuple[ModelBatch, ...]] = []
     offset = draw(st.sampled_from([0, 0, 7, 1000]))
     for _ in range(draw(st.integers(0, 5))):
         filled: list[ModelBatch] = []
         for _ in range(draw(st.integers(1, 4))):
-            filled.append(draw(batches(offset, clock_ms, codecs)))
-            offset = filled[-1].next_offset + draw(st.sampled_from([0, 0, 0, 1, 50]))
+            made = draw(batches(offset, clock_ms, cast.codecs))
+            writer = draw(st.sampled_from([None, *cast.writers]))
+            if writer is not None:
+                made = draw(written(writer, made, cast.bumps))
+            elif cast.old and draw(st.booleans()):
+                made = draw(old_batches(made))
+            filled.append(made)
+            offset = made.next_offset + draw(st.sampled_from([0, 0, 0, 1, 50]))
         segments.append(tuple(filled))
     if not segments or draw(st.booleans()):
         segments.append(())  # rolled just now
@@ -105,17 +175,26 @@ def phases(draw: st.DrawFn, clock_ms: int, codecs: tuple[int, ...]) -> Phase:
         tuple(segments),
         clock_ms + draw(st.sampled_from([0, 1, 999, 1000, 2000])),
         draw(st.sampled_from([1.0, 1.0, 1.0, 0.7, 0.3])),
+        draw(st.integers(0, 3)) > 0,
     )
 
 
 @st.composite
-def lives(draw: st.DrawFn, codecs: tuple[int, ...] = CODECS, min_rounds: int = 1, max_rounds: int = 4) -> Life:
+def lives(
+    draw: st.DrawFn, codecs: tuple[int, ...] = CODECS, min_rounds: int = 1, max_rounds: int = 4, old: bool = True
+) -> Life:
     """Logs that grow and are cleaned up to ``max_rounds`` times, under settings that make small logs do much."""
     clock_ms = START_MS
+    cast = Cast(
+        codecs,
+        [Writer(n, n >= 100) for n in draw(st.sampled_from([[], [7], [100], [7, 100], [100, 101, 102]]))],
+        draw(st.booleans()),
+        old and draw(st.integers(0, 4)) == 0,
+    )
     made = []
     for _ in range(draw(st.integers(min_rounds, max_rounds))):
-        made.append(draw(phases(clock_ms, codecs)))
-        clock_ms = made[-1].now_ms + draw(st.sampled_from([0, 1, 10]))
+        made.append(draw(phases(clock_ms, cast)))
+        clock_ms = made[-1].now_ms + draw(st.sampled_from([0, 1, 10, DAY_MS]))
     config = {
         "cleanup.policy": "compact",
         "segment.bytes": str(draw(st.sampled_from([300, 1000, 4000, 2**20]))),
@@ -144,6 +223,7 @@ def append(folder: Path, phase: Phase, interval_bytes: int) -> int:
     """
     end = 0
     present = bases(folder)
+    state = producers_of(folder, read_segments(folder)) if present else {}
     if present:
         last = headers_of(folder / f"{present[-1]:020d}.log")
         end = last[-1][1].next_offset if last else present[-1]
@@ -151,15 +231,25 @@ def append(folder: Path, phase: Phase, interval_bytes: int) -> int:
     for at, segment in enumerate(phase.segments):
         moved = [shifted(batch, shift) for batch in segment]
         new = [encode_model(batch) for batch in moved]
+        aborted = []
         if at == 0 and present:
             base = present[-1]
             new = _split((folder / f"{base:020d}.log").read_bytes()) + new
+            aborted = list(read_aborted(folder, base))
         elif at == 0:
             base = 0
         else:
             base = moved[0].base_offset if moved else end
-        write_segment(folder, base, new, interval_bytes, phase.now_ms)
+            write_snapshot(folder, base, state)
+        aborted += [entry for batch in moved if (entry := apply(state, batch)) is not None]
+        write_segment(folder, base, new, interval_bytes, phase.now_ms, aborted)
         end = moved[-1].next_offset if moved else end
+    for offset in snapshots(folder):
+        if offset not in bases(folder):
+            (folder / f"{offset:020d}.snapshot").unlink()
+    # Without any, a broker that was stopped in good order takes it that there are no producers.
+    if phase.stopped or not snapshots(folder):
+        write_snapshot(folder, end, state)
     return end
 
 

@@ -89,8 +89,13 @@ class Oracle:
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
         """The answer to a request; an AssertionError where Kafka threw."""
-        answer: dict[str, Any] = self._asked.ask(op, **arguments)
+        answer = self.attempt(op, **arguments)
         assert answer["ok"], f"{op} {arguments}: {answer.get('error')}: {answer.get('message')}"
+        return answer
+
+    def attempt(self, op: str, **arguments: Any) -> dict[str, Any]:
+        """The answer to a request; ``ok`` is false where Kafka threw."""
+        answer: dict[str, Any] = self._asked.ask(op, **arguments)
         return answer
 
     def close(self) -> None:
@@ -98,29 +103,22 @@ class Oracle:
 
 
 def scenario(seed: int) -> dict[str, Any]:
-    """A random scenario of the peer, stripped of producers, transactions, old formats and retention.
+    """A random scenario of the peer: transactions, producers, old formats, lags, retention, as it draws them.
 
-    Beside what the peer draws, some phases get a high watermark below the log's end, and some scenarios
-    a raised log start. ``codecs`` tells whether all batches are plain.
+    Added to what the peer draws: half of the scenarios are without codecs, which lets bytes be compared; some phases
+    get a high watermark below the log's end; some raise the log start; some topics are deleted only. ``plain`` tells
+    whether no batch is compressed.
     """
     plan: dict[str, Any] = _gen_log().scenario(seed)
     rng = random.Random(f"lastwrite-{seed}")
-    config = {name: value for name, value in plan["topic_config"].items() if not name.startswith("retention")}
-    config["cleanup.policy"] = "compact"
+    config = dict(plan["topic_config"])
     plain = rng.random() < 0.5
     lagging = rng.random() < 0.2
+    if rng.random() < 0.03:
+        config |= {"cleanup.policy": "delete", "retention.ms": "1000", "retention.bytes": "2000"}
     phases = []
     for phase in plan["phases"]:
-        actions = []
-        for action in phase["actions"]:
-            if "marker" in action:
-                continue
-            if "batch" in action:
-                batch = {k: v for k, v in action["batch"].items() if k not in ("pid", "epoch", "seq", "txn", "magic")}
-                if plain:
-                    batch["codec"] = "none"
-                action = {"batch": batch}
-            actions.append(action)
+        actions = [_without_codec(action) if plain else action for action in phase["actions"]]
         phases.append(
             {
                 "actions": _gen_log()._explicit(actions),
@@ -133,6 +131,10 @@ def scenario(seed: int) -> dict[str, Any]:
         )
     codecs = {a["batch"]["codec"] for phase in phases for a in phase["actions"] if "batch" in a}
     return {"name": plan["name"], "config": config, "phases": phases, "plain": codecs <= {"none"}}
+
+
+def _without_codec(action: dict[str, Any]) -> dict[str, Any]:
+    return {"batch": {**action["batch"], "codec": "none"}} if "batch" in action else action
 
 
 def shut_down(folder: Path) -> None:

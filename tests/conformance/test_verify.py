@@ -10,7 +10,7 @@ import pytest
 import lastwrite
 from lastwrite.pipeline.inline import INLINE
 from tests.conformance.oracle import Oracle, scenario
-from tests.conformance.test_real_cleaner import played
+from tests.conformance.rounds import played
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "kafka-4.4.0"
 
