@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json as json_
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
-from lastwrite.cli.options import JsonOption, PartitionOption, PathArgument, SystemOption, TopicOption
+from lastwrite.cli.options import (
+    JsonOption,
+    KeyBase64Option,
+    KeyHexOption,
+    KeyOption,
+    PartitionOption,
+    PathArgument,
+    SystemOption,
+    TopicOption,
+    key_bytes,
+)
 from lastwrite.cli.output import Output
-from lastwrite.errors import InvalidConfig
+from lastwrite.formats.kafka.internal_topics import TRANSACTION_STATES
 
+_PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
 _MOST_BYTES = 160  # of a key or value on a screen; --json has them whole
 
 
@@ -30,12 +41,13 @@ def dump(
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.", show_default=False)
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="TEXT", help="Only records with this key, as UTF-8.")
-    ] = None,
-    key_base64: Annotated[
-        str | None, typer.Option("--key-base64", metavar="TEXT", help="Only records with this key, as base64.")
-    ] = None,
+    key: KeyOption = None,
+    key_base64: KeyBase64Option = None,
+    key_hex: KeyHexOption = None,
+    decode: Annotated[
+        bool,
+        typer.Option("--decode", help="Say what records of Kafka's own topics mean: offsets, groups, transactions."),
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Print records, batches or index entries.
@@ -47,7 +59,7 @@ def dump(
     output: Output = context.obj
     rows = lastwrite.dump(
         path, system=system, topic=topic, partition=partition, batches=batches, index=index, offset=offset, limit=limit,
-        key=_key(key, key_base64),
+        key=key_bytes(key, key_base64, key_hex), decode=decode,
     )  # fmt: skip
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     show: Callable[[dict[str, Any]], str] = encode if output.as_json else as_text
@@ -55,17 +67,6 @@ def dump(
         if not output.line(show(row)):
             break
     return 0
-
-
-def _key(text: str | None, coded: str | None) -> bytes | None:
-    if text is not None and coded is not None:
-        raise InvalidConfig("--key and --key-base64 exclude each other")
-    if coded is not None:
-        try:
-            return base64.b64decode(coded, validate=True)
-        except binascii.Error as error:
-            raise InvalidConfig(f"--key-base64 {coded!r} is not base64: {error}") from error
-    return None if text is None else text.encode("utf-8", "surrogateescape")
 
 
 def as_text(row: dict[str, Any]) -> str:
@@ -84,12 +85,44 @@ def _record(row: dict[str, Any]) -> str:
     if row["control"] is not None:
         said += f"control: {row['control']}"
     else:
-        said += f"{_shown(row['key'])} = {_shown(row['value'])}"
+        meaning = row.get("decoded")
+        if meaning is not None and "type" in meaning:
+            said += _meaning(meaning, row)
+        else:  # text of users is shown as text anyway
+            said += f"{_shown(row['key'])} = {_shown(row['value'])}"
     if row["headers"]:
         said += "  {" + ", ".join(f"{name}: {_shown(value)}" for name, value in row["headers"]) + "}"
     if row["producer_id"] >= 0:
         said += f"  producer {row['producer_id']}/{row['producer_epoch']} #{row['sequence']}"
     return said + ("  transactional" if row["transactional"] and row["control"] is None else "")
+
+
+def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
+    """``OffsetCommit {group: laws, ...} = v3 {offset: 5, ...}``; bytes where there is no meaning."""
+    name = decoded["name"] or f"type {decoded['type']}"
+    key = _shown(row["key"]) if decoded["key"] is None else _fields(decoded["key"])
+    value = _shown(row["value"]) if decoded["value"] is None else _fields(_with_state(decoded["value"]))
+    if decoded["value_version"] is not None:
+        value = f"v{decoded['value_version']} {value}"
+    said = f"{name} {key} = {value}"
+    return said if decoded["problem"] is None else f"{said}  ({decoded['problem']})"
+
+
+def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with a transaction's state by its name."""
+    number = fields.get("transactionStatus", -1)
+    return fields | {"transactionStatus": TRANSACTION_STATES[number]} if number in range(8) else fields
+
+
+def _fields(value: Any) -> str:
+    """Nested data as ``{name: value, ...}``, without quotes where nothing is lost."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_fields(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_fields, value)) + "]"
+    if isinstance(value, str):
+        return value if _PLAIN.fullmatch(value) else json_.dumps(value, ensure_ascii=False)
+    return "null" if value is None else str(value)
 
 
 def _batch(row: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, TypeAlias
@@ -50,8 +51,36 @@ IncludeActiveOption: TypeAlias = Annotated[
 LikeBrokerOption: TypeAlias = Annotated[
     bool, typer.Option("--like-broker", help="Rewrite and merge every segment of the range, as the broker does.")
 ]
+KeyOption: TypeAlias = Annotated[
+    str | None, typer.Option("--key", metavar="TEXT", help="Only records with this key, as UTF-8.")
+]
+KeyBase64Option: TypeAlias = Annotated[
+    str | None, typer.Option("--key-base64", metavar="TEXT", help="Only records with this key, as base64.")
+]
+KeyHexOption: TypeAlias = Annotated[
+    str | None, typer.Option("--key-hex", metavar="DIGITS", help="Only records with this key, as hexadecimal digits.")
+]
 
 DEFAULT_MASTER = "local[*]"
+
+
+def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes | None:
+    """The key that one of ``--key``, ``--key-base64`` and ``--key-hex`` gives; None: none of them was given.
+
+    Raises:
+        InvalidConfig: more than one, or neither base64 nor digits.
+    """
+    if sum(given is not None for given in (text, coded, digits)) > 1:
+        raise InvalidConfig("--key, --key-base64 and --key-hex exclude each other")
+    try:
+        if coded is not None:
+            return base64.b64decode(coded, validate=True)
+        if digits is not None:
+            return bytes.fromhex(digits)
+    except ValueError as error:
+        given = f"--key-hex {digits!r} is not hexadecimal" if coded is None else f"--key-base64 {coded!r} is not base64"
+        raise InvalidConfig(f"{given}: {error}") from error
+    return None if text is None else text.encode("utf-8", "surrogateescape")
 
 
 def settings(config: Sequence[str] | None, config_file: str | None) -> dict[str, object]:

@@ -25,6 +25,7 @@ from lastwrite.formats.kafka.batch import (
     decode_batch,
     decode_control_record,
 )
+from lastwrite.formats.kafka.internal_topics import RECORD_TYPES, decode_internal_record
 from lastwrite.formats.kafka.names import FileKind
 from lastwrite.logstore import kafka as store
 from lastwrite.logstore import lock
@@ -45,6 +46,7 @@ def dump(
     offset: int | None = None,
     limit: int | None = None,
     key: bytes | None = None,
+    decode: bool = False,
     spark: object = None,
 ) -> Iterator[Row]:
     """The records at ``path``, in the order of partition and offset, one dictionary each.
@@ -56,6 +58,8 @@ def dump(
         offset: nothing below this offset.
         limit: at most so many rows.
         key: only records with exactly this key.
+        decode: say in a field ``decoded`` what the records of Kafka's own topics mean; of other topics, which keys
+            and values are text.
         spark: taken as by the other commands, and not needed: rows come in order, from this process.
 
     Raises:
@@ -69,7 +73,9 @@ def dump(
         raise InvalidConfig("batches and index exclude each other")
     if key is not None and (batches or index):
         raise InvalidConfig("a key picks records, neither batches nor index entries")
-    job = _Dump(batches, index, offset or 0, key)
+    if decode and (batches or index):
+        raise InvalidConfig("records are decoded, neither batches nor index entries")
+    job = _Dump(batches, index, offset or 0, key, decode)
     if os.path.isfile(path):
         file = identify(path)
         lock.refuse_if_held(file.root)
@@ -83,11 +89,12 @@ def dump(
 class _Dump:
     """What one call asks for, and the problems it met."""
 
-    def __init__(self, batches: bool, index: bool, offset: int, key: bytes | None) -> None:
+    def __init__(self, batches: bool, index: bool, offset: int, key: bytes | None, decode: bool) -> None:
         self._batches = batches
         self._index = index
         self._offset = offset
         self._key = key
+        self._decode = decode
         self._problems: list[Problem] = []
 
     def limited(self, rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
@@ -142,7 +149,7 @@ class _Dump:
                     continue
                 batch = decode_batch(data, 0, BATCH_LIMIT_BYTES)
                 rows = [
-                    record_row(name, segment.base_offset, position, batch, record)
+                    self._row(name, segment.base_offset, position, batch, record)
                     for record in batch.records
                     if record.offset >= self._offset and self._is_wanted(batch, record)
                 ]
@@ -150,6 +157,12 @@ class _Dump:
                 self.note(problem_of(error, segment.path, position))
                 continue
             yield from rows
+
+    def _row(self, name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record) -> Row:
+        row = record_row(name, segment, position, batch, record)
+        if self._decode:
+            row["decoded"] = None if batch.attributes.control else decoded_row(name, record)
+        return row
 
     def _is_wanted(self, batch: Batch, record: Record) -> bool:
         return self._key is None or (record.key == self._key and not batch.attributes.control)
@@ -254,6 +267,20 @@ def record_row(name: TopicPartition | None, segment: int, position: int, batch: 
         "segment": segment,
         "position": position,
     }
+
+
+def decoded_row(name: TopicPartition | None, record: Record) -> Row:
+    """What the record means: of Kafka's own topics its type and fields, else key and value where they are UTF-8."""
+    if name is None or name.topic not in RECORD_TYPES:
+        return {"key": _utf8(record.key), "value": _utf8(record.value)}
+    return decode_internal_record(name.topic, record.key, record.value)._asdict()
+
+
+def _utf8(data: bytes | None) -> str | None:
+    try:
+        return None if data is None else data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 def batch_row(name: TopicPartition | None, segment: int, position: int, header: BatchHeader, data: memoryview) -> Row:

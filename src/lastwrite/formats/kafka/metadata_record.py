@@ -22,7 +22,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
+from lastwrite.errors import UnsupportedFormat
+from lastwrite.formats.kafka.message import MessageReader
 
 _FRAME_VERSION = 1
 _TOPIC, _CONFIG, _REMOVE_TOPIC = 2, 4, 9
@@ -70,11 +71,11 @@ def decode_metadata_record(value: bytes) -> MetadataRecord | None:
         UnsupportedFormat: a frame, or a record that we need, of a version that we do not know.
         CorruptLog: a text that is none.
     """
-    fields = _Fields(value)
-    frame = fields.number()
+    fields = MessageReader(value)
+    frame = fields.unsigned()
     if frame != _FRAME_VERSION:
         raise UnsupportedFormat(f"metadata record in a frame of version {frame}", 0)
-    kind, version = fields.number(), fields.number()
+    kind, version = fields.unsigned(), fields.unsigned()
     if kind in (member.value for member in Transaction):
         return Transaction(kind)
     if kind not in (_TOPIC, _CONFIG, _REMOVE_TOPIC):
@@ -82,44 +83,14 @@ def decode_metadata_record(value: bytes) -> MetadataRecord | None:
     if version != 0:
         raise UnsupportedFormat(f"metadata record of kind {kind}, version {version}", 1)
     if kind == _TOPIC:
-        return Topic(fields.text() or "", fields.take(_ID_BYTES))
+        return Topic(_text(fields) or "", fields.take(_ID_BYTES))
     if kind == _REMOVE_TOPIC:
         return RemovedTopic(fields.take(_ID_BYTES))
     of_what = fields.take(1)[0]
-    topic, name, setting = fields.text(), fields.text(), fields.text()
+    topic, name, setting = _text(fields), _text(fields), _text(fields)
     return TopicSetting(topic or "", name or "", setting) if of_what == _OF_TOPIC else None
 
 
-class _Fields:
-    """The fields of a record, one after another."""
-
-    def __init__(self, value: bytes) -> None:
-        self._value = value
-        self._at = 0
-
-    def take(self, count: int) -> bytes:
-        taken = self._value[self._at : self._at + count]
-        if len(taken) < count:
-            raise TruncatedLog(f"metadata record cut short: {count} bytes wanted, {len(taken)} there", self._at)
-        self._at += count
-        return taken
-
-    def number(self) -> int:
-        """An unsigned varint of at most 32 bits."""
-        start, number = self._at, 0
-        for shift in range(0, 35, 7):
-            byte = self.take(1)[0]
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-        raise CorruptLog("varint of more than 5 bytes", start)
-
-    def text(self) -> str | None:
-        length = self.number()
-        if length == 0:
-            return None
-        start = self._at
-        try:
-            return self.take(length - 1).decode("utf-8")
-        except UnicodeDecodeError:
-            raise CorruptLog("text that is not UTF-8", start) from None
+def _text(fields: MessageReader) -> str | None:
+    length = fields.unsigned()
+    return None if length == 0 else fields.text(length - 1)

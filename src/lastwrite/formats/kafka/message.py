@@ -1,0 +1,210 @@
+"""Kafka's messages: a schema is a table of fields, and the table decodes.
+
+A message of two fields, of which version 3 added the second, and version 4 made the whole *flexible*::
+
+    Message("Commit", last=4, flexible=4, fields=(
+        Field("offset",      I64),
+        Field("leaderEpoch", I32, since=3),
+        Field("topicId",     UUID, since=4, tag=0),
+    ))
+
+Fields lie one behind another, in the table's order. Lengths of texts, bytes and lists are fixed integers, -1 for
+null; in a flexible version they are unsigned varints of one more, 0 for null, and every structure ends with its
+*tagged* fields: a count, then number, size and content of each. Tags that the table does not know are passed over,
+which is how Kafka adds fields without a new version. A tagged field that is not there has no entry in the result.
+
+A decoded message is plain data, under Kafka's own names: numbers, texts, lists, dictionaries and None. Bytes are
+base64, and identifiers the 22 characters that Kafka prints.
+
+Source: Kafka 4.4 ``MessageDataGenerator``, ``ByteBufferAccessor``, ``ByteUtils.readUnsignedVarint``; KIP-482.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.kafka.text import topic_id_text
+from lastwrite.formats.layout import Buffer, Integer
+
+_UUID_BYTES = 16
+_NEWEST = 1 << 15
+
+
+class Kind(Enum):
+    """What a field holds that is neither an integer, nor a list, nor a structure."""
+
+    STRING = "string"
+    BYTES = "bytes"
+    UUID = "uuid"
+
+
+STRING, BYTES, UUID = Kind.STRING, Kind.BYTES, Kind.UUID
+
+
+class Field(NamedTuple):
+    """A row of a message's table."""
+
+    name: str
+    type: Type
+    since: int = 0  # the first version that has it
+    until: int = _NEWEST  # the last one
+    tag: int | None = None  # tagged under this number in flexible versions
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Fields within a field; ``nullable``: a byte in front says whether it is there."""
+
+    fields: tuple[Field, ...]
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A list of one type."""
+
+    of: Type
+
+
+Type = Integer | Kind | Struct | Array
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message's table; ``last`` is the newest version known, ``flexible`` the first flexible one, None: none is."""
+
+    name: str
+    fields: tuple[Field, ...]
+    last: int = 0
+    flexible: int | None = None
+
+    def decode(self, data: Buffer, version: int, at: int = 0) -> tuple[dict[str, Any], int]:
+        """The fields by name, and the position behind the last.
+
+        Raises:
+            UnsupportedFormat: a version that the table does not know.
+            TruncatedLog: the bytes stop early.
+            CorruptLog: a length or a text that cannot be.
+        """
+        if not 0 <= version <= self.last:
+            raise UnsupportedFormat(f"version {version}; known are 0 to {self.last}", at)
+        reader = MessageReader(data, at)
+        decoder = _Decoder(reader, version, self.flexible is not None and version >= self.flexible)
+        return decoder.fields(self.fields), reader.position
+
+
+class MessageReader:
+    """Primitive fields, one behind another, from ``position`` on."""
+
+    def __init__(self, data: Buffer, at: int = 0) -> None:
+        self._data = memoryview(data)
+        self.position = at
+
+    def take(self, count: int) -> bytes:
+        """The next ``count`` bytes.  TruncatedLog: there are fewer."""
+        left = len(self._data) - self.position
+        if not 0 <= count <= left:
+            raise TruncatedLog(f"message cut short: {count} bytes wanted, {left} there", self.position)
+        self.position += count
+        return bytes(self._data[self.position - count : self.position])
+
+    def integer(self, kind: Integer) -> int:
+        """An integer of fixed size, most significant byte first."""
+        return int.from_bytes(self.take(kind.size), "big", signed=kind.code.islower())
+
+    def unsigned(self) -> int:
+        """An unsigned varint of at most 32 bits."""
+        start, number = self.position, 0
+        for shift in range(0, 35, 7):
+            byte = self.take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+        raise CorruptLog("varint of more than 5 bytes", start)
+
+    def text(self, size: int) -> str:
+        """``size`` bytes of UTF-8.  CorruptLog: they are none."""
+        start = self.position
+        try:
+            return self.take(size).decode("utf-8")
+        except UnicodeDecodeError:
+            raise CorruptLog("text that is not UTF-8", start) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    """One message of one version."""
+
+    reader: MessageReader
+    version: int
+    flexible: bool
+
+    def fields(self, table: tuple[Field, ...]) -> dict[str, Any]:
+        there = [field for field in table if field.since <= self.version <= field.until]
+        found = {field.name: self.value(field.type) for field in there if field.tag is None or not self.flexible}
+        if self.flexible:
+            found.update(self._tagged({field.tag: field for field in there if field.tag is not None}))
+        return found
+
+    def value(self, kind: Type) -> Any:
+        if isinstance(kind, Integer):
+            return self.reader.integer(kind)
+        if isinstance(kind, Struct):
+            if kind.nullable and self.reader.take(1)[0] != 1:
+                return None
+            return self.fields(kind.fields)
+        if isinstance(kind, Array):
+            return self._array(kind)
+        return _KINDS[kind](self)
+
+    def length(self, fixed_bytes: int) -> int | None:
+        """The length of a text, of bytes or of a list; None: null."""
+        if self.flexible:
+            number = self.reader.unsigned() - 1
+        else:
+            number = int.from_bytes(self.reader.take(fixed_bytes), "big", signed=True)
+        if number < -1:
+            raise CorruptLog(f"length {number}", self.reader.position)
+        return None if number == -1 else number
+
+    def string(self) -> str | None:
+        length = self.length(2)
+        return None if length is None else self.reader.text(length)
+
+    def bytes(self) -> str | None:
+        length = self.length(4)
+        return None if length is None else base64.b64encode(self.reader.take(length)).decode("ascii")
+
+    def uuid(self) -> str:
+        return topic_id_text(self.reader.take(_UUID_BYTES))
+
+    def _array(self, kind: Array) -> list[Any] | None:
+        length = self.length(4)
+        if length is None:
+            return None
+        found = []
+        for _ in range(length):  # a count that lies ends with the bytes: every element takes at least one
+            found.append(self.value(kind.of))
+        return found
+
+    def _tagged(self, known: dict[int | None, Field]) -> dict[str, Any]:
+        found = {}
+        for _ in range(self.reader.unsigned()):
+            tag, size = self.reader.unsigned(), self.reader.unsigned()
+            content = self.reader.take(size)
+            if tag in known:
+                inner = _Decoder(MessageReader(content), self.version, self.flexible)
+                found[known[tag].name] = inner.value(known[tag].type)
+        return found
+
+
+_KINDS: dict[Kind, Callable[[_Decoder], Any]] = {
+    Kind.STRING: _Decoder.string,
+    Kind.BYTES: _Decoder.bytes,
+    Kind.UUID: _Decoder.uuid,
+}

@@ -1,0 +1,163 @@
+"""Records of Kafka's own topics: as Kafka's classes write and name them, as a broker left them, and damaged ones."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.cli.dump import as_text
+from lastwrite.formats.kafka.internal_topics import GROUPS_TOPIC, RECORD_TYPES, TRANSACTIONS_TOPIC
+from lastwrite.formats.kafka.internal_topics import decode_internal_record as decode
+from lastwrite.formats.kafka.message import STRING, Array, Field, Message
+from lastwrite.formats.layout import I32
+from lastwrite.logstore.writer import TopicWriter
+from lastwrite.model.log import TopicPartition
+
+CORPUS = Path(__file__).parent.parent / "corpus" / "internal-topics"
+WRITTEN = [
+    json.loads(line) for line in gzip.decompress((CORPUS / "coordinator-records.jsonl.gz").read_bytes()).splitlines()
+]
+COMMIT_KEY = bytes.fromhex("0001 0004 6c617773 0006 6f7264657273 00000002")
+
+
+def test_every_type_in_every_version_reads_as_kafka_reads_it() -> None:
+    seen = set()
+    for line in WRITTEN:
+        found = decode(line["topic"], bytes.fromhex(line["key"]), bytes.fromhex(line["value"]))
+        assert found == (
+            line["type"], line["name"].removesuffix("Value"), line["key_fields"], line["version"],
+            line["value_fields"], None,
+        )  # fmt: skip
+        seen.add((line["topic"], line["type"], line["version"]))
+    known = {
+        (topic, number, version)
+        for topic, types in RECORD_TYPES.items()
+        for number, kind in types.items()
+        for version in range(kind.value.last + 1)
+    }
+    assert seen == known
+
+
+def test_cut_at_every_byte_it_says_so_and_never_fails() -> None:
+    for line in WRITTEN[::3]:
+        key, value = bytes.fromhex(line["key"]), bytes.fromhex(line["value"])
+        whole = decode(line["topic"], key, value)
+        for cut in range(len(value)):
+            found = decode(line["topic"], key, value[:cut])
+            assert found.key == whole.key
+            assert found.value is None
+            assert found.problem is not None
+        for cut in range(len(key)):
+            found = decode(line["topic"], key[:cut], value)
+            assert found.key is None or len(found.key) < len(whole.key or {})
+            assert found.problem is not None
+        more = decode(line["topic"], key + b"x", value + b"xy")
+        assert more.key == whole.key
+        assert more.value == whole.value
+        assert more.problem is not None
+        assert "1 bytes behind" in more.problem
+        assert "2 bytes behind" in more.problem
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        (COMMIT_KEY, None, (1, "OffsetCommit", {"group": "laws", "topic": "orders", "partition": 2}, None, None, None)),
+        (b"\x00\x63abc", b"\x00\x07xyz", (99, None, None, 7, None, "type 99 is not known")),
+        (b"\x00\x63abc", None, (99, None, None, None, None, "type 99 is not known")),
+        (b"\x01", b"", (None, None, None, None, None, "key of 1 bytes")),
+        (b"", b"", (None, None, None, None, None, "key of 0 bytes")),
+        (None, b"", (None, None, None, None, None, "no key")),
+    ],
+)
+def test_what_is_not_known_is_named(key: bytes | None, value: bytes | None, expected: tuple[Any, ...]) -> None:
+    assert decode(GROUPS_TOPIC, key, value) == expected
+
+
+def test_a_newer_version_keeps_the_key() -> None:
+    found = decode(GROUPS_TOPIC, COMMIT_KEY, b"\x00\x05" + bytes(30))
+    assert found.key == {"group": "laws", "topic": "orders", "partition": 2}
+    assert (found.value_version, found.value) == (5, None)
+    assert found.problem == "OffsetCommitValue: version 5; known are 0 to 4"
+
+
+def test_tags_of_a_later_release_are_passed_over() -> None:
+    message = Message("M", (Field("a", I32), Field("b", Array(STRING), tag=1)), flexible=0)
+    data = bytes.fromhex("000000070201030202780901ff")
+    assert message.decode(data, 0) == ({"a": 7, "b": ["x"]}, len(data))
+
+
+def decoded_rows() -> list[dict[str, Any]]:
+    return list(lastwrite.dump(str(CORPUS), decode=True))
+
+
+def test_what_a_broker_wrote() -> None:
+    rows = decoded_rows()
+    assert {row["topic"] for row in rows} == {GROUPS_TOPIC, TRANSACTIONS_TOPIC}
+    assert all(row["decoded"] is None for row in rows if row["control"])
+    records = [row["decoded"] for row in rows if not row["control"]]
+    assert [record["problem"] for record in records if record["problem"]] == []
+    assert {record["name"] for record in records} == {
+        "OffsetCommit", "GroupMetadata", "ConsumerGroupMetadata", "ConsumerGroupMemberMetadata",
+        "ConsumerGroupTargetAssignmentMember", "ConsumerGroupTargetAssignmentMetadata",
+        "ConsumerGroupCurrentMemberAssignment", "ConsumerGroupRegularExpression", "TransactionLog",
+    }  # fmt: skip
+    offsets: dict[tuple[str, str], int | None] = {}
+    for row in rows:
+        record = row["decoded"]
+        if record and record["name"] == "OffsetCommit" and not row["transactional"]:
+            key, value = record["key"], record["value"]
+            offsets[key["group"], key["topic"]] = value and value["offset"]
+    assert offsets == {
+        ("classic", "orders"): 6, ("classic", "payments"): 7, ("static", "orders"): 1, ("new", "orders"): 11,
+        ("new", "payments"): 12, ("pattern", "orders"): 21, ("gone", "orders"): None,
+    }  # fmt: skip
+
+
+def test_members_of_a_classic_group_say_what_they_want() -> None:
+    members = [
+        member
+        for row in decoded_rows()
+        if row["decoded"] and row["decoded"]["name"] == "GroupMetadata" and row["decoded"]["value"]
+        for member in row["decoded"]["value"]["members"]
+    ]
+    static = next(member for member in members if member["groupInstanceId"] == "first")
+    assert static["subscription"]["topics"] == ["orders"]
+    assert static["assignment"] == {
+        "version": 0, "assignedPartitions": [{"topic": "orders", "partitions": [0]}], "userData": ""
+    }  # fmt: skip
+
+
+def test_transactions_by_state() -> None:
+    lines = [as_text(row) for row in decoded_rows() if row["topic"] == TRANSACTIONS_TOPIC]
+    states = [line.split("transactionStatus: ")[1].split(",")[0] for line in lines if "aborted}" in line]
+    assert states == ["Empty", "Ongoing", "PrepareAbort", "CompleteAbort"]
+
+
+def test_as_text() -> None:
+    line = next(as_text(row) for row in decoded_rows() if row["offset"] == 2)
+    when, said = line.split("  ", 2)[1:]
+    assert when.endswith("Z")
+    assert said.startswith(
+        "OffsetCommit {group: classic, topic: orders, partition: 0} = v4 {offset: 5, leaderEpoch: -1, metadata: "
+    )
+    gone = [as_text(row) for row in decoded_rows() if row["value"] is None and "gone" in as_text(row)]
+    assert [line.split("  ")[2] for line in gone] == [
+        "OffsetCommit {group: gone, topic: orders, partition: 0} = null", "GroupMetadata {group: gone} = null"
+    ]  # fmt: skip
+
+
+def test_topics_of_users_show_text(tmp_path: Path) -> None:
+    with TopicWriter(str(tmp_path), TopicPartition("orders", 0)) as writer:
+        writer.append("schlüssel".encode(), b"\xff", 1000)
+        writer.append(b"", None, 1000)
+    rows = list(lastwrite.dump(str(tmp_path), decode=True))
+    assert [row["decoded"] for row in rows] == [{"key": "schlüssel", "value": None}, {"key": "", "value": None}]
+    assert rows[0]["value"] == base64.b64encode(b"\xff").decode()
+    assert as_text(rows[0]).endswith('"schlüssel" = 0xff')
