@@ -153,7 +153,7 @@ _SETTINGS: dict[str, _Setting] = {f.name: f.metadata["setting"] for f in fields(
 _FIELD_OF = {name: field_name for field_name, setting in _SETTINGS.items() for name, _ in setting.names}
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(KafkaTopicConfig)}
 
-# Settings of Kafka that a cleaner without threads, throttle and appends has no use for.
+# Settings of Kafka that do not change what a round does; ``cleaner_settings`` reads some of them.
 _OF_TOPICS = """
 compression.gzip.level compression.lz4.level compression.zstd.level flush.messages flush.ms
 follower.replication.throttled.replicas leader.replication.throttled.replicas local.retention.bytes

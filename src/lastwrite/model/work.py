@@ -36,13 +36,22 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Throttle:
+    """How fast all workers together may read and write; see ``logstore.throttle``."""
+
+    path: str  # of the file that the workers of this machine share; empty: each keeps to the rate by itself
+    bytes_per_second: float  # infinity: as fast as it goes
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
-    """How much memory a worker may take for what."""
+    """How much memory a worker may take for what, and how fast it may go."""
 
     chunk_bytes: int = 1 << 20  # of a segment, read at once; grows to the largest batch, up to plain_bytes
     plain_bytes: int = 64 << 20  # a batch, decompressed
     block_entries: int = 1 << 18  # entries held before they are handed on
     slice_bytes: int = 16 << 20  # entries elected at once
+    throttle: Throttle | None = None
 
 
 @dataclass(frozen=True, slots=True)

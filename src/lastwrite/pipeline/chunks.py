@@ -14,6 +14,7 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
 from lastwrite.logstore.reading import SegmentReader
+from lastwrite.logstore.throttle import pacer_of
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.work import Limits, Piece
 from lastwrite.pipeline.system import Format
@@ -32,6 +33,7 @@ class Chunks:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._pacer = pacer_of(limits.throttle)
         self._buffer = np.empty(limits.chunk_bytes, dtype=np.uint8)
 
     def of(self, format: Format, piece: Piece) -> Iterator[Chunk]:
@@ -76,6 +78,7 @@ class Chunks:
                 position, end, start = position + start, end - start, 0
                 n = min(left, len(self._buffer) - end)
                 reader.read_into(self._buffer[end : end + n], position + end)
+                self._pacer.spend(n)
                 end += n
             reader.check_unchanged()
 

@@ -8,11 +8,15 @@ A Spark session is taken or started; a log that a broker or another run holds is
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lastwrite.compaction.cleaner_settings import CleanerConfig
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
+from lastwrite.logstore.throttle import make_throttle
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.report import CompactionReport
@@ -108,6 +112,7 @@ def _run(
 ) -> CompactionReport:  # fmt: skip
     system = system_named(system_name)
     system.check_config(options.config)
+    cleaner = CleanerConfig.from_names(options.config)
     folders = system.find(str(path), topic, partition)
     progress = progress or NoProgress()
     partitions: dict[str, list[TopicPartition]] = {}
@@ -122,7 +127,11 @@ def _run(
         runner, memory_plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
         exchange = exchange_for(runner)
         stack.callback(exchange.close)
-        engine = Engine(system, exchange, runner.workers, memory_plan.limits(), options, progress)
+        limits = memory_plan.limits()
+        if math.isfinite(cleaner.io_max_bytes_per_second):
+            throttle = make_throttle(exchange.scratch, cleaner.io_max_bytes_per_second, runner.workers)
+            limits = replace(limits, throttle=throttle)
+        engine = Engine(system, exchange, runner.workers, limits, options, progress)
         return engine.compact(folders)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from lastwrite.compaction.verdict import Verdict, judge
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.logstore.scratch import read_states
+from lastwrite.logstore.throttle import pacer_of
 from lastwrite.model.columns import SPENT, ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Piece, RewriteUnit, Rewritten
@@ -57,6 +58,7 @@ class _Rewriter:
         self._outputs: list[tuple[int, SegmentAppender]] = []
         self._begin(unit.base_offset)
         self._chunks = Chunks(unit.limits)
+        self._pacer = pacer_of(unit.limits.throttle)
         self._policy = unit.policy
         self.counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
         self._out = np.empty(0, dtype=np.uint8)
@@ -92,6 +94,8 @@ class _Rewriter:
             except LogError as error:
                 raise error.located(piece.path, chunk.shift) from error
             self._append(self._out[:size], self._rows[:filled])
+            if self._unit.folder is not None:
+                self._pacer.spend(size)
             result.bytes_read += int(table["size"].sum())
         if at != len(states):
             raise CorruptLog("fewer records than the scan saw", piece.end, piece.path)
