@@ -10,7 +10,6 @@ import pytest
 
 from lastwrite.errors import NotALog
 from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.formats.kafka.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.logstore import kafka
 from lastwrite.model.log import PartitionLog, ProblemKind, TopicPartition
 from tests.crashing import CLOCK_MS, INTERVAL_BYTES, Layout, batch, contents, write_layout
@@ -236,18 +235,6 @@ def test_damage_is_named_by_file_and_byte(
 
 def kinds(log: PartitionLog) -> set[ProblemKind]:
     return {problem.kind for problem in log.problems}
-
-
-def test_what_comes_later_is_not_damage(folder: Path) -> None:
-    (folder / f"{20:020d}.txnindex").write_bytes(bytes(34))
-    assert kinds(kafka.read_partition(str(folder))) == {ProblemKind.UNSUPPORTED}
-    (folder / f"{20:020d}.txnindex").write_bytes(b"")
-    assert not kafka.read_partition(str(folder)).problems
-    producer = ProducerEntry(1, 0, 4, 8, 0, CLOCK_MS, 3, -1)
-    (folder / f"{20:020d}.snapshot").write_bytes(encode_snapshot([producer]))
-    assert not kafka.read_partition(str(folder)).problems, "an older state does not count"
-    (folder / f"{45:020d}.snapshot").write_bytes(encode_snapshot([producer]))
-    assert kinds(kafka.read_partition(str(folder))) == {ProblemKind.UNSUPPORTED}
 
 
 def test_old_formats_are_recognised(tmp_path: Path) -> None:

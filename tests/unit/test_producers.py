@@ -1,0 +1,88 @@
+"""Which batches of its producers a log has to keep, and what is stable: one rule, one example."""
+
+from __future__ import annotations
+
+from lastwrite.compaction.producers import ProducerStates, active, kept_batches
+from lastwrite.model.log import AbortedTransaction, Producer
+
+DAY_MS = 86_400_000
+ABORTS, COMMITS = True, False
+
+
+def test_the_last_batch_is_remembered() -> None:
+    states = ProducerStates()
+    states.data(7, 0, 0, 3, 100, False)
+    states.data(7, 0, 4, 5, 90, False)
+    assert states.producers == (Producer(7, 0, 5, 90),), "its timestamp is the last batch's, not the largest"
+
+
+def test_a_new_epoch_is_a_new_life() -> None:
+    states = ProducerStates([Producer(7, 0, 5, 90)])
+    states.data(7, 1, 6, 6, 100, False)
+    states.data(3, 0, 7, 7, 101, False)
+    assert states.producers == (Producer(3, 0, 7, 101), Producer(7, 1, 6, 100)), "by id"
+
+
+def test_a_transaction_is_open_from_its_first_batch_to_its_marker() -> None:
+    states = ProducerStates()
+    states.data(7, 0, 10, 11, 1, True)
+    states.data(7, 0, 12, 13, 2, True)
+    assert states.producers == (Producer(7, 0, 13, 2, open_from=10),)
+    assert (states.open, states.first_unstable_offset) == (((7, 10),), 10)
+    states.marker(7, 0, 14, 3, COMMITS)
+    assert states.producers == (Producer(7, 0, 13, 3),)
+    assert (states.open, states.aborted) == ((), ())
+
+
+def test_a_marker_of_a_bumped_epoch_forgets_the_data() -> None:
+    states = ProducerStates()
+    states.data(7, 0, 10, 11, 1, True)
+    states.marker(7, 1, 12, 2, COMMITS)
+    assert states.producers == (Producer(7, 1, -1, 2),)
+    states.marker(8, 4, 13, 3, COMMITS)
+    assert states.producers[1] == Producer(8, 4, -1, 3), "of a producer that was not known"
+
+
+def test_a_marker_that_is_not_replicated_leaves_its_transaction_unstable() -> None:
+    for high_watermark, unstable in ((13, 10), (14, 10), (15, None)):
+        states = ProducerStates(high_watermark=high_watermark)
+        states.data(7, 0, 10, 11, 1, True)
+        states.marker(7, 0, 14, 2, COMMITS)
+        assert states.first_unstable_offset == unstable, high_watermark
+        states.data(7, 0, 15, 15, 3, True)
+        assert states.first_unstable_offset == (unstable or 15)
+
+
+def test_an_abort_is_an_entry_of_the_index() -> None:
+    states = ProducerStates([Producer(9, 0, 1, 0, open_from=1)])
+    states.data(7, 0, 10, 11, 1, True)
+    states.data(8, 0, 12, 12, 1, True)
+    states.marker(7, 0, 13, 2, ABORTS)
+    assert states.aborted == (AbortedTransaction(7, 10, 13, 1),), "9's is open since before"
+    states.marker(9, 0, 14, 2, COMMITS)
+    states.marker(8, 0, 15, 2, ABORTS)
+    assert states.aborted[1:] == (AbortedTransaction(8, 12, 15, 16),), "no other one is open"
+    states.marker(8, 0, 16, 2, ABORTS)
+    assert len(states.aborted) == 2, "one that wrote nothing is no entry"
+
+
+def test_several_open_ones_are_told_by_their_first_offsets() -> None:
+    states = ProducerStates([Producer(1, 0, 30, 0, open_from=20), Producer(2, 0, 9, 0, open_from=5)])
+    assert states.open == ((2, 5), (1, 20)) and states.first_unstable_offset == 5
+    states.marker(2, 0, 31, 0, COMMITS)
+    states.data(2, 0, 32, 32, 0, True)
+    assert states.open == ((1, 20), (2, 32))
+
+
+def test_the_silent_expire_and_the_undecided_never_do() -> None:
+    young, old, undecided = Producer(1, 0, 1, 1001), Producer(2, 0, 2, 1000), Producer(3, 0, 3, 0, open_from=3)
+    assert active((young, old, undecided), 1000 + DAY_MS, DAY_MS) == (young, undecided)
+    assert active((young, old, undecided), 999 + DAY_MS, DAY_MS) == (young, old, undecided)
+
+
+def test_what_is_kept_of_a_producer() -> None:
+    data, marker = Producer(9, 2, 4, 0), Producer(5, 3, -1, 0)
+    offsets, markers = kept_batches((data, marker, Producer(1, 0, 700, 0), Producer(2, 1, -1, 0)))
+    assert (offsets.tolist(), markers.tolist()) == ([4, 700], [[2, 1], [5, 3]])
+    offsets, markers = kept_batches(())
+    assert (offsets.shape, markers.shape, markers.dtype.name) == ((0,), (0, 2), "int64")
