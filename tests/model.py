@@ -247,13 +247,18 @@ def clean_segments(
     retention_ms: int,
     producers: Mapping[int, LastBatch] | None = None,
     old_until_ms: int = 0,
+    forgotten_below: int = 0,
 ) -> tuple[ModelSegment, ...]:
-    """The segments after a round that makes one segment of each group of ``groups``, given by their bases."""
+    """The segments after a round that makes one segment of each group of ``groups``, given by their bases.
+
+    ``forgotten_below``: transactions whose ABORT marker lies below are not known of. For Kafka that is the log's
+    start: their data, which nobody can read any more, stays as if it were committed. We forget none.
+    """
     below = [batch for segment in segments if segment.base_offset < end for batch in segment.batches]
+    entries = [entry for segment in segments for entry in segment.aborted if entry.last_offset >= forgotten_below]
     left = clean(
         below, first_dirty=first_dirty, end=end, high_watermark=high_watermark, now_ms=now_ms,
-        retention_ms=retention_ms, aborted=[entry for segment in segments for entry in segment.aborted],
-        producers=producers, old_until_ms=old_until_ms,
+        retention_ms=retention_ms, aborted=entries, producers=producers, old_until_ms=old_until_ms,
     )  # fmt: skip
     starts = [group[0] for group in groups]
     bounds = [*starts[1:], end]
