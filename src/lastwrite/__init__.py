@@ -20,6 +20,7 @@ _PLACES = {
     "verify": "lastwrite.pipeline.verify",
     "inspect": "lastwrite.pipeline.inspect",
     "dump": "lastwrite.pipeline.dump",
+    "release": "lastwrite.pipeline.release",
 }
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from lastwrite.pipeline.compact import plan as plan
     from lastwrite.pipeline.dump import dump as dump
     from lastwrite.pipeline.inspect import inspect as inspect
+    from lastwrite.pipeline.release import release as release
     from lastwrite.pipeline.verify import verify as verify
 
 
@@ -37,4 +39,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["compact", "dump", "inspect", "plan", "verify"]
+__all__ = ["compact", "dump", "inspect", "plan", "release", "verify"]

@@ -6,7 +6,6 @@ import base64
 import json as json_
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +21,7 @@ from lastwrite.cli.options import (
     TopicOption,
     key_bytes,
 )
-from lastwrite.cli.output import Output
+from lastwrite.cli.output import Output, moment
 from lastwrite.formats.kafka.internal_topics import TRANSACTION_STATES
 
 _PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
@@ -77,11 +76,13 @@ def as_text(row: dict[str, Any]) -> str:
     if "base_offset" in row:
         return place + _batch(row)
     rest = {name: value for name, value in row.items() if name not in ("topic", "partition")}
-    return place + "  ".join(f"{name} {_time(value) if name == 'timestamp' else value}" for name, value in rest.items())
+    return place + "  ".join(
+        f"{name} {moment(value) if name == 'timestamp' else value}" for name, value in rest.items()
+    )
 
 
 def _record(row: dict[str, Any]) -> str:
-    said = f"@{row['offset']}  {_time(row['timestamp'])}  "
+    said = f"@{row['offset']}  {moment(row['timestamp'])}  "
     if row["control"] is not None:
         said += f"control: {row['control']}"
     else:
@@ -128,14 +129,14 @@ def _fields(value: Any) -> str:
 def _batch(row: dict[str, Any]) -> str:
     said = (
         f"@{row['base_offset']}–{row['last_offset']}  {row['records']:,} records, {row['bytes']:,} bytes, "
-        f"{row['compression']}, magic {row['magic']}, up to {_time(row['max_timestamp'])}, "
+        f"{row['compression']}, magic {row['magic']}, up to {moment(row['max_timestamp'])}, "
         f"epoch {row['leader_epoch']}, segment {row['segment']} byte {row['position']}"
     )
     if row["producer_id"] >= 0:
         said += f", producer {row['producer_id']}/{row['producer_epoch']}"
         said += f" #{row['base_sequence']}–{row['last_sequence']}"
     if row["delete_horizon"] is not None:
-        said += f", deletes go at {_time(row['delete_horizon'])}"
+        said += f", deletes go at {moment(row['delete_horizon'])}"
     return said + (", transactional" if row["transactional"] else "") + (", control" if row["control"] else "")
 
 
@@ -151,13 +152,3 @@ def _shown(coded: str | None) -> str:
     except UnicodeDecodeError:
         said = f"0x{cut.hex()}"
     return said if len(cut) == len(raw) else f"{said}… ({len(raw):,} bytes)"
-
-
-def _time(timestamp_ms: int) -> str:
-    if timestamp_ms == -1:
-        return "no time"
-    try:
-        when = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{timestamp_ms} ms"
-    return f"{when:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -20,9 +20,10 @@ from lastwrite.cli.options import (
     TopicOption,
     settings,
 )
-from lastwrite.cli.output import Output, counted, in_words
+from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection, SegmentInspection
 from lastwrite.model.log import Problem
+from lastwrite.model.report import PartitionReport
 
 _MOST_ROWS = 40  # of a table of segments on a screen
 
@@ -64,6 +65,7 @@ def inspect(
     for file in report.files:
         output.text(_file(file))
     output.text(problem_lines(_problems(report)))
+    output.text(set_aside_lines(report.partitions))
     return report.exit_status
 
 
@@ -160,6 +162,18 @@ def problem_lines(problems: list[Problem]) -> Iterator[str]:
         yield ""
     for problem in sorted(problems, key=lambda problem: problem.kind):
         yield f"{problem.kind}: {problem}"
+
+
+def set_aside_lines(partitions: Sequence[PartitionInspection | PartitionReport]) -> Iterator[str]:
+    """A line a partition that the cleaner has set aside."""
+    for found in partitions:
+        entry = found.uncleanable
+        if entry is not None:
+            yield (
+                f"uncleanable: {found.topic}-{found.partition}: set aside at {moment(entry.since_ms)} after "
+                f"{entry.tries:,} {'try' if entry.tries == 1 else 'tries'}; the next is at "
+                f"{moment(entry.next_try_ms)}, or at once after lastwrite release: {entry.reason}"
+            )
 
 
 def _shares(counts: dict[str, int]) -> str:

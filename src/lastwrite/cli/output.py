@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lastwrite.errors import LogError
@@ -258,6 +259,17 @@ def in_words(size_bytes: float | None) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def moment(timestamp_ms: int) -> str:
+    """A timestamp as a date and time; -1 is none."""
+    if timestamp_ms == -1:
+        return "no time"
+    try:
+        when = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+    return f"{when:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
 
 
 def in_time(seconds: float) -> str:

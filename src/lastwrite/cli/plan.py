@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import typer
 
-from lastwrite.cli.inspect import problem_lines
+from lastwrite.cli.inspect import problem_lines, set_aside_lines
 from lastwrite.cli.options import (
     DEFAULT_MASTER,
     ConfigFileOption,
@@ -85,6 +85,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
     )  # fmt: skip
     output.text(["", *_summary(report)])
     output.text(problem_lines([problem for partition in report.partitions for problem in partition.problems]))
+    output.text(set_aside_lines(report.partitions))
 
 
 def _change(before: str, after: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.uncleanable import Uncleanable
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +105,7 @@ class PartitionInspection:
     dirty_ratio: float | None = None  # the cleanable share, as the broker computes it
     is_due: bool | None = None  # a broker would run a round now
     reason: str | None = None  # why it would not
+    uncleanable: Uncleanable | None = None  # what the cleaner noted when it set the partition aside
     problems: list[Problem] = field(default_factory=list)
     problem_count: int = 0  # all; ``problems`` names the first of them
 
@@ -120,6 +122,7 @@ class PartitionInspection:
             "status": "damaged" if self.is_damaged else "whole",
             "segments": [segment.to_dict() for segment in self.segments],
             "problems": [problem.to_dict() for problem in self.problems],
+            "uncleanable": self.uncleanable and self.uncleanable.to_dict(),
         }
 
 

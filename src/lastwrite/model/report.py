@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from lastwrite.model.log import Problem
+from lastwrite.model.uncleanable import Uncleanable
 
 
 class Status(StrEnum):
@@ -47,11 +48,13 @@ class PartitionReport:
     verdicts: dict[str, int] = field(default_factory=dict)  # records by verdict
     problems: list[Problem] = field(default_factory=list)
     seconds: float = 0.0
+    uncleanable: Uncleanable | None = None  # what the cleaner noted when it set the partition aside
 
     def to_dict(self) -> dict[str, Any]:
         out = {name: getattr(self, name) for name in self.__slots__}
         out["status"] = str(self.status)
         out["problems"] = [problem.to_dict() for problem in self.problems]
+        out["uncleanable"] = self.uncleanable and self.uncleanable.to_dict()
         return out
 
 

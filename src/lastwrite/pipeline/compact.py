@@ -10,16 +10,17 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lastwrite.compaction.cleaner_settings import CleanerConfig
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig
+from lastwrite.errors import CorruptLog, EnvironmentUnfit, InvalidConfig
 from lastwrite.logstore.throttle import make_throttle
+from lastwrite.logstore.uncleanable import read_uncleanable, release
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.report import CompactionReport
+from lastwrite.model.report import CompactionReport, Status
 from lastwrite.pipeline.engine import Engine, Options
 from lastwrite.pipeline.exchange import FolderExchange
 from lastwrite.pipeline.inline import Inline
@@ -132,7 +133,28 @@ def _run(
             throttle = make_throttle(exchange.scratch, cleaner.io_max_bytes_per_second, runner.workers)
             limits = replace(limits, throttle=throttle)
         engine = Engine(system, exchange, runner.workers, limits, options, progress)
-        return engine.compact(folders)
+        report = engine.compact(folders)
+        _note_uncleanable(partitions, report, not options.dry_run and options.to is None, progress)
+        return report
+
+
+def _note_uncleanable(
+    partitions: Mapping[str, Sequence[TopicPartition]], report: CompactionReport, in_place: bool, progress: Progress
+) -> None:
+    """Say of each partition whether the cleaner had set it aside; what was cleaned now is released."""
+    found = {TopicPartition(each.topic, each.partition): each for each in report.partitions}
+    for root, names in partitions.items():
+        try:
+            entries = read_uncleanable(root)
+        except CorruptLog as error:
+            progress.note(str(error))
+            continue
+        for name in entries.keys() & set(names):
+            found[name].uncleanable = entries[name]
+        succeeded = [name for name in names if found[name].status in (Status.CLEANED, Status.UNCHANGED)]
+        if in_place:
+            for name in release(root, succeeded):
+                found[name].uncleanable = None
 
 
 def exchange_for(runner: Runner) -> FolderExchange | ShuffleExchange:

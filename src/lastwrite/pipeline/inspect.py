@@ -18,6 +18,7 @@ from lastwrite.formats.kafka.names import FileKind
 from lastwrite.logstore import kafka as store
 from lastwrite.logstore import lock
 from lastwrite.logstore.single import SingleFile, identify, read_small, segment_of
+from lastwrite.logstore.uncleanable import read_uncleanable
 from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
@@ -79,10 +80,16 @@ def inspect(
         roots: dict[str, list[TopicPartition]] = {}
         for folder in folders:
             roots.setdefault(store.root_of(folder), []).append(store.partition_name(folder))
-        for root, names in sorted(roots.items()):
-            lock.refuse_if_held(root, names)
+        for root, inside in sorted(roots.items()):
+            lock.refuse_if_held(root, inside)
             report.problems += root_problems(root)
         report.partitions += job.partitions(folders)
+        for folder, found in zip(folders, report.partitions, strict=True):
+            try:
+                found.uncleanable = read_uncleanable(store.root_of(folder)).get(store.partition_name(folder))
+            except CorruptLog as error:
+                report.problems.append(problem_of(error, folder))
+                break
     report.seconds = round(time.monotonic() - began, 3)
     return report
 

@@ -1,0 +1,151 @@
+"""Partitions that the cleaner has set aside, remembered in ``<root>/lastwrite-uncleanable.json``.
+
+Kafka remembers them in memory, until the broker restarts, and never tries again. Here the list outlives the process,
+anybody can read it, and each partition is tried again after a minute, then two, four, up to a day::
+
+    {"version": 1, "partitions": {"orders-0": {"reason": "…", "since_ms": …, "tries": 2, "next_try_ms": …}}}
+
+A broker that starts on the root passes plain files by.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Iterable
+
+from lastwrite.errors import CorruptLog
+from lastwrite.formats.kafka.names import FolderState, decode_folder_name, folder_name
+from lastwrite.logstore import files, lock
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.uncleanable import Uncleanable
+
+FILE = "lastwrite-uncleanable.json"
+
+_VERSION = 1
+_FIRST_PAUSE_MS = 60_000
+_LONGEST_PAUSE_MS = 86_400_000
+
+
+def pause_ms(tries: int) -> int:
+    """How long after so many failed tries the next one comes."""
+    return min(_FIRST_PAUSE_MS << min(tries - 1, 32), _LONGEST_PAUSE_MS)
+
+
+def read_uncleanable(root: str) -> dict[TopicPartition, Uncleanable]:
+    """The partitions of ``root`` that are set aside; none where there is no file.
+
+    Raises:
+        CorruptLog: the file is not what we wrote.
+        LogError: it cannot be read.
+    """
+    path = os.path.join(root, FILE)
+    try:
+        seen = os.stat(path)
+        return dict(_read_once(path, seen.st_mtime_ns, seen.st_size, seen.st_ino))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise files.to_log_error(error, path, "read what is set aside") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _read_once(path: str, mtime_ns: int, size_bytes: int, inode: int) -> dict[TopicPartition, Uncleanable]:
+    return _read(path)
+
+
+def _read(path: str) -> dict[TopicPartition, Uncleanable]:
+    with open(path, "rb") as file:
+        content = file.read()
+    try:
+        document = json.loads(content)
+        if document["version"] != _VERSION:
+            raise ValueError(f"version {document['version']!r}")
+        return {
+            _name_of(folder): Uncleanable(
+                reason=str(entry["reason"]), since_ms=int(entry["since_ms"]), tries=int(entry["tries"]),
+                next_try_ms=int(entry["next_try_ms"]),
+            )
+            for folder, entry in document["partitions"].items()
+        }  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptLog(
+            f"not a list of partitions that are set aside: {error}", path=path,
+            remedy="delete it: every partition is then tried again",
+        ) from error  # fmt: skip
+
+
+def _name_of(folder: str) -> TopicPartition:
+    name = decode_folder_name(folder)
+    if name is None or name.state is not FolderState.LIVE:
+        raise ValueError(f"{folder!r} is no partition")
+    return name.partition
+
+
+def set_aside(root: str, reasons: dict[TopicPartition, str], now_ms: int) -> None:
+    """Note that a round of these partitions failed at ``now_ms``.
+
+    Raises:
+        LogHeld: a broker holds the root.
+        LogError: the file cannot be written.
+    """
+    if not reasons:
+        return
+    with lock.root_turn(root):
+        entries = _readable(root)
+        for name, reason in reasons.items():
+            before = entries.get(name)
+            tries = 1 if before is None else before.tries + 1
+            entries[name] = Uncleanable(
+                reason=reason, since_ms=now_ms if before is None else before.since_ms, tries=tries,
+                next_try_ms=now_ms + pause_ms(tries),
+            )  # fmt: skip
+        _write(root, entries)
+
+
+def release(root: str, names: Iterable[TopicPartition]) -> dict[TopicPartition, Uncleanable]:
+    """Forget that these partitions failed, and say of which of them it was known.
+
+    Raises:
+        LogHeld: a broker holds the root.
+        LogError: the file cannot be read or written.
+    """
+    wanted = set(names)
+    if not wanted & read_uncleanable(root).keys():
+        return {}
+    with lock.root_turn(root):
+        entries = _readable(root)
+        released = {name: entries.pop(name) for name in sorted(wanted & entries.keys())}
+        _write(root, entries)
+    return released
+
+
+def _readable(root: str) -> dict[TopicPartition, Uncleanable]:
+    """What is on disk now; nothing where it cannot be understood."""
+    path = os.path.join(root, FILE)
+    try:
+        return _read(path)
+    except (FileNotFoundError, CorruptLog):
+        return {}
+    except OSError as error:
+        raise files.to_log_error(error, path, "read what is set aside") from error
+
+
+def _write(root: str, entries: dict[TopicPartition, Uncleanable]) -> None:
+    """Write the entries of all partitions that are still there; without any there is no file."""
+    path = os.path.join(root, FILE)
+    kept = {
+        folder_name(name): entry.to_dict()
+        for name, entry in sorted(entries.items())
+        if os.path.isdir(os.path.join(root, folder_name(name)))
+    }
+    if not kept:
+        if os.path.exists(path):
+            files.unlink(path)
+            files.fsync_dir(root)
+        return
+    document = {"version": _VERSION, "partitions": kept}
+    files.write(path + ".tmp", json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n")
+    files.rename(path + ".tmp", path)
+    files.fsync_dir(root)
