@@ -46,6 +46,7 @@ class AsideSegment:
         self._attempt = uuid.uuid4().hex[:12]
         self._stem = None if folder is None else os.path.join(folder, f"{base_offset:020d}")
         self._size = 0
+        self._largest_timestamp_ms = -1
         self._file: FileIO | None = None
         if self._stem is not None:
             with changing("create", self._path("log")):
@@ -56,6 +57,8 @@ class AsideSegment:
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
         """Append whole batches; ``rows``: position in ``data``, size, next offset, largest timestamp of each."""
+        if len(rows):
+            self._largest_timestamp_ms = max(self._largest_timestamp_ms, int(rows[:, 3].max()))
         if self._indexer is not None and len(rows):
             self._indexer.append(rows[:, 0] + self._size, rows[:, 1], rows[:, 2] - 1, rows[:, 3])
         if self._file is not None:
@@ -72,8 +75,7 @@ class AsideSegment:
         A part of a segment has no index.
         """
         result.bytes_written = self._size
-        if self._indexer is not None and self._indexer.largest_timestamp_ms is not None:
-            result.largest_timestamp_ms = self._indexer.largest_timestamp_ms
+        result.largest_timestamp_ms = self._largest_timestamp_ms
         if self._file is None:
             return
         with changing("fsync", self._path("log")):

@@ -394,6 +394,11 @@ def _read_file(path: str) -> bytes:
 # ---------------------------------------------------------------------- indexes of one segment
 
 
+def segment_path(folder: str, base_offset: int) -> str:
+    """The segment that begins at an offset, in a folder where no swap is under way."""
+    return os.path.join(folder, segment_file_name(base_offset, FileKind.LOG))
+
+
 def index_path(log_path: str) -> str:
     """The offset index beside a segment, also of one that is still a ``.swap``."""
     return _beside(log_path, FileKind.INDEX)

@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 
+from lastwrite.compaction.retention import Retention
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, UnsupportedFormat
 from lastwrite.formats.kafka.names import (
     CLEANER_OFFSETS,
@@ -30,6 +31,7 @@ from lastwrite.logstore import files, lock
 from lastwrite.logstore.checkpoints import read_offsets, write_offset
 from lastwrite.logstore.outputs import AGAIN, Output, check_outputs, check_unchanged, in_order
 from lastwrite.logstore.recovery import settle
+from lastwrite.logstore.retention import cut_leader_epochs, doomed, make_empty_segment
 from lastwrite.model.log import PartitionLog
 
 _MOST_NAME_CHARACTERS = 255
@@ -63,13 +65,14 @@ def _refuse_existing(target_folder: str) -> None:
 
 
 def publish_copy(
-    log: PartitionLog, outputs: Sequence[Output], target_folder: str, first_dirty_offset: int | None
-) -> None:
+    log: PartitionLog, outputs: Sequence[Output], target_folder: str, first_dirty_offset: int | None,
+    retention: Retention | None = None,
+) -> None:  # fmt: skip
     """Make ``target_folder`` the log with ``outputs`` in the place of their sources, all else copied.
 
     The outputs were written aside in ``staging_folder(target_folder)``. The target root's checkpoint gets
     ``first_dirty_offset``, or None: what the source root says of the partition. High watermark and log start are
-    taken along. Modification times are kept.
+    taken along. Modification times are kept. What ``retention`` takes of the new log is not in the copy.
 
     Raises:
         InvalidConfig: a partition lies at the target already.
@@ -82,29 +85,39 @@ def publish_copy(
     with contextlib.nullcontext() if lock.holds(root, log.name) else lock.hold(root, [log.name]):
         check_unchanged(log)
         check_outputs(log, outputs)
-        _fill(log, outputs, staging)
+        _fill(log, outputs, staging, retention)
         check_unchanged(log)
-        _write_checkpoints(log, root, first_dirty_offset)
+        _write_checkpoints(log, root, first_dirty_offset, retention)
         _refuse_existing(target_folder)
         files.rename(staging, target_folder)
         files.fsync_dir(root)
 
 
-def _fill(log: PartitionLog, outputs: Sequence[Output], staging: str) -> None:
+def _fill(log: PartitionLog, outputs: Sequence[Output], staging: str, retention: Retention | None) -> None:
     """Everything under its final name, synced; nothing else in the folder."""
+    gone = set() if retention is None else {segment.base_offset for segment in retention.segments}
     written = {os.path.basename(path) for output in outputs for path in output.paths}
     for name in sorted(os.listdir(staging)):
         if name not in written:
             files.unlink(os.path.join(staging, name))
     for output, sources in in_order(outputs):
         for kind, path in output.files:
+            if output.base_offset in gone:
+                files.unlink(path)
+                continue
             files.set_mtime(path, sources[-1].mtime_ns)
             files.fsync_file(path)
             files.rename(path, os.path.join(staging, segment_file_name(output.base_offset, kind)))
     names = os.listdir(log.folder)
     live = settle(log.folder, names).live(names)
+    expired = set() if retention is None else set(doomed(list(live), retention))
     for name in _copied(log, outputs, live):
-        files.copy(os.path.join(log.folder, live[name]), os.path.join(staging, name))
+        if name not in expired:
+            files.copy(os.path.join(log.folder, live[name]), os.path.join(staging, name))
+    if retention is not None and retention.segments:
+        if retention.rolls:
+            make_empty_segment(staging, retention.first_base)
+        cut_leader_epochs(staging, retention.log_start)
     files.fsync_dir(staging)
 
 
@@ -130,7 +143,9 @@ def _copied(log: PartitionLog, outputs: Sequence[Output], live: dict[str, str]) 
     return chosen
 
 
-def _write_checkpoints(log: PartitionLog, root: str, first_dirty_offset: int | None) -> None:
+def _write_checkpoints(
+    log: PartitionLog, root: str, first_dirty_offset: int | None, retention: Retention | None
+) -> None:
     source_root = os.path.dirname(log.folder)
     first_dirty = log.checkpoint if first_dirty_offset is None else first_dirty_offset
     if first_dirty is not None:
@@ -140,5 +155,9 @@ def _write_checkpoints(log: PartitionLog, root: str, first_dirty_offset: int | N
             offset = read_offsets(source_root, file).get(log.name)
         except (CorruptLog, UnsupportedFormat):  # which ``log.problems`` names; no copy is better than a wrong one
             continue
-        if offset is not None:
+        if file == LOG_STARTS and retention is not None and retention.segments:
+            # Only a log whose start is not the name of its first segment has an entry.
+            offset = retention.log_start if retention.log_start > retention.first_base else None
+        # An entry may be there of a partition of that name that is gone.
+        if read_offsets(root, file).get(log.name) != offset:
             write_offset(root, file, log.name, offset)

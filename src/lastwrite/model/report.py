@@ -40,11 +40,16 @@ class PartitionReport:
     bytes_before: int = 0
     bytes_after: int = 0
     bytes_written: int = 0
+    segments_deleted: int = 0  # by retention, whole
+    bytes_deleted: int = 0  # of these segments, as the round left them
     tombstones_dropped: int = 0  # past their delete horizon
     keys: int | None = None  # distinct keys in the cleaned range
     first_dirty_offset: int = 0
     first_uncleanable_offset: int = 0
     dirty_ratio: float = 0.0
+    log_start_before: int | None = None
+    log_start_after: int | None = None
+    retention: list[dict[str, object]] = field(default_factory=list)  # base_offset, bytes, rule, reason of each
     verdicts: dict[str, int] = field(default_factory=dict)  # records by verdict
     problems: list[Problem] = field(default_factory=list)
     seconds: float = 0.0
@@ -97,6 +102,8 @@ class CompactionReport:
                         "bytes_before",
                         "bytes_after",
                         "bytes_written",
+                        "segments_deleted",
+                        "bytes_deleted",
                         "tombstones_dropped",
                     )
                 },

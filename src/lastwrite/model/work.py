@@ -184,7 +184,7 @@ class Rewritten:
     index_path: str = ""
     time_index_path: str = ""
     transaction_index_path: str = ""  # empty: the new segment has none
-    largest_timestamp_ms: int = -1  # by its time index; -1: none
+    largest_timestamp_ms: int = -1  # of its batches; -1: none
     further: tuple[Rewritten, ...] = ()  # segments behind this one, where offsets outgrow its base
     base_offset: int = -1
     problem: Problem | None = None

@@ -19,6 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from lastwrite.compaction.election import ENTRY_BYTES, bucket_bits
+from lastwrite.compaction.retention import Retention
 from lastwrite.compaction.transactions import Merged, aborted_table, merge, spent_changes
 from lastwrite.compaction.untouched import rewritten_runs
 from lastwrite.compaction.verdict import Verdict
@@ -38,6 +39,7 @@ from lastwrite.model.work import (
     Rewritten,
     ScanUnit,
 )
+from lastwrite.pipeline.retain import Replacement, account_retention, after_round, end_without_round
 from lastwrite.pipeline.runner import Failed
 from lastwrite.pipeline.system import Decision, System
 
@@ -110,6 +112,11 @@ class _Job:
     @property
     def is_open(self) -> bool:
         return self.report.status is Status.CLEANED
+
+    @property
+    def rests(self) -> bool:
+        """It is whole, and by the rules no round is due."""
+        return self.decision is not None and self.decision.reason is not None
 
     def end(self, status: Status, reason: str | None = None) -> None:
         self.report.status = status
@@ -401,7 +408,8 @@ class Engine:
             try:
                 if job.is_open:
                     self._publish(job)
-                    self._account(job)
+                elif job.rests:
+                    self._retain(job)
                 else:
                     self._discard(job)
                     if self._options.to is not None and not self._options.dry_run and job.log is not None:
@@ -414,9 +422,34 @@ class Engine:
             self._progress.advance(weight)
 
     def _publish(self, job: _Job) -> None:
+        """Swap the new segments in, then take out what has expired."""
+        assert job.log is not None
+        replacements = [Replacement(output.segments, tuple(output.parts)) for output in job.outputs]
+        after = after_round(self._system, job.log, replacements)
+        retention = self._system.expired(after, self._options.config, self._options.now_ms)
+        if not self._options.dry_run:
+            self._swap(job, retention)
+            if self._options.to is None:
+                self._system.retain(after, retention)
+        self._account(job)
+        records = [0] * len(job.log.segments)
+        for piece, scan in zip(job.pieces, job.scans, strict=True):
+            records[piece.segment] += scan.records
+        account_retention(job.report, job.log, retention, replacements, records)
+
+    def _retain(self, job: _Job) -> None:
+        """Take out what has expired of a log of which nothing else changes."""
         assert job.log is not None and job.decision is not None
-        if self._options.dry_run:
-            return
+        retention = self._system.expired(job.log, self._options.config, self._options.now_ms)
+        if self._options.to is not None:
+            self._system.publish_copy(job.log, (), (), self._options.to, None, retention)
+        elif not self._options.dry_run:
+            self._system.retain(job.log, retention)
+        account_retention(job.report, job.log, retention)
+        end_without_round(job.report, retention, job.decision.compacts, job.decision.reason)
+
+    def _swap(self, job: _Job, retention: Retention) -> None:
+        assert job.log is not None and job.decision is not None
         finished: list[tuple[tuple[Segment, ...], Rewritten]] = []
         for output in job.outputs:
             sources = tuple(job.log.segments[n] for n in output.segments)
@@ -429,8 +462,9 @@ class Engine:
             self._system.commit(job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end)
         else:
             self._system.publish_copy(
-                job.log, [s for s, _ in finished], [f for _, f in finished], self._options.to, job.decision.end
-            )
+                job.log, [s for s, _ in finished], [f for _, f in finished], self._options.to, job.decision.end,
+                retention,
+            )  # fmt: skip
 
     def _discard(self, job: _Job) -> None:
         for output in job.outputs:

@@ -12,6 +12,7 @@ import numpy as np
 from lastwrite.compaction.grouping import group_segments
 from lastwrite.compaction.producers import active, kept_batches
 from lastwrite.compaction.ranges import cleanable_range
+from lastwrite.compaction.retention import Retention, expired
 from lastwrite.compaction.settings import INT_MAX, KafkaTopicConfig, is_setting
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.formats.kafka.batch import decode_batch_header
@@ -20,6 +21,7 @@ from lastwrite.logstore import commit as committing
 from lastwrite.logstore import kafka as store
 from lastwrite.logstore import lock, metadata_log
 from lastwrite.logstore import publish as publishing
+from lastwrite.logstore import retention as retaining
 from lastwrite.logstore.aside import AsideSegment, remove_aside
 from lastwrite.logstore.producers import read_history
 from lastwrite.logstore.reading import SegmentReader
@@ -104,6 +106,7 @@ class KafkaSystem:
             dirty_ratio=found.ratio,
             reason=reason,
             policy=Policy(
+            compacts=settings.compacts,
                 now_ms=now_ms,
                 tombstone_retention_ms=settings.delete_retention_ms,
                 shell_offset=log.end_offset if include_active else log.high_watermark,
@@ -212,9 +215,20 @@ class KafkaSystem:
 
     def publish_copy(
         self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], to: str,
-        first_dirty: int | None,
+        first_dirty: int | None, retention: Retention | None = None,
     ) -> None:  # fmt: skip
-        publishing.publish_copy(log, _outputs(sources, made), os.path.join(to, str(log.name)), first_dirty)
+        publishing.publish_copy(log, _outputs(sources, made), os.path.join(to, str(log.name)), first_dirty, retention)
+
+    # ------------------------------------------------------------------ retention
+
+    def segment_path(self, log: PartitionLog, base_offset: int) -> str:
+        return store.segment_path(log.folder, base_offset)
+
+    def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
+        return expired(log, self.settings(log, config), now_ms)
+
+    def retain(self, log: PartitionLog, retention: Retention) -> None:
+        retaining.retain(log, retention, checkpoint_root=self.root_of(log.folder))
 
 
 def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from lastwrite.compaction.retention import Retention
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
@@ -59,6 +60,8 @@ class IndexChecker(Protocol):
     """Holds a piece's index entries against the batches that are really there."""
 
     def check(self, table: BatchTable, shift: int) -> None:
+    elect_from: int = 0  # records below it were compared with each other in earlier rounds
+    compacts: bool = True  # False: only what has expired goes
         """The next batches; ``shift`` is what their positions lack to file positions."""
         ...
 
@@ -146,9 +149,21 @@ class System(Protocol):
 
     def publish_copy(
         self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], to: str,
-        first_dirty: int | None,
+        first_dirty: int | None, retention: Retention | None = None,
     ) -> None:  # fmt: skip
-        """A cleaned copy below ``to``; ``first_dirty`` None: as it is."""
+        """A cleaned copy below ``to``, without what ``retention`` takes; ``first_dirty`` None: as it is."""
+        ...
+
+    def segment_path(self, log: PartitionLog, base_offset: int) -> str:
+        """Where the segment lies, or will lie once a round is committed."""
+        ...
+
+    def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
+        """What of ``log`` no longer has to be kept."""
+        ...
+
+    def retain(self, log: PartitionLog, retention: Retention) -> None:
+        """Take out what ``retention`` says."""
         ...
 
 

@@ -1,0 +1,99 @@
+"""Retention, which comes after the round: what the log is then, what of it has expired, and the report's figures.
+
+What a round leaves is known before it is committed, from what was written aside or only measured; so ``plan`` and
+``compact`` ask the same question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from lastwrite.compaction.retention import Retention
+from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.model.report import PartitionReport, Status
+from lastwrite.model.work import Rewritten
+from lastwrite.pipeline.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Neighbouring segments of a log, and the parts of the one that takes their place."""
+
+    places: tuple[int, ...]
+    parts: tuple[Rewritten, ...]
+
+
+def after_round(system: System, log: PartitionLog, replacements: Sequence[Replacement]) -> PartitionLog:
+    """The log as a round with these ``replacements`` leaves it, its new segments under their final names."""
+    if not replacements:
+        return log
+    by_place = {replacement.places[0]: replacement for replacement in replacements}
+    gone = {place for replacement in replacements for place in replacement.places}
+    segments: list[Segment] = []
+    for place, segment in enumerate(log.segments):
+        if place in by_place:
+            segments += _new_segments(system, log, by_place[place])
+        elif place not in gone:
+            segments.append(segment)
+    return replace(log, segments=tuple(segments))
+
+
+def _new_segments(system: System, log: PartitionLog, replacement: Replacement) -> Iterator[Segment]:
+    base_offset = log.segments[replacement.places[0]].base_offset
+    # The last source's time is that of the new segments too, and counts where they have no timestamp.
+    mtime_ns = log.segments[replacement.places[-1]].mtime_ns
+    sizes = {base_offset: sum(part.bytes_written for part in replacement.parts)}
+    stamps = {base_offset: max((part.largest_timestamp_ms for part in replacement.parts), default=-1)}
+    for further in (further for part in replacement.parts for further in part.further):
+        sizes[further.base_offset] = further.bytes_written
+        stamps[further.base_offset] = further.largest_timestamp_ms
+    for base, size in sizes.items():
+        stamp = stamps[base] if stamps[base] >= 0 else mtime_ns // 1_000_000
+        yield Segment(base, system.segment_path(log, base), size, mtime_ns, stamp)
+
+
+def account_retention(
+    report: PartitionReport, log: PartitionLog, retention: Retention, replacements: Sequence[Replacement] = (),
+    records: Sequence[int] = (),
+) -> None:  # fmt: skip
+    """Add what retention takes to the figures of the round, which made ``replacements``.
+
+    ``records`` are those of each segment of ``log``, as it was before; none: there was no round.
+    """
+    report.log_start_before, report.log_start_after = log.log_start, retention.log_start
+    if not retention.segments:
+        return
+    if report.status is Status.UNCHANGED:
+        report.status, report.reason = Status.CLEANED, None
+    gone = [segment.base_offset for segment in retention.segments]
+    replaced = {place for replacement in replacements for place in replacement.places}
+    untouched = {segment.base_offset: place for place, segment in enumerate(log.segments) if place not in replaced}
+    report.retention = [segment.to_dict() for segment in retention.segments]
+    report.segments_deleted = len(gone)
+    report.bytes_deleted = retention.size_bytes
+    report.segments_after += retention.rolls - len(gone)
+    report.segments_untouched -= len(untouched.keys() & gone)
+    report.bytes_after -= retention.size_bytes
+    if report.records_after is None:
+        return
+    counts: dict[int, int | None] = {base: records[place] for base, place in untouched.items()}
+    for replacement in replacements:
+        further = [new.base_offset for part in replacement.parts for new in part.further]
+        whole = sum(part.records for part in replacement.parts)
+        # How many of them are in which of several new segments nobody counted.
+        counts[log.segments[replacement.places[0]].base_offset] = None if further else whole
+        counts |= dict.fromkeys(further)
+    lost = [counts[base] for base in gone]
+    known = [count for count in lost if count is not None]
+    report.records_after = report.records_after - sum(known) if len(known) == len(lost) else None
+
+
+def end_without_round(report: PartitionReport, retention: Retention, compacts: bool, reason: str | None) -> None:
+    """Say how a partition came out of which only expired segments could go; ``reason``: why there was no round."""
+    if retention.segments:
+        report.status = Status.CLEANED
+        report.reason = f"no round: {reason}" if compacts else None
+    elif not compacts:
+        report.status = Status.UNCHANGED
+        report.reason = f"{reason}; the oldest segment stays: {retention.stays}"
