@@ -23,16 +23,27 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of records of a log, with what the rules need to know of its side files."""
+    """One file of records of a log, with what the rules need to know of its side files.
+
+    A crash may leave bytes behind the last whole batch of the last segment, and indexes that are not true. Nobody
+    reads those bytes, and where ``is_indexed`` is false, nobody looks into the indexes.
+    """
 
     base_offset: int
     path: str
-    size_bytes: int
+    size_bytes: int  # of its batches
     mtime_ns: int
     largest_timestamp_ms: int  # last time index entry, else the file's modification time (spec S.11)
     first_batch_timestamp_ms: int | None = None  # largest timestamp of the first batch; None: empty
     index_bytes: int = 0
     time_index_bytes: int = 0
+    torn_bytes: int = 0  # behind the batches; a broker's start cuts them off
+    is_indexed: bool = True
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of the file; with ``mtime_ns`` its identity."""
+        return self.size_bytes + self.torn_bytes
 
     @property
     def mtime_ms(self) -> int:
@@ -65,6 +76,7 @@ class ProblemKind(StrEnum):
 
     DAMAGED = "damaged"  # bytes contradict their format
     UNSUPPORTED = "unsupported"  # well formed, not handled by this release: the partition is skipped
+    RECOVERED = "recovered"  # what a crash left, seen as a broker's start would leave it: a note, nothing is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,12 @@ class PartitionLog:
     producers: tuple[Producer, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
     first_unstable_offset: int | None = None  # of the earliest transaction open, or whose marker is not replicated
+    unseen: tuple[str, ...] = ()  # files of segments behind the place where a crash ended the log
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether a broker's start would cut the log where it ends here: its last segment must stay as it is."""
+        return bool(self.unseen) or any(segment.torn_bytes for segment in self.segments[-1:])
 
     @property
     def last_stable_offset(self) -> int:
