@@ -1,0 +1,66 @@
+"""Thousands of random logs, cleaned by Kafka's own cleaner and by Lastwrite:  python -m tests.proof --seeds 2000
+
+A seed is a log with everything in its mix, several rounds under a moving clock; ``tests/conformance/rounds.py`` says
+what has to agree. Seeds are independent: ``--start N`` goes on where a run was stopped. A seed that failed is named,
+with the place, and played again alone by ``--start N --seeds 1``; one that found a fault is kept in the list of
+``tests/conformance/test_real_cleaner.py``.
+
+Needs what the tests marked ``oracle`` need: Java 17, and the peer that ``LASTWRITE_PEERS`` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+
+from tests.conformance.oracle import Oracle
+from tests.conformance.rounds import check_seed
+
+PROGRESS_SECONDS = 30
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.proof", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=2000, help="how many logs")
+    parser.add_argument("--start", type=int, default=1, help="the first seed")
+    arguments = parser.parse_args()
+    last = arguments.start + arguments.seeds - 1
+    met: Counter[str] = Counter()
+    failed: list[int] = []
+    began = told = time.monotonic()
+    seed = arguments.start
+    oracle = Oracle()
+    try:
+        for seed in range(arguments.start, last + 1):
+            try:
+                met += check_seed(oracle, seed)
+            except Exception as error:
+                failed.append(seed)
+                print(f"seed {seed} FAILED: {_where(error)}", flush=True)
+                if arguments.seeds == 1:
+                    traceback.print_exc()
+            if time.monotonic() - told > PROGRESS_SECONDS:
+                told = time.monotonic()
+                print(f"seed {seed} of {last}, {len(failed)} failed, {told - began:.0f} s", flush=True)
+    except KeyboardInterrupt:
+        print(f"stopped; go on with --start {seed} --seeds {last - seed + 1}")
+    finally:
+        oracle.close()
+    for what, count in sorted(met.items()):
+        print(f"{count:8} {what}")
+    print(f"{len(failed)} of {seed - arguments.start + 1} failed, {time.monotonic() - began:.0f} s", *failed)
+    return 1 if failed else 0
+
+
+def _where(error: Exception) -> str:
+    """The check that failed and its line, and what was said."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith("rounds.py")]
+    frame = frames[-1]
+    return f"{frame.name}, line {frame.lineno}: {frame.line}: {type(error).__name__}: {str(error)[:300]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
