@@ -1,0 +1,139 @@
+"""Kafka's loader as judge of what is read at plan time: producers, the stable part, aborted transactions.
+
+A log of random rounds, as it was before and after each: whole, then without its newest snapshots, then without all
+of them and without its transaction indexes, which the loader then builds anew, as ``read_history`` does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lastwrite.logstore.kafka import read_partition
+from lastwrite.logstore.producers import read_history
+from lastwrite.model.log import AbortedTransaction
+from tests.conformance.oracle import Oracle, scenario
+from tests.conformance.rounds import batches_of, played
+from tests.logs import NAME, SCRATCH, bases, read_aborted, read_checkpoint, read_segments
+from tests.model import ModelBatch
+from tests.producers import read_snapshot, snapshots
+
+pytestmark = pytest.mark.oracle
+
+# The oracle expires what is a day old, by the clock that it is given. Ours keeps all that it ever read.
+BEFORE_ALL_EXPIRY_MS = 0
+
+State = dict[int, tuple[int, int, int, int]]
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[Oracle]:
+    asked = Oracle()
+    yield asked
+    asked.close()
+
+
+@pytest.mark.parametrize("seed", range(1, 101))
+def test_kafka_loads_the_same_state(seed: int, oracle: Oracle) -> None:
+    with tempfile.TemporaryDirectory(prefix="lastwrite-producers-", dir=SCRATCH) as folder:
+        for round_ in played(oracle, scenario(seed), Path(folder)):
+            for root in (round_.before, round_.after):
+                check_producers(oracle, root)
+                check_history(oracle, root)
+
+
+def check_producers(oracle: Oracle, root: Path) -> None:
+    """Equal with all snapshots, and with fewer and fewer of them.
+
+    Kafka takes no notice of one in the middle of a segment, which a broker leaves that is stopped and started.
+    """
+    begins = bases(root / NAME)
+    present = [offset for offset in snapshots(root / NAME) if offset in begins or offset > begins[-1]]
+    for kept in range(len(present), -1, -1):
+        copy = _copy(root)
+        for offset in snapshots(copy / NAME):
+            if offset not in present[:kept]:
+                (copy / NAME / f"{offset:020d}.snapshot").unlink()
+        log = read_partition(str(copy / NAME))
+        # Without any snapshot Kafka takes it after an orderly shutdown that there are no producers, and looks
+        # only after a crash.
+        loaded = oracle.ask(
+            "load", dir=str(copy / NAME), now_ms=BEFORE_ALL_EXPIRY_MS, log_start=log.log_start,
+            high_watermark=log.high_watermark, clean_shutdown=kept > 0,
+        )  # fmt: skip
+        assert loaded["log_end"] == log.end_offset
+        # It leaves its state at the log's end, unless nothing lies between there and the log's start.
+        left = read_snapshot(copy / NAME, log.end_offset) if log.end_offset > log.log_start else {}
+        theirs: State = {
+            producer: (known.epoch, known.last_offset, known.timestamp_ms, known.open_from)
+            for producer, known in left.items()
+        }
+        ours: State = {
+            p.producer_id: (p.producer_epoch, p.last_offset, p.timestamp_ms, p.open_from) for p in log.producers
+        }
+        assert ours == theirs, f"with {kept} snapshots"
+        # What is not replicated Kafka forgets when it loads a snapshot from behind the marker.
+        assert log.last_stable_offset <= loaded["last_stable"]
+        if log.high_watermark == log.end_offset:
+            assert log.last_stable_offset == loaded["last_stable"]
+
+
+def check_history(oracle: Oracle, root: Path) -> None:
+    """Built from the log alone, the index is Kafka's to the byte, and hides what the old one hid."""
+    copy = _copy(root)
+    log = read_partition(str(copy / NAME))
+    history = read_history(log)
+    indexed = aborted_in(copy / NAME)
+    assert log.aborted == indexed
+    for file in (copy / NAME).iterdir():
+        if file.suffix in (".snapshot", ".txnindex", ".index"):
+            file.unlink()
+    oracle.ask("load", dir=str(copy / NAME), now_ms=BEFORE_ALL_EXPIRY_MS, log_start=0, clean_shutdown=False)
+    assert history.aborted == aborted_in(copy / NAME)
+    # Fewer entries than before, or such that begin later: the batches in between are gone.
+    before = {entry.last_offset: entry for entry in indexed}
+    for entry in history.aborted:
+        assert before[entry.last_offset].first_offset <= entry.first_offset
+        assert before[entry.last_offset].producer_id == entry.producer_id
+    left = batches_of(read_segments(root / NAME))
+    assert hidden(left, history.aborted) == hidden(left, indexed)
+    assert history.open == tuple(
+        sorted(
+            ((p.producer_id, p.open_from) for p in log.producers if p.open_from >= 0), key=lambda one: one[1]
+        )
+    )  # fmt: skip
+
+
+def aborted_in(folder: Path) -> tuple[AbortedTransaction, ...]:
+    return tuple(
+        AbortedTransaction(entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
+        for segment in read_segments(folder)
+        for entry in read_aborted(folder, segment.base_offset)
+    )
+
+
+def hidden(batches: Iterable[ModelBatch], aborted: tuple[AbortedTransaction, ...]) -> list[int]:
+    """The base offsets of the data batches that a reader with these entries skips."""
+    return [
+        batch.base_offset
+        for batch in batches
+        if batch.transactional
+        and not batch.control
+        and any(
+            entry.producer_id == batch.producer_id and entry.first_offset <= batch.last_offset < entry.last_offset
+            for entry in aborted
+        )
+    ]
+
+
+def _copy(root: Path) -> Path:
+    """The log root once more; what lay there before is gone."""
+    copy = root.with_name("loaded")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(root, copy)
+    assert read_checkpoint(copy, "replication-offset-checkpoint")
+    return copy
