@@ -7,10 +7,11 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lastwrite
-from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog, UnsupportedFormat
+from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
 from lastwrite.formats.compression import Codec
 from lastwrite.formats.kafka.batch import (
     ControlType,
@@ -19,6 +20,7 @@ from lastwrite.formats.kafka.batch import (
     encode_control_record,
     iter_batches,
 )
+from lastwrite.formats.kafka.old import encode_message, encode_wrapper
 from lastwrite.formats.kafka.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.logstore import lock
 from lastwrite.logstore.writer import TopicWriter
@@ -209,14 +211,35 @@ def test_damage_in_one_partition_leaves_the_others(tmp_path: Path) -> None:
     assert error is not None and "a-0" in str(error.path)
 
 
-def test_old_formats_are_passed_over_and_named(tmp_path: Path) -> None:
-    old = bytes.fromhex("0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531")
-    path = single(tmp_path / "t-0", old, encode_batch([Record(5, 1, b"a", b"x")]))
-    rows = []
-    with pytest.raises(UnsupportedFormat, match="magic 1"):
-        for row in lastwrite.dump(str(path)):
-            rows.append(row)
-    assert [row["offset"] for row in rows] == [5]
+def test_old_formats(tmp_path: Path) -> None:
+    records = [Record(offset, 7 + offset, b"a", b"x%d" % offset) for offset in range(6)]
+    path = single(
+        tmp_path / "t-0",
+        encode_message(records[0], 0),
+        encode_wrapper(records[1:3], 1, Codec.LZ4),
+        encode_wrapper(records[3:5], 0, Codec.LZ4),
+        encode_batch(records[5:]),
+    )
+    rows = list(lastwrite.dump(str(path)))
+    assert [row["offset"] for row in rows] == [0, 1, 2, 3, 4, 5]
+    assert [row["timestamp"] for row in rows] == [-1, 8, 9, -1, -1, 12]
+    types = [row["timestamp_type"] for row in rows]
+    assert types == ["none", "CreateTime", "CreateTime", "none", "none", "CreateTime"]
+    assert [row["compression"] for row in rows] == ["none", "lz4", "lz4", "lz4", "lz4", "none"]
+    assert {(row["producer_id"], row["sequence"], row["leader_epoch"]) for row in rows[:5]} == {(-1, -1, -1)}
+    batches = list(lastwrite.dump(str(path), batches=True))
+    assert [(row["magic"], row["base_offset"], row["last_offset"], row["records"]) for row in batches] == [
+        (0, 0, 0, 1), (1, 1, 2, 2), (0, 3, 4, 2), (2, 5, 5, 1),
+    ]  # fmt: skip
+    assert [row["max_timestamp"] for row in batches] == [-1, 9, -1, 12]
+    assert [row["position"] for row in batches] == np.cumsum([0, *(row["bytes"] for row in batches)]).tolist()[:-1]
+    assert [row["offset"] for row in lastwrite.dump(str(path), offset=2)] == [2, 3, 4, 5]
+    data = bytearray(path.read_bytes())
+    data[batches[1]["position"] + 40] ^= 1
+    path.write_bytes(data)
+    rows, error = rows_and_error(tmp_path)
+    assert [row["offset"] for row in rows] == [0, 3, 4, 5]
+    assert error is not None and error.at == batches[1]["position"] + 12
 
 
 def test_single_files(tmp_path: Path) -> None:

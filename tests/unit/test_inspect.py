@@ -17,13 +17,12 @@ from lastwrite.formats.kafka.batch import (
     encode_control_record,
     iter_batches,
 )
+from lastwrite.formats.kafka.old import encode_message, encode_wrapper
 from lastwrite.logstore import lock
 from lastwrite.model.inspection import InspectReport, PartitionInspection
 from lastwrite.model.log import TopicPartition
 from lastwrite.pipeline import window
 from tests.unit.test_dump import segments, single, write
-
-OLD = bytes.fromhex("0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531")
 
 
 def only(report: InspectReport) -> PartitionInspection:
@@ -100,13 +99,24 @@ def test_all_sorts_of_batches(tmp_path: Path) -> None:
     assert contents.last_offset == 9 and not found.is_damaged
 
 
-def test_old_formats_are_counted_and_are_no_damage(tmp_path: Path) -> None:
-    path = single(tmp_path / "t-0", OLD, b"\0" * 7 + b"\1" + OLD[8:], encode_batch([Record(5, 1, b"a", b"x")]))
+def test_old_formats_are_counted(tmp_path: Path) -> None:
+    records = [Record(offset, 7 + offset, b"a", None) for offset in range(6)]
+    path = single(
+        tmp_path / "t-0", encode_message(records[0], 0), encode_wrapper(records[1:3], 1, Codec.LZ4),
+        encode_wrapper(records[3:5], 0, Codec.GZIP), encode_batch(records[5:], codec=Codec.LZ4),
+    )  # fmt: skip
     found = inspected(path.parent)
-    assert found.contents.formats == {"v1": 2, "v2": 1}
-    assert found.contents.codecs == {"none": 3}
-    assert found.contents.records == 1
-    assert not found.is_damaged and found.problems[0].kind == "unsupported"
+    assert found.contents.formats == {"v0": 2, "v1": 1, "v2": 1}
+    assert found.contents.codecs == {"none": 1, "lz4": 2, "gzip": 1}
+    assert (found.contents.batches, found.contents.records, found.contents.tombstones) == (4, 6, 6)
+    assert (found.contents.first_offset, found.contents.last_offset) == (0, 5)
+    assert not found.is_damaged and not found.problems
+    broken = bytearray(path.read_bytes())
+    broken[60] ^= 1
+    path.write_bytes(broken)
+    found = inspected(path.parent)
+    assert found.is_damaged and found.problems[0].position == 39  # the wrapper's crc
+    assert found.contents.formats == {"v0": 2, "v2": 1}
 
 
 def test_each_flipped_byte_of_a_segment_is_found_and_placed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.errors import CorruptLog, UnsupportedFormat
+from lastwrite.errors import CorruptLog
 from lastwrite.formats.compression import Codec
 from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.formats.kafka.batch import Record, decode_batch, encode_batch, rebuild_batch
@@ -71,7 +71,7 @@ def array(data: bytes) -> np.ndarray:
 def test_split_and_walk_see_what_the_twin_sees(encoded: list[bytes]) -> None:
     data = b"".join(encoded)
     format, buffer = KafkaFormat(), array(data)
-    table, consumed, wanted = format.split(buffer, 0, len(buffer), 0)
+    table, consumed, wanted, _ = format.split(buffer, 0, len(buffer), 0)
     assert (consumed, wanted) == (len(data), -1)
     states, entries = np.zeros(1000, np.uint8), np.zeros((1000, 2), np.uint64)
     keys = np.zeros((1000, 2), np.int64)
@@ -174,24 +174,16 @@ def test_a_batch_cut_short_is_asked_for() -> None:
     encoded = encode_batch([Record(5, START, b"k", b"v" * 100)])
     buffer = array(encoded)
     for end in cut(encoded):
-        table, consumed, wanted = KafkaFormat().split(buffer, 0, end, 0)
+        table, consumed, wanted, _ = KafkaFormat().split(buffer, 0, end, 0)
         assert (len(table), consumed) == (0, 0)
         assert wanted == (len(encoded) if end >= 17 else 0 if end else -1)
-
-
-def test_old_formats_are_named() -> None:
-    encoded = array(
-        bytes.fromhex("0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531")
-    )
-    with pytest.raises(UnsupportedFormat, match="v0 or v1"):
-        KafkaFormat().split(encoded, 0, len(encoded), 0)
 
 
 def test_offsets_must_rise_over_batches() -> None:
     later, sooner = encode_batch([Record(9, START, b"k", b"v")]), encode_batch([Record(3, START, b"k", b"v")])
     buffer = array(later + sooner)
     format = KafkaFormat()
-    _, consumed, _ = format.split(buffer, 0, len(buffer), 0)
+    _, consumed, _, _ = format.split(buffer, 0, len(buffer), 0)
     assert consumed == len(later)
     with pytest.raises(CorruptLog, match="offsets"):
         format.split(buffer, consumed, len(buffer), 10)

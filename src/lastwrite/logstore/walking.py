@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog
 from lastwrite.formats.kafka.batch import BATCH_HEADER, decode_batch_header
 from lastwrite.formats.kafka.index import OffsetIndex, decode_offset_index
 from lastwrite.logstore.files import to_log_error
@@ -53,12 +53,8 @@ def walk(path: str, size_bytes: int, base_offset: int, start: int = 0) -> Walk:
 
 
 def _batch(held: bytes, at: int) -> tuple[int, int, int]:
-    """Next offset, largest timestamp and size of the batch at ``at``; of the old formats without a timestamp."""
-    try:
-        header = decode_batch_header(held, at)
-    except UnsupportedFormat:
-        offset = int.from_bytes(held[at : at + 8], "big", signed=True)
-        return offset + 1, -1, 12 + int.from_bytes(held[at + 8 : at + 12], "big", signed=True)
+    """Next offset, largest timestamp and size of the batch at ``at``."""
+    header = decode_batch_header(held, at)
     return header.next_offset, header.max_timestamp_ms, header.size_bytes
 
 

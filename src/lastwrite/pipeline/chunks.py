@@ -21,7 +21,7 @@ from lastwrite.pipeline.system import Format
 
 
 class Chunk(NamedTuple):
-    """Whole batches in a buffer; ``shift`` is what a buffer position lacks to a file position."""
+    """Whole batches in a buffer; ``shift`` is what their origins lack to a file position."""
 
     buffer: ByteArray
     table: BatchTable
@@ -52,7 +52,7 @@ class Chunks:
                 wanted = 0
                 if end > start:
                     try:
-                        table, start_of_rest, wanted = format.split(self._buffer, start, end, lowest)
+                        table, start_of_rest, wanted, held = format.split(self._buffer, start, end, lowest)
                     except LogError as error:
                         raise error.located(piece.path, position) from error
                     if len(table):
@@ -62,10 +62,10 @@ class Chunks:
                             raise CorruptLog(
                                 f"offset {int(row['next_offset']) - 1} lies beyond the segment's end, "
                                 f"{piece.end_offset}",
-                                position + int(row["position"]), piece.path,
+                                position + int(row["origin"]), piece.path,
                                 "nothing was changed; restore this file from a replica or a backup",
                             )  # fmt: skip
-                        yield Chunk(self._buffer, table, position)
+                        yield Chunk(held, table, position)
                     start = start_of_rest
                     if wanted < 0 and start < end:
                         continue  # the table was full, or what comes next is at fault

@@ -215,7 +215,7 @@ class _Reader:
         found.batches += len(table)
         found.next_offset = int(table["next_offset"][-1])
         found.largest_timestamp = max(found.largest_timestamp, int(table["max_timestamp"].max()))
-        found.largest_batch_bytes = max(found.largest_batch_bytes, int(table["size"].max()))
+        found.largest_batch_bytes = max(found.largest_batch_bytes, int(table["origin_size"].max()))
 
     def _take(self, chunk: Chunk, piece: Piece, found: PieceContents, tally: Int64Array) -> None:
         try:

@@ -18,7 +18,9 @@ from lastwrite.formats.kafka import index as indexes
 from lastwrite.formats.kafka import names, snapshot, text
 from lastwrite.formats.kafka.batch import (
     CRC_START,
+    MAGIC,
     Batch,
+    BatchAttributes,
     BatchHeader,
     Record,
     decode_attributes,
@@ -253,7 +255,7 @@ def record_row(name: TopicPartition | None, segment: int, position: int, batch: 
         **_name(name),
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
-        "timestamp_type": "LogAppendTime" if attributes.append_time else "CreateTime",
+        "timestamp_type": _timestamp_type(header, attributes),
         "key": _base64(record.key),
         "value": _base64(record.value),
         "headers": [[title.decode("utf-8", "backslashreplace"), _base64(content)] for title, content in record.headers],
@@ -267,6 +269,13 @@ def record_row(name: TopicPartition | None, segment: int, position: int, batch: 
         "segment": segment,
         "position": position,
     }
+
+
+def _timestamp_type(header: BatchHeader, attributes: BatchAttributes) -> str:
+    """As Kafka names it; "none" in message format v0, which has no timestamps."""
+    if header.magic == 0:
+        return "none"
+    return "LogAppendTime" if attributes.append_time else "CreateTime"
 
 
 def decoded_row(name: TopicPartition | None, record: Record) -> Row:
@@ -284,16 +293,19 @@ def _utf8(data: bytes | None) -> str | None:
 
 
 def batch_row(name: TopicPartition | None, segment: int, position: int, header: BatchHeader, data: memoryview) -> Row:
-    """One batch, its checksum verified.
+    """One batch, its checksum verified. An entry of magic 0 or 1 is opened, since nothing else tells its records.
 
     Raises:
         CorruptLog: the checksum does not match.
         UnsupportedFormat: an unknown codec.
     """
     attributes = decode_attributes(header.attributes, 21)
-    crc = int(google_crc32c.value(bytes(data[CRC_START:])))
-    if crc != header.crc:
-        raise CorruptLog(f"batch with crc {header.crc:#010x} whose bytes give {crc:#010x}", 17)
+    if header.magic < MAGIC:
+        header = decode_batch(data, 0, BATCH_LIMIT_BYTES).header
+    else:
+        crc = int(google_crc32c.value(bytes(data[CRC_START:])))
+        if crc != header.crc:
+            raise CorruptLog(f"batch with crc {header.crc:#010x} whose bytes give {crc:#010x}", 17)
     return {
         **_name(name),
         "base_offset": header.base_offset,
@@ -304,7 +316,7 @@ def batch_row(name: TopicPartition | None, segment: int, position: int, header: 
         "crc": header.crc,
         "base_timestamp": header.base_timestamp_ms,
         "max_timestamp": header.max_timestamp_ms,
-        "timestamp_type": "LogAppendTime" if attributes.append_time else "CreateTime",
+        "timestamp_type": _timestamp_type(header, attributes),
         "delete_horizon": header.delete_horizon_ms,
         "producer_id": header.producer_id,
         "producer_epoch": header.producer_epoch,

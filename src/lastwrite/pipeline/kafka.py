@@ -265,8 +265,8 @@ class KafkaIndexChecker:
         self._largest = np.iinfo(np.int64).min
 
     def check(self, table: BatchTable, shift: int) -> None:
-        begins = table["position"] + shift
-        end = int(begins[-1]) + int(table["size"][-1])
+        begins = table["origin"] + shift
+        end = int(begins[-1]) + int(table["origin_size"][-1])
         chosen = np.flatnonzero((self._positions >= begins[0]) & (self._positions < end))
         if len(chosen):
             rows = np.searchsorted(begins, self._positions[chosen], side="right") - 1

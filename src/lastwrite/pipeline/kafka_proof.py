@@ -112,8 +112,8 @@ class KafkaIndexProof:
 
     def check(self, table: BatchTable, shift: int) -> None:
         """The next batches of a piece; ``shift`` is what their positions lack to file positions."""
-        begins = table["position"] + shift
-        end = int(begins[-1]) + int(table["size"][-1])
+        begins = table["origin"] + shift
+        end = int(begins[-1]) + int(table["origin_size"][-1])
         self._offset_lie(
             index_truth.false_offset_entry(self.offsets, self.positions, begins, end, table["base_offset"])
         )  # fmt: skip

@@ -96,7 +96,7 @@ class _Rewriter:
             self._append(self._out[:size], self._rows[:filled])
             if self._unit.folder is not None:
                 self._pacer.spend(size)
-            result.bytes_read += int(table["size"].sum())
+            result.bytes_read += int(table["origin_size"].sum())
         if at != len(states):
             raise CorruptLog("fewer records than the scan saw", piece.end, piece.path)
 

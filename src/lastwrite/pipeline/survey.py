@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
 from lastwrite.formats.compression import Codec
 from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.formats.kafka.chunk import KafkaFormat
@@ -41,6 +41,7 @@ Note = Callable[[Problem], None]
 MOST_PRODUCERS = 1 << 20  # ids that are told apart: 8 MiB
 _HEADER_BYTES = 61
 _PRODUCER_ID_AT = 43
+_MAGIC_AT = 16
 
 
 class Surveyor:
@@ -87,11 +88,11 @@ class Surveyor:
         found.transaction_index_entries = count_entries(segment, FileKind.TRANSACTION_INDEX, note)
         return found
 
-    def count(self, buffer: ByteArray, table: BatchTable, into: Contents) -> None:
-        """Visit every record of the batches in ``table``.
+    def count(self, data: ByteArray, buffer: ByteArray, table: BatchTable, into: Contents) -> None:
+        """Visit every record of the batches in ``table``, which lie in ``buffer``, and in ``data`` as on disk.
 
         Raises:
-            CorruptLog, OutOfMemoryBudget: positions count from the buffer's begin; ``into`` is then untouched.
+            CorruptLog, OutOfMemoryBudget: positions count from the begin of ``data``; ``into`` is then untouched.
         """
         records = int(table["records"].sum())
         tombstones = keyless = control = 0
@@ -114,10 +115,11 @@ class Surveyor:
         into.transactional_batches += int(np.count_nonzero(table["flags"] & IS_TRANSACTIONAL))
         into.horizon_batches += int(np.count_nonzero(table["horizon"] != NO_HORIZON))
         horizons = table["horizon"][table["horizon"] != NO_HORIZON].tolist()
+        magics = enumerate(np.bincount(data[table["origin"] + _MAGIC_AT]).tolist())
         other = Contents(
             first_offset=int(table["base_offset"][0]), last_offset=int(table["next_offset"][-1]) - 1,
             max_timestamp=_none_below(int(table["max_timestamp"].max())),
-            earliest_horizon=min(horizons, default=None), formats=_counter({"v2": len(table)}),
+            earliest_horizon=min(horizons, default=None), formats=_counter({f"v{magic}": n for magic, n in magics}),
             codecs=_counter({codec.label: int(np.count_nonzero(table["codec"] == codec)) for codec in Codec}),
             producer_batches=self._note_producers(buffer, table),
         )  # fmt: skip
@@ -149,7 +151,6 @@ class _SegmentWalk:
         self._advance = advance
         self.next_offset = segment.base_offset  # behind the last batch
         self.is_whole = True  # every batch so far could be read
-        self._old_named = False
 
     def note(self, problem: Problem) -> None:
         self.is_whole = False
@@ -166,8 +167,8 @@ class _SegmentWalk:
                 data = window.at(position, least)
                 least = _HEADER_BYTES
                 try:
-                    table, consumed, wanted = format.split(data, 0, len(data), self.next_offset)
-                except (CorruptLog, UnsupportedFormat) as error:
+                    table, consumed, wanted, held = format.split(data, 0, len(data), self.next_offset)
+                except (CorruptLog, OutOfMemoryBudget) as error:
                     step = self._past(error, position, data)
                     self._advance(step)
                     if not step:
@@ -175,7 +176,7 @@ class _SegmentWalk:
                     position += step
                     continue
                 if len(table):
-                    self._take(data, table, position)
+                    self._take(data, held, table, position)
                     position += consumed
                     self._advance(consumed)
                 elif wanted > 0 and wanted <= size - position and wanted > len(data):
@@ -188,31 +189,24 @@ class _SegmentWalk:
         """Name what is wrong at ``position``; returns the bytes to pass over, 0 where nothing can be told."""
         size = frame_bytes(data)
         left = self._segment.size_bytes - position
-        if isinstance(error, UnsupportedFormat):
-            self._contents.batches += 1
-            self._contents.formats[f"v{int(data[16])}"] += 1
-            self._contents.codecs[_old_codec(data)] += 1
-            if not self._old_named:
-                self.note(problem_of(error, self._segment.path, position))
-                self._old_named = True
-        else:
-            self.note(problem_of(error, self._segment.path, position))
+        self.note(problem_of(error, self._segment.path, position))
         if not 0 < size <= left:
             return 0
-        if size == left or isinstance(error, UnsupportedFormat):
+        if size == left:
             return size
         # Go on only where another batch seems to begin.
         behind = data[size : size + 17]
         return size if len(behind) < 17 or (behind[16] <= 2 and frame_bytes(behind) > 0) else 0
 
-    def _take(self, data: ByteArray, table: BatchTable, position: int) -> None:
+    def _take(self, data: ByteArray, held: ByteArray, table: BatchTable, position: int) -> None:
+        """Count the batches of ``table``, which lie in ``held``, and in ``data`` as they are on disk."""
         if int(table["next_offset"][-1]) > self._end_offset:
             row = table[int(np.argmax(table["next_offset"] > self._end_offset))]
             self.note(
                 problem_of(
                     CorruptLog(
                         f"offset {int(row['next_offset']) - 1} in a segment that ends before {self._end_offset}",
-                        int(row["position"]),
+                        int(row["origin"]),
                     ),
                     self._segment.path,
                     position,
@@ -221,14 +215,14 @@ class _SegmentWalk:
         self.next_offset = int(table["next_offset"][-1])
         self._indexes.check(table, position)
         try:
-            self._surveyor.count(data, table, self._contents)
+            self._surveyor.count(data, held, table, self._contents)
         except (CorruptLog, OutOfMemoryBudget) as error:
             if len(table) == 1:
                 self.note(problem_of(error, self._segment.path, position))
                 return
             for row in range(len(table)):
                 try:
-                    self._surveyor.count(data, table[row : row + 1], self._contents)
+                    self._surveyor.count(data, held, table[row : row + 1], self._contents)
                 except (CorruptLog, OutOfMemoryBudget) as narrow:
                     self.note(problem_of(narrow, self._segment.path, position))
 
@@ -244,11 +238,6 @@ def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
     except LogError as error:
         note(problem_of(error, path))
         return None
-
-
-def _old_codec(data: ByteArray) -> str:
-    bits = int(data[17]) & 7 if len(data) > 17 else 0
-    return Codec(bits).label if bits < len(Codec) else f"unknown-{bits}"
 
 
 def _counter(counts: dict[str, int]) -> Counter[str]:

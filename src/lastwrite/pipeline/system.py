@@ -25,7 +25,9 @@ from lastwrite.model.work import Limits, Piece, Rewritten
 class Format(Protocol):
     """Bytes to columns and back; see ``formats.kafka.chunk`` for the meaning of each call."""
 
-    def split(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> tuple[BatchTable, int, int]: ...
+    def split(
+        self, buffer: ByteArray, start: int, end: int, lowest_offset: int
+    ) -> tuple[BatchTable, int, int, ByteArray]: ...
 
     def opened(self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None) -> Iterator[Run]: ...
 

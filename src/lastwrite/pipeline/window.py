@@ -77,11 +77,11 @@ def whole_batches(
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """The batches of ``segment`` from byte ``start`` on, each with its position and its bytes, not yet checked.
 
-    A batch's bytes are valid until the next is asked for. Problems of framing and order go to ``note``; entries of
-    magic 0 and 1 are passed over, and named once.
+    A batch's bytes are valid until the next is asked for. Problems of framing and order go to ``note``. What an entry
+    of magic 0 or 1 says of itself is its header here (see ``decode_batch_header``).
     """
     path, size = segment.path, segment.size_bytes
-    position, floor, old = start, segment.base_offset, False
+    position, floor = start, segment.base_offset
     with SegmentReader(path, size, segment.mtime_ns) as reader:
         window = Window(reader, size, limit_bytes)
         while position < size:
@@ -91,12 +91,6 @@ def whole_batches(
                 return
             try:
                 header = decode_batch_header(data, 0)
-            except UnsupportedFormat as error:
-                if not old:
-                    note(problem_of(error, path, position))
-                old = True
-                position += frame_bytes(data)
-                continue
             except CorruptLog as error:
                 if 0 < size - position < frame_bytes(data):
                     note(torn_tail(path, position, size - position, frame_bytes(data)))

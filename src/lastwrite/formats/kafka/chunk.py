@@ -4,6 +4,10 @@ A *chunk* is a stretch of a segment in a byte buffer. ``split`` cuts it into bat
 its checksum; ``opened`` gives the records' bytes, decompressed where they must be, in runs that fit
 memory; ``walk`` visits the records; ``rebuild`` writes what the rules decided. The work per record is
 in ``kernels``; this module pays for a Python statement per chunk, or per batch that is compressed.
+
+What was written in message format v0 or v1 is converted by ``split``, batch by batch, and is from there on a
+batch like any other, whose row says IS_OLD: its records lie in the clear in the buffer that ``split`` gives,
+whatever codec its header names, and ``rebuild`` never copies it as it is.
 """
 
 from __future__ import annotations
@@ -13,11 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
 from lastwrite.formats.checksum import check_against_library
 from lastwrite.formats.compression import Codec, OutputTooSmall, compress, decompress_into
 from lastwrite.formats.kafka import kernels
+from lastwrite.formats.kafka.old_chunk import OldConverter
+from lastwrite.formats.kafka.versions import versions
 from lastwrite.model.columns import IS_OLD, BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
+from lastwrite.model.policy import Policy, Strategy
 
 _WORDS = {
     kernels.BAD_SIZE: "batch length is too small for a batch",
@@ -40,12 +47,13 @@ class Split(NamedTuple):
     table: BatchTable
     consumed: int
     wanted: int  # bytes of the batch that the chunk cuts short; 0: not known yet; -1: none is cut short
+    buffer: ByteArray  # that holds the batches: the chunk's own, or one of converted batches
 
 
 class KafkaFormat:
-    """Record batches of format v2. Holds reusable buffers: one instance a worker, no sharing.
+    """Record batches of all formats. Holds reusable buffers: one instance a worker, no sharing.
 
-    ``plain_limit`` bounds the decompressed bytes held at once.
+    ``plain_limit`` bounds the decompressed bytes held at once, and likewise those converted from older formats.
     """
 
     name = "kafka"
@@ -57,31 +65,39 @@ class KafkaFormat:
         self._plain = np.empty(0, dtype=np.uint8)
         self._thin = np.empty(0, dtype=np.uint8)
         self._table = batch_table(4096)
+        self._old: OldConverter | None = None
 
     def split(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> Split:
         """Cut ``buffer[start:end]`` into whole batches, each proven by its CRC.
 
-        The table is valid until the next call. Positions in errors count from the buffer's begin.
+        Table and buffer are valid until the next call; the batches are all of v2, or all converted. Positions in
+        errors count from the begin of ``buffer``, also for converted batches.
 
         Raises:
             CorruptLog: lengths, magic, offsets, counts or a checksum contradict the format.
-            UnsupportedFormat: a batch of magic 0 or 1.
+            OutOfMemoryBudget: an entry of an older format is too large to be converted.
         """
         rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._table, lowest_offset)
+        if code == kernels.OLD_MAGIC and rows == 0:
+            if self._old is None:
+                self._old = OldConverter(self._limit)
+            found = self._old.convert(buffer, start, end, lowest_offset, self._table)
+            return Split(self._table[: found.rows], found.consumed, found.wanted, found.buffer)
         if code not in (kernels.OK, kernels.NEED_MORE) and rows == 0:
             raise _error(code, at)
-        return Split(self._table[:rows], int(consumed), int(wanted) if code == kernels.NEED_MORE else -1)
+        return Split(self._table[:rows], int(consumed), int(wanted) if code == kernels.NEED_MORE else -1, buffer)
 
     def opened(self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None) -> Iterator[Run]:
         """The batches of ``table`` (those with a non-zero byte in ``wanted``) in runs, records in the clear.
 
-        Sets ``plain_start`` and ``plain_end`` of each batch. A run is valid until the next is asked for.
+        ``buffer`` is the one that ``split`` gave. Sets ``plain_start`` and ``plain_end`` of each batch. A run is
+        valid until the next is asked for.
 
         Raises:
             CorruptLog: a batch does not decompress.
             OutOfMemoryBudget: one batch decompresses to more than the limit.
         """
-        chosen = table["codec"] != 0
+        chosen = (table["codec"] != 0) & (table["flags"] & IS_OLD == 0)
         if not chosen.any() and wanted is None:
             yield Run(0, len(table), buffer)
             return
@@ -149,9 +165,19 @@ class KafkaFormat:
         )  # fmt: skip
         if code != kernels.OK:
             row = table[b]
-            compressed = row["codec"] != 0
-            raise _error(code, int(row["position"] if compressed else at))
+            raise _error(code, int(row["origin"] if row["codec"] or row["flags"] & IS_OLD else at))
         return int(done)
+
+    def add_versions(
+        self, buffer: ByteArray, run: Run, table: BatchTable, policy: Policy, ordinal: int, entries: UInt64Array,
+        start: int, filled: int,
+    ) -> None:  # fmt: skip
+        """Write to the third column of ``entries[start:filled]``, which ``walk`` made of ``run``, their versions."""
+        name = np.frombuffer(policy.strategy_header.encode(), dtype=np.uint8)
+        versions(
+            buffer, run.plain, table, run.first, run.last, ordinal, policy.strategy is Strategy.HEADER, name,
+            entries, start, filled,
+        )  # fmt: skip
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int:
         """How many records of one batch of ``run`` lie below ``offset``."""
@@ -186,7 +212,7 @@ class KafkaFormat:
                 buffer, table, b, len(table), actions, horizons, keep, keep_at, out, at, rows, filled
             )
             if code != kernels.OK:
-                raise _error(code, int(place))
+                raise _error(code, int(table[b]["origin"] if table[b]["flags"] & IS_OLD else place))
             if b == len(table):
                 return out, int(at), int(filled)
             out, at, rows[filled] = self._rebuild_compressed(buffer, table[b], int(horizons[b]), keep, keep_at, out, at)
@@ -198,17 +224,21 @@ class KafkaFormat:
         self, buffer: ByteArray, row: np.void, horizon: int, keep: ByteArray, keep_at: int, out: ByteArray, at: int
     ) -> tuple[ByteArray, int, tuple[int, int, int, int, int]]:
         old = bool(row["flags"] & IS_OLD)
-        size = self._decompress(buffer, row, 0)
-        need = size + 12 * int(row["records"])
+        if old:
+            plain, start, stop = buffer, int(row["plain_start"]), int(row["plain_end"])
+        else:
+            start, stop = 0, self._decompress(buffer, row, 0)
+            plain = self._plain
+        need = stop - start + 12 * int(row["records"])
         if len(self._thin) < need:
             self._thin = np.empty(need + need // 4, dtype=np.uint8)
         position, base = int(row["position"]), int(row["base_offset"])
         top = int(row["next_offset"]) - 1 - base
         end, kept, reference, largest, code, _, first, last = kernels.thin(
-            self._plain, buffer, position, 0, size, int(row["records"]), keep, keep_at, horizon, old, self._thin, 0
+            plain, buffer, position, start, stop, int(row["records"]), keep, keep_at, horizon, old, self._thin, 0
         )
         if code != kernels.OK:
-            raise _error(code, position)
+            raise _error(code, int(row["origin"]))
         if old:
             base, top = base + int(first), int(last - first)
         packed = np.frombuffer(compress(Codec(int(row["codec"])), self._thin[:end]), dtype=np.uint8)
@@ -224,8 +254,4 @@ class KafkaFormat:
 
 
 def _error(code: int, at: int) -> LogError:
-    if code == kernels.OLD_MAGIC:
-        return UnsupportedFormat(
-            "a batch of message format v0 or v1", int(at), remedy="cleaning these formats comes with the next release"
-        )
     return CorruptLog(_WORDS[code], int(at), remedy=_KEEP)

@@ -140,6 +140,7 @@ def split(data, start, end, table, lowest_offset):
         row = table[rows]
         row.position = at
         row.origin = at
+        row.origin_size = size
         row.size = size
         row.base_offset = base
         row.next_offset = base + delta + 1

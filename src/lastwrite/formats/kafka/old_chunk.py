@@ -1,0 +1,146 @@
+"""Entries of message formats v0 and v1, chunk by chunk, as converted batches: ``chunk``'s helper.
+
+The work per record is in ``old_kernels``; this module pays for a Python statement per chunk, or per wrapper.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
+from lastwrite.formats.checksum import check_crc32_against_library
+from lastwrite.formats.compression import Codec, OutputTooSmall, decompress_into, with_lz4_header_checksum
+from lastwrite.formats.kafka import kernels, old_kernels
+from lastwrite.formats.layout import Buffer
+from lastwrite.model.columns import BatchTable, ByteArray
+
+_WORDS = {
+    kernels.BAD_SIZE: "message size is too small, or leaves its wrapper",
+    kernels.BAD_MAGIC: "no message begins here: magic is none of 0, 1, 2",
+    kernels.BAD_CRC: "checksum does not match the message",
+    kernels.BAD_OFFSET: "offsets do not rise, or leave the segment",
+    kernels.BAD_CODEC: "a compression codec that message formats v0 and v1 do not know",
+    kernels.BAD_RECORD: "key and value do not fill the message",
+    old_kernels.NESTED: "a compressed message inside a compressed one",
+    old_kernels.NO_MESSAGE: "a compressed message that holds none",
+}
+_KEEP = "nothing was changed; restore this file from a replica or a backup"
+_OUT_BYTES = 4 << 20  # converted at once, save for an entry that is larger
+_MOST_OFFSETS = 0x7FFFFFFF  # from a batch's first to its last
+
+
+class Converted(NamedTuple):
+    """How far a chunk was converted; the batches lie in ``buffer``."""
+
+    rows: int
+    consumed: int
+    wanted: int  # bytes of the entry that the chunk cuts short; 0: not known yet; -1: none is cut short
+    buffer: ByteArray
+
+
+class OldConverter:
+    """Reusable buffers: up to ``limit_bytes`` of converted batches, and half as many of one opened wrapper."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        check_crc32_against_library()
+        self._limit = limit_bytes
+        self._plain = np.empty(0, dtype=np.uint8)
+        self._out = np.empty(0, dtype=np.uint8)
+
+    def convert(self, buffer: ByteArray, start: int, end: int, lowest_offset: int, table: BatchTable) -> Converted:
+        """Convert the old entries at the begin of ``buffer[start:end]``, one row of ``table`` each.
+
+        Stops in front of a batch of magic 2, where the table or the output is full, and in front of what is at
+        fault. Valid until the next call. Positions in errors count from the buffer's begin.
+
+        Raises:
+            CorruptLog: the first entry contradicts its format.
+            OutOfMemoryBudget: the first entry is too large for the buffers.
+        """
+        rows, at, floor, to = 0, start, lowest_offset, 0
+        while True:
+            rows, at, code, place, wanted, floor, to = old_kernels.convert_messages(
+                buffer, at, end, table, rows, floor, self._out, to
+            )
+            try:
+                if code == old_kernels.WRAPPER:
+                    made, floor = self._wrapper(buffer, int(at), int(wanted), int(floor), table, rows, int(to))
+                    if made:
+                        rows, at, to = rows + 1, at + wanted, to + made
+                        continue
+                elif code == old_kernels.NEED_ROOM:
+                    if not rows:
+                        self._make_room(int(wanted), int(at))
+                        continue
+                elif code not in (kernels.OK, kernels.NEED_MORE, old_kernels.NEW_MAGIC):
+                    raise _error(code, place)
+            except LogError:
+                if not rows:  # else the next call comes upon it again, with what lies before it handed on
+                    raise
+            return Converted(rows, int(at), int(wanted) if code == kernels.NEED_MORE else -1, self._out)
+
+    def _wrapper(
+        self, buffer: ByteArray, at: int, size: int, floor: int, table: BatchTable, rows: int, to: int
+    ) -> tuple[int, int]:
+        """Convert the wrapper ``buffer[at:at + size]``; returns the bytes made and the floor behind it.
+
+        No bytes are made where the output is too full and the rows before must be handed on first.
+        """
+        value_at = int(old_kernels.wrapped_value(buffer, at, size))
+        if value_at < 0:
+            raise _error(kernels.BAD_RECORD, at)
+        magic, offset = int(buffer[at + 16]), int.from_bytes(buffer[at : at + 8].tobytes(), "big")
+        codec = Codec(int(buffer[at + 17]) & 7)
+        blob: Buffer = buffer[value_at : at + size]
+        if codec is Codec.LZ4 and magic == 0:
+            blob = with_lz4_header_checksum(blob)
+        plain_size = self._decompress(codec, blob, at)
+        code, place, count, first, last, made, base_time = old_kernels.measure_wrapper(
+            self._plain, plain_size, buffer, at
+        )
+        if code != kernels.OK:
+            raise CorruptLog(f"{_WORDS[code]}, at byte {place} of the decompressed messages", at, remedy=_KEEP)
+        # Some clients left the offset 0 on wrappers whose messages count from 0.
+        shift = offset - int(last) if magic and offset else 0
+        base, top = int(first) + shift, max(offset, int(last) + shift)
+        if 0 < offset < last or base < floor or top - base > _MOST_OFFSETS:
+            raise _error(kernels.BAD_OFFSET, at)
+        need = kernels.HEADER_BYTES + int(made)
+        if to + need > len(self._out):
+            if rows:
+                return 0, floor
+            self._make_room(need, at)
+        old_kernels.convert_wrapper(
+            self._plain, plain_size, buffer, at, size, base, top, first, base_time, count, made,
+            table, rows, self._out, to,
+        )  # fmt: skip
+        return need, top + 1
+
+    def _decompress(self, codec: Codec, blob: Buffer, at: int) -> int:
+        """Open a wrapper's blob to the front of ``_plain``; returns the bytes."""
+        limit = self._limit // 2
+        while True:
+            try:
+                return decompress_into(codec, blob, self._plain)
+            except OutputTooSmall:
+                if len(self._plain) >= limit:
+                    raise _too_large(f"a compressed message holds more than {limit} bytes", at) from None
+                self._plain = np.empty(min(limit, max(1 << 20, 4 * len(self._plain))), dtype=np.uint8)
+            except LogError as error:
+                raise CorruptLog(error.problem, at, remedy=_KEEP) from error
+
+    def _make_room(self, need: int, at: int) -> None:
+        """An output of ``need`` bytes or more; what is in it is lost."""
+        if need > self._limit:
+            raise _too_large(f"a message of {need} bytes is larger than the {self._limit} that memory allows", at)
+        self._out = np.empty(max(need, min(self._limit, _OUT_BYTES)), dtype=np.uint8)
+
+
+def _too_large(problem: str, at: int) -> OutOfMemoryBudget:
+    return OutOfMemoryBudget(problem, at, remedy="raise --memory")
+
+
+def _error(code: int, at: int) -> CorruptLog:
+    return CorruptLog(_WORDS[code], int(at), remedy=_KEEP)

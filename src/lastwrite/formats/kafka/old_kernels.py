@@ -1,0 +1,292 @@
+"""Kernels that turn entries of message formats v0 and v1 into batches of v2, whose records lie in the clear.
+
+The rules and the writers know one kind of batch; what is older is converted as it is read. A message becomes a
+batch of one record, an opened wrapper one batch of all its records whose header names the wrapper's codec. The
+converted batch never leaves memory as it is, so its checksum field stays 0. ``formats.kafka.old`` has the layout
+of the entries and says what they mean; ``tests/unit/test_old_kernels.py`` holds one against the other.
+
+    entry   0 offset i64 · 8 size i32 · 12 crc u32 · 16 magic i8 · 17 attributes u8 · v1: 18 timestamp i64
+            18 (v1: 26) key length i32 · key · value length i32 · value
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.formats.checksum import crc32
+from lastwrite.formats.intrinsics import (
+    address,
+    copy_bytes,
+    load8,
+    store8,
+    store16,
+    store32,
+    store64,
+    swap16,
+    swap32,
+    swap64,
+)
+from lastwrite.formats.kafka.kernels import (
+    _APPEND_TIME,
+    BAD_CODEC,
+    BAD_CRC,
+    BAD_MAGIC,
+    BAD_OFFSET,
+    BAD_RECORD,
+    BAD_SIZE,
+    HEADER_BYTES,
+    NEED_MORE,
+    OK,
+    _i32,
+    _i64,
+    _put_varint,
+    _u32,
+    _varint_size,
+)
+from lastwrite.model.columns import IS_OLD, NO_HORIZON
+
+# Codes beside those of ``kernels``.
+WRAPPER = 20  # the next entry must be opened first
+NEED_ROOM = 21  # the next batch does not fit the output
+NEW_MAGIC = 22  # the next entry is of magic 2
+NESTED = 23
+NO_MESSAGE = 24
+
+_LARGEST_I32 = 0x7FFFFFFF
+_LARGEST_I64 = np.int64(0x7FFFFFFFFFFFFFFF)
+
+
+@njit(cache=True, nogil=True)
+def _fields(source, at, end):
+    """The message of the entry ``at`` .. ``end``, whose size fits its magic: (timestamp; key position; key length or
+    -1; value position, -1 where lengths do not fit; value length or -1)."""
+    zero = np.int64(0)
+    time = np.int64(-1)
+    place = at + 18
+    if load8(source, at + 16) != np.uint64(0):
+        time = _i64(source, place)
+        place += 8
+    key_length = _i32(source, place)
+    key_at = place + 4
+    if key_length < -1 or key_length > end - key_at - 4:
+        return time, zero, zero, np.int64(-1), zero
+    place = key_at + max(key_length, zero)
+    value_length = _i32(source, place)
+    if value_length < -1 or max(value_length, zero) != end - place - 4:
+        return time, zero, zero, np.int64(-1), zero
+    return time, key_at, key_length, place + 4, value_length
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _nullable_size(length):
+    return _varint_size(length) + max(length, np.int64(0))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _body_size(stamp, delta, key_length, value_length):
+    """What a record without headers takes behind its length: attributes and header count are a byte each."""
+    return 2 + _varint_size(stamp) + _varint_size(delta) + _nullable_size(key_length) + _nullable_size(value_length)
+
+
+@njit(cache=True, nogil=True)
+def _put_record(out, to, source, stamp, delta, key_at, key_length, value_at, value_length):
+    to = _put_varint(out, to, _body_size(stamp, delta, key_length, value_length))
+    store8(out, to, np.uint64(0))
+    to = _put_varint(out, to + 1, stamp)
+    to = _put_varint(out, to, delta)
+    to = _put_varint(out, to, key_length)
+    if key_length > 0:
+        copy_bytes(out, to, source, key_at, key_length)
+        to += key_length
+    to = _put_varint(out, to, value_length)
+    if value_length > 0:
+        copy_bytes(out, to, source, value_at, value_length)
+        to += value_length
+    store8(out, to, np.uint64(0))
+    return to + 1
+
+
+@njit(cache=True, nogil=True)
+def _put_header(out, to, size, base, top, bits, base_time, max_time, count):
+    minus = np.uint64(0xFFFFFFFFFFFFFFFF)
+    store64(out, to, swap64(np.uint64(base)))
+    store32(out, to + 8, swap32(np.uint64(size - 12)))
+    store32(out, to + 12, minus)  # leader epoch
+    store8(out, to + 16, np.uint64(2))
+    store32(out, to + 17, np.uint64(0))  # crc
+    store16(out, to + 21, swap16(np.uint64(bits)))
+    store32(out, to + 23, swap32(np.uint64(top)))
+    store64(out, to + 27, swap64(np.uint64(base_time)))
+    store64(out, to + 35, swap64(np.uint64(max_time)))
+    store64(out, to + 43, minus)  # producer id
+    store16(out, to + 51, minus)  # producer epoch
+    store32(out, to + 53, minus)  # base sequence
+    store32(out, to + 57, swap32(np.uint64(count)))
+
+
+@njit(cache=True, nogil=True)
+def _put_row(table, rows, to, size, at, taken, base, next_offset, count, max_time, codec):
+    row = table[rows]
+    row.position = to
+    row.size = size
+    row.origin = at
+    row.origin_size = taken
+    row.base_offset = base
+    row.next_offset = next_offset
+    row.records = count
+    row.max_timestamp = max_time
+    row.horizon = NO_HORIZON
+    row.flags = IS_OLD
+    row.producer_id = -1
+    row.producer_epoch = -1
+    row.codec = codec
+    row.plain_start = to + HEADER_BYTES
+    row.plain_end = to + size
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _bits(attributes, magic):
+    """What a v2 header says of an old entry's attributes: codec, and from v1 on the kind of timestamp."""
+    return attributes & (7 | _APPEND_TIME) if magic else attributes & 7
+
+
+@njit(cache=True, nogil=True)
+def convert_messages(data, start, end, table, rows, floor, out, to):
+    """Convert the uncompressed messages at the begin of ``data[start:end]``: a row of ``table`` from ``rows`` on and
+    a batch in ``out`` from ``to`` on each. Offsets must rise from ``floor``.
+
+    Stops in front of what is none: (rows, position behind the last message, code, position the code speaks of,
+    bytes that the entry announces or the output lacks, floor, position in ``out``). At a WRAPPER length, magic,
+    checksum and codec have been proven.
+    """
+    at = start
+    while rows < len(table) and at < end:
+        if end - at < 17:
+            return rows, at, NEED_MORE, at, 0, floor, to
+        length = _i32(data, at + 8)
+        magic = np.int64(np.int8(data[at + 16]))
+        if length < 14:
+            return rows, at, BAD_SIZE, at + 8, 0, floor, to
+        if magic == 2:
+            return rows, at, NEW_MAGIC, at, 0, floor, to
+        if magic < 0 or magic > 2:
+            return rows, at, BAD_MAGIC, at + 16, 0, floor, to
+        size = length + 12
+        if size < 26 + 8 * magic:
+            return rows, at, BAD_SIZE, at + 8, 0, floor, to
+        if end - at < size:
+            return rows, at, NEED_MORE, at, size, floor, to
+        if np.int64(crc32(data, at + 16, at + size)) != _u32(data, at + 12):
+            return rows, at, BAD_CRC, at + 12, size, floor, to
+        attributes = np.int64(data[at + 17])
+        codec = attributes & 7
+        if codec > 3:
+            return rows, at, BAD_CODEC, at + 17, size, floor, to
+        offset = _i64(data, at)
+        if offset < floor or offset == _LARGEST_I64:
+            return rows, at, BAD_OFFSET, at, size, floor, to
+        if codec:
+            return rows, at, WRAPPER, at, size, floor, to
+        source = address(data)
+        time, key_at, key_length, value_at, value_length = _fields(source, at, at + size)
+        if value_at < 0:
+            return rows, at, BAD_RECORD, at, size, floor, to
+        zero = np.int64(0)
+        body = _body_size(zero, zero, key_length, value_length)
+        made = HEADER_BYTES + _varint_size(body) + body
+        if made > len(out) - to:
+            return rows, at, NEED_ROOM, at, to + made, floor, to
+        _put_header(out, to, made, offset, zero, _bits(attributes, magic), time, time, 1)
+        _put_record(
+            address(out), to + HEADER_BYTES, source, zero, zero, key_at, key_length, value_at, value_length
+        )  # fmt: skip
+        _put_row(table, rows, to, made, at, size, offset, offset + 1, 1, time, 0)
+        to += made
+        rows += 1
+        at += size
+        floor = offset + 1
+    return rows, at, OK, at, 0, floor, to
+
+
+@njit(cache=True, nogil=True)
+def measure_wrapper(plain, size, data, at):
+    """Prove the messages ``plain[:size]`` of the wrapper that lies in ``data`` from ``at`` on.
+
+    Returns (code, position in ``plain``, records, offset of the first and of the last as they stand there, bytes
+    that the records take in v2, time of the first).
+    """
+    append_time = _bits(np.int64(data[at + 17]), np.int64(data[at + 16])) & _APPEND_TIME != 0
+    wrapper_time = _i64(data, at + 18)
+    source = address(plain)
+    place = np.int64(0)
+    count = np.int64(0)
+    first = np.int64(0)
+    last = np.int64(-1)
+    base_time = np.int64(0)
+    made = np.int64(0)
+    while place < size:
+        if size - place < 26:
+            return BAD_SIZE, place, count, first, last, made, base_time
+        length = _i32(source, place + 8)
+        magic = np.int64(load8(source, place + 16))
+        if magic > 1:
+            return BAD_MAGIC, place, count, first, last, made, base_time
+        if length < 14 + 8 * magic or length > size - place - 12:
+            return BAD_SIZE, place, count, first, last, made, base_time
+        stop = place + length + 12
+        if np.int64(crc32(plain, place + 16, stop)) != _u32(source, place + 12):
+            return BAD_CRC, place, count, first, last, made, base_time
+        if load8(source, place + 17) & np.uint64(7):
+            return NESTED, place, count, first, last, made, base_time
+        offset = _i64(source, place)
+        if offset <= last or offset == _LARGEST_I64:
+            return BAD_OFFSET, place, count, first, last, made, base_time
+        time, key_at, key_length, value_at, value_length = _fields(source, place, stop)
+        if value_at < 0:
+            return BAD_RECORD, place, count, first, last, made, base_time
+        if append_time:
+            time = wrapper_time
+        if not count:
+            first = offset
+            base_time = time
+        if offset - first > _LARGEST_I32:
+            return BAD_OFFSET, place, count, first, last, made, base_time
+        body = _body_size(time - base_time, offset - first, key_length, value_length)
+        made += _varint_size(body) + body
+        last = offset
+        count += 1
+        place = stop
+    return OK if count else NO_MESSAGE, place, count, first, last, made, base_time
+
+
+@njit(cache=True, nogil=True)
+def convert_wrapper(plain, size, data, at, taken, base, last, first, base_time, count, made, table, rows, out, to):
+    """Write the measured messages ``plain[:size]`` as the batch ``base`` .. ``last`` to ``out`` from ``to`` on.
+
+    ``at``, ``taken``: where the wrapper lies in ``data``; the others are what ``measure_wrapper`` found.
+    """
+    bits = _bits(np.int64(data[at + 17]), np.int64(data[at + 16]))
+    max_time = _i64(data, at + 18) if data[at + 16] else np.int64(-1)
+    append_time = bits & _APPEND_TIME != 0
+    _put_header(out, to, HEADER_BYTES + made, base, last - base, bits, base_time, max_time, count)
+    source = address(plain)
+    target = address(out)
+    place = np.int64(0)
+    end = to + HEADER_BYTES
+    while place < size:
+        stop = place + 12 + _i32(source, place + 8)
+        time, key_at, key_length, value_at, value_length = _fields(source, place, stop)
+        stamp = np.int64(0) if append_time else time - base_time
+        delta = _i64(source, place) - first
+        end = _put_record(target, end, source, stamp, delta, key_at, key_length, value_at, value_length)
+        place = stop
+    _put_row(table, rows, to, HEADER_BYTES + made, at, taken, base, last + 1, count, max_time, bits & 7)
+
+
+@njit(cache=True, nogil=True)
+def wrapped_value(data, at, size):
+    """The position of a wrapper's blob, or -1 where its value is null or its lengths do not fit."""
+    value_at, value_length = _fields(address(data), at, at + size)[3:]
+    return value_at if value_length >= 0 else np.int64(-1)
