@@ -39,6 +39,7 @@ class PartitionReport:
     records_after: int | None = None
     bytes_before: int = 0
     bytes_after: int = 0
+    bytes_read: int = 0  # by scan and rewrite
     bytes_written: int = 0
     segments_deleted: int = 0  # by retention, whole
     bytes_deleted: int = 0  # of these segments, as the round left them
@@ -101,6 +102,7 @@ class CompactionReport:
                         "records_after",
                         "bytes_before",
                         "bytes_after",
+                        "bytes_read",
                         "bytes_written",
                         "segments_deleted",
                         "bytes_deleted",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
@@ -79,6 +79,7 @@ class Options:
     like_broker: bool = False
     dry_run: bool = False
     to: str | None = None
+    check: Callable[[], None] = lambda: None  # raises where the work is to stop: nothing more is begun or swapped
 
 
 @dataclass(slots=True)
@@ -188,6 +189,7 @@ class Engine:
         report = PartitionReport(topic=name.topic, partition=name.partition, status=Status.CLEANED)
         job = _Job(number, folder, report, started=time.perf_counter())
         try:
+            self._options.check()
             if not self._options.dry_run and self._options.to is None:
                 self._system.recover(folder)
             log = self._system.read(folder)
@@ -407,6 +409,7 @@ class Engine:
         for job, weight in zip(wave, weights, strict=True):
             try:
                 if job.is_open:
+                    self._options.check()
                     self._publish(job)
                 elif job.rests:
                     self._retain(job)
@@ -476,9 +479,11 @@ class Engine:
         report = job.report
         counts = [0] * len(Verdict)
         made = len(job.outputs)
+        report.bytes_read = sum(piece.bytes for piece in job.pieces)
         for output in job.outputs:
             for part in output.parts:
                 counts = [a + b for a, b in zip(counts, part.counts, strict=True)]
+                report.bytes_read += part.bytes_read
                 report.bytes_written += part.bytes_written + sum(further.bytes_written for further in part.further)
                 made += len(part.further)
         sources = sum(self._output_bytes(job, output) for output in job.outputs)

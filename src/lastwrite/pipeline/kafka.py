@@ -38,10 +38,17 @@ _SAMPLES = 32
 
 
 class KafkaSystem:
-    """See ``pipeline.system.System`` for what each call owes."""
+    """See ``pipeline.system.System`` for what each call owes.
+
+    ``metadata_roots``: where the cluster's metadata log may lie if not beside the partition: a broker of several log
+    roots has it in one of them.
+    """
 
     name = "kafka"
     offset_span = INT_MAX  # index entries hold 31 bits
+
+    def __init__(self, metadata_roots: Sequence[str] = ()) -> None:
+        self._metadata_roots = tuple(metadata_roots)
 
     def new_format(self, plain_bytes: int) -> Format:
         return KafkaFormat(plain_bytes)
@@ -81,13 +88,22 @@ class KafkaSystem:
         compaction of a log without a policy means it. A topic that is in one and sets none has Kafka's default,
         ``delete`` (docs/decisions).
         """
-        root = self.root_of(log.folder)
-        topics = _topics_of(root, metadata_log.state(root))
-        own = None if topics is None else topics.get(log.name.topic)
+        own = self._own_settings(log.folder)
         merged = {**{name: value for name, value in (own or {}).items() if is_setting(name)}, **config}
         if not _POLICY & merged.keys():
             merged["cleanup.policy"] = "compact" if own is None else "delete"
         return KafkaTopicConfig.from_names(merged)
+
+    def _own_settings(self, folder: str) -> dict[str, str] | None:
+        """What the metadata log says of the topic; None: no metadata log knows it."""
+        for root in (self.root_of(folder), *self._metadata_roots):
+            topics = _topics_of(root, metadata_log.state(root))
+            if topics is not None:
+                return topics.get(self.name_of(folder).topic)
+        return None
+
+    def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
+        return bool(_POLICY & config.keys()) or self._own_settings(folder) is not None
 
     def decide(self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool) -> Decision:
         settings = self.settings(log, config)
@@ -107,6 +123,8 @@ class KafkaSystem:
             reason=reason,
             policy=Policy(
             compacts=settings.compacts,
+            cleanable_bytes=found.cleanable_bytes,
+            overdue_ms=found.overdue_ms,
                 now_ms=now_ms,
                 tombstone_retention_ms=settings.delete_retention_ms,
                 shell_offset=log.end_offset if include_active else log.high_watermark,

@@ -8,6 +8,7 @@ others alone.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import threading
 from collections.abc import Callable, Sequence
@@ -114,6 +115,19 @@ class SparkRunner:
             watcher.join()
         found = dict(answer for batch in answers for answer in batch)
         return [found[i] for i in range(len(units))]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether Spark still takes work."""
+        try:
+            return self._context._jsc is not None and not self._context._jsc.sc().isStopped()
+        except Exception:  # no JVM to ask
+            return False
+
+    def cancel(self) -> None:
+        """End whatever runs on the session; the threads that wait for it get an error."""
+        with contextlib.suppress(Exception):  # a JVM that has gone runs nothing
+            self._context.cancelAllJobs()
 
     def _watch(self, group: str, task_bytes: list[int], progress: Progress, done: threading.Event) -> None:
         """Report finished tasks; Spark counts them, the largest are started first."""

@@ -64,6 +64,8 @@ class IndexChecker(Protocol):
     def check(self, table: BatchTable, shift: int) -> None:
     elect_from: int = 0  # records below it were compared with each other in earlier rounds
     compacts: bool = True  # False: only what has expired goes
+    cleanable_bytes: int = 0
+    overdue_ms: int = 0  # how long it has waited for more than it may
         """The next batches; ``shift`` is what their positions lack to file positions."""
         ...
 
@@ -115,6 +117,10 @@ class System(Protocol):
         ...
 
     def check_config(self, config: Mapping[str, object]) -> None: ...
+
+    def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
+        """Whether anybody has said that the partition's topic is compacted, or that it is not."""
+        ...
 
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
         """Positions, first 0 and last the size, at which the segment may be cut into pieces."""
