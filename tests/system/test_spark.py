@@ -12,12 +12,13 @@ import pytest
 
 import lastwrite
 from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.formats.kafka.batch import ControlType, Record, encode_batch, encode_control_record
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.pipeline.memory import plan_memory
 from lastwrite.pipeline.session import spark_session
 from tests.logs import read_files, write_segment
+from tests.model import ModelAborted
 
 NOW = 1_700_000_100_000
 
@@ -29,13 +30,15 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def make_root(root: Path, seed: int = 7) -> Path:
-    """Three partitions of some segments with all codecs, tombstones and keyless records; one is damaged."""
+    """Three partitions of some segments with all codecs, tombstones, keyless records and interleaved transactions."""
     for partition in range(3):
         rng = random.Random(seed + partition)
         offset = 0
         folder = root / f"t-{partition}"
-        for _ in range(4):
+        begun: dict[int, int] = {}
+        for number in range(4):
             base, batches = offset, []
+            aborted: list[ModelAborted] = []
             for _ in range(rng.randint(5, 20)):
                 records = []
                 for _ in range(rng.randint(1, 40)):
@@ -45,8 +48,25 @@ def make_root(root: Path, seed: int = 7) -> Path:
                     value = rng.choice([None, b"v" * rng.randint(0, 50)])
                     records.append(Record(offset, NOW - 1000 + rng.randint(0, 9), key, value))
                     offset += rng.choice([1, 1, 3])
-                batches.append(encode_batch(records, codec=rng.choice(list(Codec)), last_offset=offset - 1))
-            write_segment(folder, base, batches, interval_bytes=400, mtime_ms=NOW)
+                producer = rng.choice([-1, -1, 1, 2, 3])
+                first = records[0].offset
+                fields = {"codec": rng.choice(list(Codec)), "last_offset": offset - 1}
+                if producer > 0:
+                    begun.setdefault(producer, first)
+                    fields |= {"producer_id": producer, "producer_epoch": 0, "base_sequence": first}
+                batches.append(encode_batch(records, transactional=producer > 0, **fields))
+                is_last = number == 3 and len(batches) > 4
+                for ended in [p for p in begun if is_last or rng.random() < 0.3]:
+                    kind = rng.choice([ControlType.ABORT, ControlType.COMMIT])
+                    if kind is ControlType.ABORT:
+                        aborted.append(ModelAborted(ended, begun[ended], offset, offset + 1))
+                    del begun[ended]
+                    marker = encode_control_record(offset, NOW - 1000, kind)
+                    batches.append(
+                        encode_batch([marker], control=True, transactional=True, producer_id=ended, producer_epoch=0)
+                    )
+                    offset += 1
+            write_segment(folder, base, batches, interval_bytes=400, mtime_ms=NOW, aborted=aborted)
         write_segment(folder, offset, [], mtime_ms=NOW)
     return root
 
@@ -55,12 +75,16 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(file.relative_to(root)): file.read_bytes() for file in sorted(root.rglob("*")) if file.is_file()}
 
 
+@pytest.mark.parametrize("strategy", ["offset", "timestamp"])
 @pytest.mark.parametrize("exact", [False, True])
-def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(tmp_path: Path, spark: Any, exact: bool) -> None:
+def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(
+    tmp_path: Path, spark: Any, exact: bool, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lastwrite.pipeline.engine._PIECE_BYTES", 1500)  # transactions across pieces
     root = make_root(tmp_path / "spark")
     twin = tmp_path / "inline"
     shutil.copytree(root, twin)
-    config = {"segment.bytes": 3000, "delete.retention.ms": 5}
+    config = {"segment.bytes": 3000, "delete.retention.ms": 5, "compaction.strategy": strategy}
     for now_ms in (NOW, NOW + 6):  # the second round drops tombstones
         arguments = {"config": {**config, "min.cleanable.dirty.ratio": 0}, "now_ms": now_ms, "exact": exact}
         planned = lastwrite.plan(str(root), spark=spark, **arguments)
@@ -80,6 +104,7 @@ def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(tmp_path: Path, sp
             )  # fmt: skip
         if now_ms == NOW:
             assert before != files(root) and all(p.status is Status.CLEANED for p in report.partitions)
+            assert all(p.verdicts["aborted"] for p in report.partitions)
             for partition in range(3):  # something dirty for the second round
                 folder = root / f"t-{partition}"
                 last = max(int(file.stem) for file in folder.glob("*.log"))

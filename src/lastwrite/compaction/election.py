@@ -11,6 +11,9 @@ one bucket and a bucket's set fits the processor's cache; inside a bucket they k
 *Clean* records (below the first dirty offset) were compared with each other in earlier rounds: they are
 looked up and never entered, as Kafka does. In a piece they are those below an ordinal.
 
+With another strategy than the offset (KIP-280) an entry has a third word, the record's version, and among records of a
+key the greatest version wins, the latest of equals.
+
 With ``exact`` the entries' whole keys travel beside them and equal fingerprints are compared by key.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
@@ -23,7 +26,7 @@ from numba import njit
 
 from lastwrite.model.columns import SHADOWED, UInt64Array
 
-ENTRY_BYTES = 16
+ENTRY_BYTES = 16  # 24 with a version
 _ENTRIES_A_BUCKET = 16_384  # with a table of 32,768 slots of 16 bytes: half a second-level cache
 _MOST_BITS = 16
 
@@ -59,6 +62,8 @@ def partition(entries, count, bits, out, ends):
         place = ends[b]
         out[place, 0] = entries[i, 0]
         out[place, 1] = entries[i, 1]
+        if entries.shape[1] > 2:
+            out[place, 2] = entries[i, 2]
         ends[b] = place + np.uint32(1)
 
 
@@ -102,6 +107,7 @@ def elect(rows, starts, ends, dirty_from, table, key_at, keys):
     """
     winners = 0
     exact = len(key_at) > 0
+    versioned = rows.shape[1] > 2
     for b in range(ends.shape[1]):
         total = 0
         for k in range(ends.shape[0]):
@@ -126,7 +132,11 @@ def elect(rows, starts, ends, dirty_from, table, key_at, keys):
                             seen = True
                             break
                     slot = (slot + 1) & mask
-                if seen:
+                if seen and versioned and np.int64(rows[i, 2]) > np.int64(rows[np.int64(table[slot, 2]), 2]):
+                    rows[np.int64(table[slot, 2]), 0] = 0
+                    table[slot, 2] = np.uint64(i)
+                    rows[i, 0] = 1
+                elif seen:
                     rows[i, 0] = 0
                 else:
                     if np.int64(two & np.uint64(0xFFFFFFFF)) >= dirty_from[k]:

@@ -25,6 +25,7 @@ LONG_MIN = -(2**63)
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 _POLICIES = ("compact", "delete")
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+_STRATEGIES = ("offset", "timestamp", "header")
 _COMPRESSIONS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -90,12 +91,20 @@ class KafkaTopicConfig:
     message_timestamp_type: str = _setting(
         "CreateTime", "message.timestamp.type log.message.timestamp.type", choices=_TIMESTAMP_TYPES)
     compression_type: str = _setting("producer", "compression.type", choices=_COMPRESSIONS)
+    compaction_strategy: str = _setting(  # KIP-280: accepted, never shipped
+        "offset", "compaction.strategy log.cleaner.compaction.strategy", choices=_STRATEGIES)
+    compaction_strategy_header: str = _setting(
+        "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
     producer_id_expiration_ms: int = _setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
     # fmt: on
 
     def __post_init__(self) -> None:
         for name, setting in _SETTINGS.items():
             _check(setting, getattr(self, name), _topic_name(name))
+        if self.compaction_strategy == "header" and not self.compaction_strategy_header:
+            raise InvalidConfig(
+                "compaction.strategy is header, and no header is named", remedy="set compaction.strategy.header"
+            )
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfig(
                 f"min.compaction.lag.ms is {self.min_compaction_lag_ms}, "
@@ -197,6 +206,8 @@ def _parse(field_name: str, name: str, value: object, factor: int) -> Any:
     parsed: Any
     if isinstance(default, tuple):
         parsed = _parse_list(name, value)
+    elif field_name == "compaction_strategy":
+        parsed = str(value).strip().lower()
     elif isinstance(default, str):
         parsed = str(value).strip()
     else:
@@ -236,7 +247,7 @@ def _check(setting: _Setting, value: Any, name: str) -> None:
         for item in value if isinstance(value, tuple) else (value,):
             if item not in setting.choices:
                 raise InvalidConfig(f"{name} knows {', '.join(setting.choices)}, not {item!r}")
-    elif not setting.low <= value <= setting.high:
+    elif not isinstance(value, str) and not setting.low <= value <= setting.high:
         low = "" if setting.low == LONG_MIN else f" at least {setting.low}"
         high = "" if setting.high == LONG_MAX else f" at most {setting.high}"
         raise InvalidConfig(f"{name} is {value}; it has to be{' and'.join(part for part in (low, high) if part)}")

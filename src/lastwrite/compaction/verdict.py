@@ -77,7 +77,7 @@ def judge(
         _judge(
             table, states, policy.now_ms, policy.tombstone_retention_ms, policy.keep_keyless, policy.keep_empty,
             policy.shell_offset, file_ms <= policy.old_tombstones_until_ms, policy.last_offsets,
-            policy.marker_producers, keep, actions, horizons, counts,
+            policy.marker_producers, policy.pinned_offset, keep, actions, horizons, counts,
         )
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ def _is_pair_among(pairs, one, two):
 @njit(cache=True, nogil=True)
 def _judge(
     table, states, now_ms, retention_ms, keep_keyless, keep_empty, shell_offset, old_due, last_offsets,
-    marker_producers, keep, actions, horizons, counts,
+    marker_producers, pinned_offset, keep, actions, horizons, counts,
 ):  # fmt: skip
     changed = 0
     at = 0
@@ -127,7 +127,8 @@ def _judge(
                 if not keep_keyless:
                     verdict = 1
             elif state & SHADOWED:
-                verdict = 2
+                if row.next_offset != pinned_offset or i + 1 < at + row.records:
+                    verdict = 2
             elif state & TOMBSTONE:
                 if due:
                     verdict = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
@@ -17,6 +18,14 @@ def _no_pairs() -> Int64Array:
     return np.empty((0, 2), dtype=np.int64)
 
 
+class Strategy(IntEnum):
+    """What makes a record its key's last write; a later offset decides between equals."""
+
+    OFFSET = 0
+    TIMESTAMP = 1
+    HEADER = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Policy:
     """Values differ between systems, code does not. See ``compaction.verdict`` for what each decides."""
@@ -28,6 +37,10 @@ class Policy:
     shell_offset: int = -1  # the batch whose next offset is this one stays, empty if need be
     # A tombstone of an old format, which knows no horizon, goes if its file was last changed by then.
     old_tombstones_until_ms: int = -1
+    strategy: Strategy = Strategy.OFFSET
+    strategy_header: str = ""
+    # With another strategy than OFFSET the last record before this offset, the log's end, stays though shadowed.
+    pinned_offset: int = -1
     # Last offsets of active producers' last data batches, ascending: these batches stay, empty if need be.
     last_offsets: Int64Array = field(default_factory=_none)
     # (id, epoch) of active producers without such a batch, ascending: their markers of that epoch stay so.

@@ -63,6 +63,7 @@ class Block:
     position: int
     count: int
     key_bytes: int = 0  # with exact comparison: the keys behind the entries
+    columns: int = 2  # words of an entry
 
 
 @dataclass(frozen=True, slots=True)

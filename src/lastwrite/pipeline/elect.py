@@ -17,14 +17,14 @@ from lastwrite.model.work import Elected, ElectUnit
 class Stretch:
     """The entries of neighbouring buckets, block after block, oldest first."""
 
-    def __init__(self, ends: list[np.ndarray], exact: bool) -> None:
-        """``ends``: a block's bucket ends, counted from the stretch's begin in that block."""
+    def __init__(self, ends: list[np.ndarray], exact: bool, columns: int = 2) -> None:
+        """``ends``: a block's bucket ends, counted from the stretch's begin in that block; ``columns`` of an entry."""
         sizes = np.array([int(e[-1]) if len(e) else 0 for e in ends], dtype=np.int64)
         self.ends = np.stack(ends) if ends else np.empty((0, 0), dtype=np.uint32)
         self.starts: Int64Array = np.cumsum(sizes) - sizes
         self.sizes = sizes
         total = int(sizes.sum())
-        self.rows: UInt64Array = np.empty((total, 2), dtype=np.uint64)
+        self.rows: UInt64Array = np.empty((total, columns), dtype=np.uint64)
         self.lengths = np.empty(total if exact else 0, dtype=np.uint32)
         self.keys: ByteArray = np.empty(0, dtype=np.uint8)
 
@@ -81,16 +81,18 @@ def _read(unit: ElectUnit) -> Stretch:
             readers[block.path].read_into(bounds[skip:], block.position + 4 * (first - 1 + skip))
             spans.append(int(bounds[0]))
             ends.append(bounds[1:] - bounds[0])
-        stretch = Stretch(ends, unit.exact)
+        columns = unit.blocks[0].columns if unit.blocks else 2
+        entry_bytes = 8 * columns
+        stretch = Stretch(ends, unit.exact, columns)
         keys: list[ByteArray] = []
         for k, block in enumerate(unit.blocks):
             reader = readers[block.path]
             start, size = int(stretch.starts[k]), int(stretch.sizes[k])
             rows_at = block.position + 4 * buckets
             if size:
-                reader.read_into(stretch.rows[start : start + size], rows_at + election.ENTRY_BYTES * spans[k])
+                reader.read_into(stretch.rows[start : start + size], rows_at + entry_bytes * spans[k])
             if unit.exact and size:
-                lengths_at = rows_at + election.ENTRY_BYTES * block.count
+                lengths_at = rows_at + entry_bytes * block.count
                 before = np.empty(spans[k], dtype=np.uint32)
                 reader.read_into(before, lengths_at)
                 reader.read_into(stretch.lengths[start : start + size], lengths_at + 4 * spans[k])

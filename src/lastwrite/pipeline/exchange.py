@@ -3,7 +3,7 @@
 ``FolderExchange`` writes packed blocks to scratch files that every worker of this machine sees; only
 their places travel through Spark. It is the fast way on one machine. A block in a file:
 
-    uint32 a bucket: where it ends, counted in entries · 16 bytes an entry, by bucket
+    uint32 a bucket: where it ends, counted in entries · 16 bytes an entry (24 with a version), by bucket
     and with exact comparison: uint32 an entry: its key's length · the keys
 
 Both exchanges give the same results; tests hold them against each other.
@@ -36,7 +36,7 @@ def scan_to_folder(unit: ScanUnit) -> list[PieceScan]:
             parts += [block.lengths, block.keys]
             key_bytes = len(block.keys)
         position = entries.append(*parts)
-        blocks.append(Block(block.piece, entries.path, position, len(block.rows), key_bytes))
+        blocks.append(Block(block.piece, entries.path, position, len(block.rows), key_bytes, block.rows.shape[1]))
 
     results = []
     try:

@@ -26,6 +26,7 @@ from lastwrite.model.columns import (
     UInt64Array,
 )
 from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Piece, PieceScan, ScanUnit
 from lastwrite.pipeline.chunks import Chunks
 from lastwrite.pipeline.system import Format, system_named
@@ -79,7 +80,8 @@ class _Scanner:
         self._chunks = Chunks(unit.limits)
         self._secret = secret_from(unit.secret)
         self.states = np.empty(1 << 18, dtype=np.uint8)
-        self._entries = np.empty((unit.limits.block_entries, 2), dtype=np.uint64)
+        self._columns = 2 if unit.policy.strategy is Strategy.OFFSET else 3
+        self._entries = np.empty((unit.limits.block_entries, self._columns), dtype=np.uint64)
         self._sorted = np.empty_like(self._entries)
         self._filled = 0
         self._follower = Follower()
@@ -119,7 +121,7 @@ class _Scanner:
                 if self._filled + in_run > len(self._entries):
                     self._flush(piece, result)
                     if in_run > len(self._entries):
-                        self._entries = np.empty((in_run, 2), dtype=np.uint64)
+                        self._entries = np.empty((in_run, self._columns), dtype=np.uint64)
                         self._sorted = np.empty_like(self._entries)
                 ordinal = first_record + int(starts[first])
                 if ordinal + in_run > 0xFFFFFFFF:
@@ -131,6 +133,10 @@ class _Scanner:
                 self._filled = self._format.walk(
                     run, table, self._secret, ordinal, self.states[ordinal:], self._entries, before, positions
                 )
+                if self._columns > 2:
+                    self._format.add_versions(
+                        buffer, run, table, self._unit.policy, ordinal, self._entries, before, self._filled
+                    )
                 if self._keys is not None:
                     self._keys.take(run.plain, before, self._filled)
                 self._find_border(run, table, ordinal, result)

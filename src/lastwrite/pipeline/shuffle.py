@@ -161,7 +161,7 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
     def work(unit: ScanUnit) -> list[PieceScan]:
         for result, _ in scan(unit, keep):
             result.blocks = [
-                Block(b[1], "", 0, len(b[4]), 0 if b[6] is None else len(b[6])) for b in blocks if b[1] == result.piece
+                Block(b[1], "", 0, len(b[4]), 0 if b[6] is None else len(b[6]), b[4].shape[1]) for b in blocks if b[1] == result.piece
             ]
             results.append(result)
         return results

@@ -1,0 +1,80 @@
+"""The version of each keyed record, where a topic's compaction goes by timestamp or header and not by offset.
+
+A version is a signed 64-bit number: the record's timestamp, or what its last header of a given name holds in
+exactly 8 bytes, big-endian. A record without such a header has the least version there is.
+
+Only topics with ``compaction.strategy`` pay for this: it walks the records of a run once more.
+
+Source: KIP-280 (accepted, never shipped); docs/decisions/compaction-strategy.md.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.formats.intrinsics import address, load8, load64, swap64
+from lastwrite.formats.kafka.kernels import _i64, _record, _varint
+from lastwrite.model.columns import IS_ABORTED, IS_CONTROL
+
+NO_VERSION = np.iinfo(np.int64).min
+_APPEND_TIME = 8
+
+
+@njit(cache=True, nogil=True)
+def _header_version(data, at, end, name, name_at, name_length):
+    """What the last header of the name holds, among the headers that begin at ``at``."""
+    version = np.int64(NO_VERSION)
+    count, at = _varint(data, at, end)
+    for _ in range(count):
+        length, at = _varint(data, at, end)
+        same = length == name_length
+        if same:
+            for n in range(length):
+                if load8(data, at + n) != load8(name, name_at + n):
+                    same = False
+                    break
+        at += length
+        length, at = _varint(data, at, end)
+        if same:
+            version = np.int64(swap64(load64(data, at))) if length == 8 else np.int64(NO_VERSION)
+        if length > 0:
+            at += length
+    return version
+
+
+@njit(cache=True, nogil=True)
+def versions(buffer, plain, table, first, last, ordinal, by_header, name, entries, start, filled):
+    """Write the version of each of ``entries[start:filled]`` to its third column.
+
+    The entries are those that ``walk`` made of the batches ``table[first:last]``: their records lie in ``plain``,
+    their headers in ``buffer``; the first record is number ``ordinal`` of its piece. ``name``: the header's, UTF-8.
+    """
+    source = address(plain)
+    names = address(name)
+    entry = start
+    seen = ordinal
+    for b in range(first, last):
+        row = table[b]
+        if row.flags & (IS_CONTROL | IS_ABORTED):
+            seen += row.records
+            continue
+        append_time = (buffer[row.position + 22] & _APPEND_TIME) != 0
+        base = _i64(buffer, row.position + 27)
+        at = row.plain_start
+        end = row.plain_end
+        for _ in range(row.records):
+            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(source, at, end)
+            if entry < filled and np.int64(entries[entry, 1] & np.uint64(0xFFFFFFFF)) == seen:
+                if by_header:
+                    length, place = _varint(source, key_at + key_length, stop)
+                    place += max(length, np.int64(0))
+                    version = _header_version(source, place, stop, names, np.int64(0), len(name))
+                else:
+                    version = row.max_timestamp if append_time else base + stamp
+                entries[entry, 2] = np.uint64(version)
+                entry += 1
+            seen += 1
+            at = stop
+    return entry
