@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import NotALog
+from lastwrite.formats.compression import Codec
 from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.formats.kafka.old import encode_message, encode_wrapper
 from lastwrite.logstore import kafka
 from lastwrite.model.log import PartitionLog, ProblemKind, TopicPartition
 from tests.crashing import CLOCK_MS, INTERVAL_BYTES, Layout, batch, contents, write_layout
@@ -208,11 +210,9 @@ ONE_BATCH = len(batch(40))
         (remove(f"{FIRST}.timeindex"), f"{FIRST}.timeindex", None, "is missing"),
         (put(f"{20:020d}.index", b"\0\0\0\1\0\1\0\0"), f"{20:020d}.index", 0, "leads to byte 65536"),
         (put(f"{LAST}.index", b"\0\0\0\1\0\1\0\0"), f"{LAST}.index", 0, "behind the segment's end"),
-        (put(f"{70:020d}.index", b""), f"{70:020d}.index", None, "without its segment"),
         (put("notes.txt", b"hello"), "notes.txt", None, "foreign"),
         (put("5.log", b""), "5.log", None, "foreign"),
         (lambda folder: (folder / "folder").mkdir(), "folder", None, "foreign"),
-        (overwrite(f"{LAST}.snapshot", 3, b"\x01"), f"{LAST}.snapshot", 2, "crc"),
         (put("leader-epoch-checkpoint", b"0\n2\n0 0\n"), "leader-epoch-checkpoint", 8, "announces 2"),
         (put("partition.metadata", b"version: 0\ntopic_id: x"), "partition.metadata", 11, "no topic id"),
         (put("../cleaner-offset-checkpoint", b"0\n1\nt 0 x\n"), "../cleaner-offset-checkpoint", 4, "not a number"),
@@ -237,17 +237,19 @@ def kinds(log: PartitionLog) -> set[ProblemKind]:
     return {problem.kind for problem in log.problems}
 
 
-def test_old_formats_are_recognised(tmp_path: Path) -> None:
-    plain = bytes.fromhex(  # spec/kafka-storage S.20, 8
-        "0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"
-    )
+def test_old_formats_are_listed(tmp_path: Path) -> None:
+    records = [Record(offset, 100 + offset, b"k", b"v") for offset in range(5)]
     write_segment(tmp_path / "t-0", 0, [])
     write_segment(tmp_path / "t-0", 1, [])
-    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(plain)
-    second = (1).to_bytes(8, "big") + plain[8:]
-    (tmp_path / "t-0" / f"{1:020d}.log").write_bytes(second + encode_batch([Record(2, 5, b"k", b"v")], base_offset=2))
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(encode_message(records[0], 1))
+    entries = [encode_wrapper(records[1:3], 1, Codec.LZ4), encode_batch(records[3:4]), encode_message(records[4], 0)]
+    (tmp_path / "t-0" / f"{1:020d}.log").write_bytes(b"".join(entries))
     log = kafka.read_partition(str(tmp_path / "t-0"))
-    assert kinds(log) == {ProblemKind.UNSUPPORTED} and log.end_offset == 3
+    assert not log.problems and log.end_offset == 5
+    assert [segment.first_batch_timestamp_ms for segment in log.segments] == [100, 102]
+    assert log.segments[1].largest_timestamp_ms == 103
+    (tmp_path / "t-0" / f"{1:020d}.log").write_bytes(b"".join(entries)[:-1])
+    assert kafka.read_partition(str(tmp_path / "t-0")).end_offset == 4
 
 
 def test_what_a_brokers_cleaner_left_half_done_is_seen_as_its_loader_sees_it(folder: Path) -> None:

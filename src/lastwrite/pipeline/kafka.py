@@ -15,7 +15,7 @@ from lastwrite.compaction.ranges import cleanable_range
 from lastwrite.compaction.retention import Retention, expired
 from lastwrite.compaction.settings import INT_MAX, KafkaTopicConfig, is_setting
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.kafka.batch import decode_batch_header
+from lastwrite.formats.kafka.batch import MAGIC, decode_batch, decode_batch_header
 from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.logstore import commit as committing
 from lastwrite.logstore import kafka as store
@@ -35,6 +35,7 @@ from lastwrite.pipeline.system import Decision, Format, IndexChecker, SegmentApp
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
 _HEADER_BYTES = 61
 _SAMPLES = 32
+_SAMPLE_BYTES = 1 << 20
 
 
 class KafkaSystem:
@@ -170,10 +171,14 @@ class KafkaSystem:
         for segment in filled[::step]:
             with SegmentReader(segment.path, segment.size_bytes, segment.mtime_ns) as reader:
                 reader.read_into(header, 0)
-            try:
-                first = decode_batch_header(memoryview(header), 0)
-            except LogError:  # the scan will name it
-                continue
+                try:
+                    first = decode_batch_header(memoryview(header), 0)
+                    if first.magic < MAGIC and first.size_bytes <= min(_SAMPLE_BYTES, segment.size_bytes):
+                        entry = np.empty(first.size_bytes, dtype=np.uint8)  # only inside stands how many it holds
+                        reader.read_into(entry, 0)
+                        first = decode_batch(memoryview(entry), 0, _SAMPLE_BYTES << 4).header
+                except LogError:  # the scan will name it
+                    continue
             records += segment.size_bytes * max(first.record_count, 1) / (first.batch_length + 12)
             sampled += segment.size_bytes
         total = log.size_bytes
