@@ -43,7 +43,7 @@ def test_the_state_of_a_log_is_the_fold_of_its_batches(life: Life, data: st.Data
     root = Path(tempfile.mkdtemp(dir=SCRATCH))
     window, narrow, rows = producers._WINDOW_BYTES, producers._NARROW_BYTES, producers._ROWS
     try:
-        folder = root / NAME
+        folder, end = root / NAME, 0
         for phase in life.phases:
             end = append(folder, phase, life.interval_bytes)
         for offset in plain.snapshots(folder):

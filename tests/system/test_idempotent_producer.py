@@ -126,11 +126,11 @@ def test_a_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path:
     broker.start()
     judge()
     with Wire(broker.address) as wire:  # the producer goes on
-        newest = first
-        for offset in range(80, 110):
-            data = following(newest)
-            assert wire.produce(TOPIC, data) == Answer(0, offset)
-            newest = decode_batch_header(data, 0)
+        newest = following(first)
+        for offset in range(80, 109):
+            assert wire.produce(TOPIC, newest) == Answer(0, offset)
+            newest = following(decode_batch_header(newest, 0))
+        assert wire.produce(TOPIC, newest) == Answer(0, 109)
     broker.stop()
 
     # Now that it has written again, the old shell goes, and the new last batch counts.
@@ -139,7 +139,7 @@ def test_a_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path:
     forget(broker)
     broker.start()
     with Wire(broker.address) as wire:
-        assert wire.produce(TOPIC, data) == Answer(0, 109)
+        assert wire.produce(TOPIC, newest) == Answer(0, 109)
     broker.stop()
 
     # A day later the first producer has expired. Without the shell the broker takes the duplicate for news.
