@@ -1,0 +1,188 @@
+"""Retention as a part of a compaction: after the round, of what the round left, in place, in a copy and in a plan."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.model.report import PartitionReport, Status
+from lastwrite.pipeline import kafka as kafka_system
+from lastwrite.pipeline.inline import INLINE
+from tests.crashing import contents
+from tests.expiring import EXPIRING, NOW_MS, Expiring, write_expiring
+from tests.logs import NAME, bases, headers_of, write_checkpoint, write_segment
+
+BOTH = {"cleanup.policy": "compact,delete", "retention.ms": "-1", "min.cleanable.dirty.ratio": "0"}
+AT = 1_700_000_000_000
+
+
+def only(report: Any) -> PartitionReport:
+    [partition] = report.partitions
+    assert isinstance(partition, PartitionReport)
+    return partition
+
+
+def plan(root: Path, config: dict[str, str], now_ms: int = NOW_MS, topic: str = "t") -> PartitionReport:
+    return only(lastwrite.plan(str(root), topic=topic, config=config, now_ms=now_ms, spark=INLINE))
+
+
+def compact(root: Path, config: dict[str, str], now_ms: int = NOW_MS, to: Path | None = None) -> PartitionReport:
+    target = None if to is None else str(to)
+    return only(lastwrite.compact(str(root), to=target, topic="t", config=config, now_ms=now_ms, spark=INLINE))
+
+
+def figures(report: PartitionReport) -> dict[str, object]:
+    changing = ("seconds", "bytes_written", "stage_seconds", "bytes_read")
+    return {name: value for name, value in report.to_dict().items() if name not in changing}
+
+
+def write(root: Path, segments: dict[int, list[tuple[str, int]]]) -> Path:
+    """Segments of batches of one record, each a key and a time after ``AT``; the last segment is the active one."""
+    for base, records in segments.items():
+        batches = [
+            encode_batch([Record(base + n, AT + time, key.encode(), b"v" * 100)], base_offset=base + n)
+            for n, (key, time) in enumerate(records)
+        ]
+        write_segment(root / NAME, base, batches, mtime_ms=AT)
+    return root
+
+
+@pytest.mark.parametrize("layout", EXPIRING, ids=lambda layout: layout.name)
+def test_plan_compact_and_copy_say_and_do_the_same(tmp_path: Path, layout: Expiring) -> None:
+    root = tmp_path / "root"
+    write_expiring(root, layout)
+    config = {**layout.config, "min.cleanable.dirty.ratio": "0"}
+    before = contents(root)
+    planned = plan(root, config)
+    assert contents(root) == before
+    copied = compact(root, config, to=tmp_path / "to")
+    assert {name: file for name, file in contents(root).items() if name != ".lock"} == before
+    done = compact(root, config)
+    assert figures(planned) == figures(done) == figures(copied)
+    assert done.status is Status.CLEANED
+    gone = [base for base in layout.segments if base not in layout.new_bases]
+    assert [entry["base_offset"] for entry in done.retention] == gone
+    assert (done.segments_deleted, done.segments_after) == (len(gone), len(layout.new_bases))
+    assert (done.log_start_before, done.log_start_after) == (layout.old_start, layout.new_start)
+    assert done.bytes_after == sum(file.stat().st_size for file in (root / NAME).glob("*.log"))
+    assert bases(root / NAME) == bases(tmp_path / "to" / NAME) == layout.new_bases
+    for name in ("leader-epoch-checkpoint", *(f"{base:020d}.log" for base in layout.new_bases)):
+        assert (root / NAME / name).read_bytes() == (tmp_path / "to" / NAME / name).read_bytes()
+    starts = "log-start-offset-checkpoint"
+    if layout.new_start != layout.new_bases[0]:
+        assert (tmp_path / "to" / starts).read_text() == f"0\n1\nt 0 {layout.new_start}\n"
+    else:
+        assert not (tmp_path / "to" / starts).exists()
+    again = compact(root, config)
+    assert (again.segments_deleted, again.retention) == (0, [])
+    assert again.status is not Status.CLEANED
+
+
+def test_sizes_are_those_that_the_round_left(tmp_path: Path) -> None:
+    """Of the seven records the round takes the three of segment 10: then the log has just what it may keep."""
+    root = write(tmp_path, {
+        0: [("only", 0)], 10: [("a", 0), ("b", 0), ("c", 0)], 20: [("a", 0), ("b", 0), ("c", 0)], 30: [],
+    })  # fmt: skip
+    left = plan(root, BOTH).bytes_after
+    assert left == sum((root / NAME / f"{base:020d}.log").stat().st_size for base in (0, 20))
+    config = {**BOTH, "retention.bytes": str(left)}
+    assert plan(root, {**config, "cleanup.policy": "delete"}).segments_deleted == 1
+    assert plan(root, config).segments_deleted == 0
+    config["retention.bytes"] = "1"
+    planned = plan(root, config)
+    done = compact(root, config)
+    assert figures(planned) == figures(done)
+    assert [entry["base_offset"] for entry in done.retention][:1] == [0]
+    assert (done.records_before, done.records_after) == (7, 3)
+    assert bases(root / NAME) == [20, 30]
+    rest = compact(root, {**BOTH, "retention.bytes": "0"})
+    assert rest.bytes_after == 0 and bases(root / NAME) == [30]
+
+
+def test_the_age_is_that_of_what_survived(tmp_path: Path) -> None:
+    """The youngest record of segment 0 is an older write of its key than that in 10: the rest of 0 is old."""
+    segments = {0: [("a", 10), ("b", 900)], 10: [("b", 901)], 20: [("c", 902)]}
+    config = {**BOTH, "retention.ms": "500", "segment.bytes": "200"}
+    root = write(tmp_path, segments)
+    assert plan(root, {**config, "cleanup.policy": "delete"}, now_ms=AT + 1000).segments_deleted == 0
+    planned = plan(root, config, now_ms=AT + 1000)
+    done = compact(root, config, now_ms=AT + 1000)
+    assert figures(planned) == figures(done)
+    assert [entry["base_offset"] for entry in done.retention] == [0]
+    assert done.retention[0]["reason"] == f"its largest timestamp, {AT + 10}, is 990 ms old; retention.ms is 500"
+    assert done.records_after == 2
+    assert [header.base_offset for base in bases(root / NAME)
+            for _, header in headers_of(root / NAME / f"{base:020d}.log")] == [10, 20]  # fmt: skip
+
+
+def test_segments_go_although_no_round_is_due(tmp_path: Path) -> None:
+    root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: [("c", 0)]})
+    write_checkpoint(root, "cleaner-offset-checkpoint", {NAME: 20})
+    write_checkpoint(root, "log-start-offset-checkpoint", {NAME: 10})
+    done = compact(root, {})
+    assert done.status is Status.CLEANED
+    assert done.reason is not None and done.reason.startswith("no round: ")
+    assert [entry["rule"] for entry in done.retention] == ["log start"]
+    assert (done.records_before, done.records_after) == (None, None)
+    skipped = compact(root, {})
+    assert skipped.status is Status.SKIPPED and skipped.segments_deleted == 0
+
+
+@pytest.mark.parametrize("policy", ["delete", ""])
+def test_a_policy_without_compact_has_no_round(tmp_path: Path, policy: str) -> None:
+    root = write(tmp_path, {0: [("a", 0)], 10: [("a", 0)], 20: [("a", 0)]})
+    before = contents(root / NAME)
+    config = {"cleanup.policy": policy, "retention.ms": "1000", "retention.bytes": "-1"}
+    unchanged = compact(root, config, now_ms=AT + 1000)
+    assert unchanged.status is Status.UNCHANGED
+    assert unchanged.reason is not None and f"cleanup.policy is {policy or 'empty'}" in unchanged.reason
+    assert contents(root / NAME) == before
+    old = compact(root, config, now_ms=AT + 1001)
+    assert old.segments_deleted == (3 if policy else 0)
+
+
+def test_a_folder_of_which_nobody_knows_the_settings_is_only_compacted(tmp_path: Path) -> None:
+    root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: [("c", 0)]})
+    assert plan(root, {"retention.ms": "0", "retention.bytes": "0"}, now_ms=AT + 10**9).segments_deleted == 0
+
+
+def test_a_damaged_partition_keeps_what_has_expired(tmp_path: Path) -> None:
+    root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: [("c", 0)]})
+    write_checkpoint(root, "log-start-offset-checkpoint", {NAME: 10})
+    file = root / NAME / f"{10:020d}.log"
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    before = contents(root / NAME)
+    found = compact(root, BOTH, now_ms=AT + 10**9)
+    assert found.status is Status.DAMAGED and found.segments_deleted == 0
+    assert contents(root / NAME) == before
+
+
+def test_an_age_that_nobody_states_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata log knows the topic, not what its brokers have in their files."""
+    root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
+    year_later = AT + 366 * 86_400_000
+    own: dict[str, str] = {}
+    monkeypatch.setattr(kafka_system, "_topics_of", lambda root, state: {"t": own})
+    silent = plan(root, {}, now_ms=year_later)
+    assert silent.status is Status.UNCHANGED and silent.reason is not None
+    assert "retention.ms is set neither by the topic nor here" in silent.reason
+    for stated in ({"log.retention.hours": "168"}, {"cleanup.policy": "delete"}, {"log.dirs": "/data"}):
+        assert plan(root, stated, now_ms=year_later).segments_deleted == 2, stated
+    own["retention.bytes"] = "0"  # a limit of size is off unless somebody sets it
+    assert plan(root, {}, now_ms=year_later).segments_deleted == 2
+    own.update({"retention.bytes": "-1", "retention.ms": "1000"})
+    assert plan(root, {}, now_ms=year_later).segments_deleted == 2
+
+
+def test_a_stale_entry_at_the_target_does_not_hide_the_copy(tmp_path: Path) -> None:
+    root = write(tmp_path / "root", {0: [("a", 0)], 10: [("b", 0)]})
+    (tmp_path / "to").mkdir()
+    write_checkpoint(tmp_path / "to", "log-start-offset-checkpoint", {NAME: 7, "u-0": 3})
+    compact(root, {}, to=tmp_path / "to")
+    assert (tmp_path / "to" / "log-start-offset-checkpoint").read_text() == "0\n1\nu 0 3\n"
+    shutil.rmtree(tmp_path / "to")
