@@ -29,6 +29,8 @@ from lastwrite.cli.options import (
 from lastwrite.cli.output import Output, counted, in_time, in_words
 from lastwrite.model.report import CompactionReport, Status
 
+_MOST_EXPIRED = 10
+
 
 def plan(
     context: typer.Context,
@@ -84,8 +86,27 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
         right=("deletes dropped", "dirty"),
     )  # fmt: skip
     output.text(["", *_summary(report)])
+    output.text(_expired_lines(report))
     output.text(problem_lines([problem for partition in report.partitions for problem in partition.problems]))
     output.text(set_aside_lines(report.partitions))
+
+
+def _expired_lines(report: CompactionReport) -> Iterator[str]:
+    """What retention takes, a line a segment, and why; of each partition the oldest ones."""
+    if any(partition.retention for partition in report.partitions):
+        yield ""
+    goes = "would go" if report.dry_run else "went"
+    for partition in report.partitions:
+        name = f"{partition.topic}-{partition.partition}"
+        for gone in partition.retention[:_MOST_EXPIRED]:
+            place = f"segment {gone['base_offset']} of {in_words(int(str(gone['bytes'])))}"
+            yield f"{name}: {place} {goes} by {gone['rule']}: {gone['reason']}"
+        more = partition.retention[_MOST_EXPIRED:]
+        if more:
+            size = in_words(sum(int(str(gone["bytes"])) for gone in more))
+            yield f"{name}: {len(more):,} later segments of {size} {goes} too; --json has all"
+        if partition.retention and partition.log_start_before != partition.log_start_after:
+            yield f"{name}: the log starts at {partition.log_start_after}, no longer at {partition.log_start_before}"
 
 
 def _change(before: str, after: str) -> str:
@@ -103,5 +124,8 @@ def _summary(report: CompactionReport) -> Iterator[str]:
         f"writing {in_words(totals['bytes_written'])}, "
         f"{totals['segments_untouched']:,} segments left as they are, in {in_time(report.seconds)}"
     )
+    if totals["segments_deleted"]:
+        expired = f"{totals['segments_deleted']:,} expired segments of {in_words(totals['bytes_deleted'])}"
+        yield f"{expired} {'would go' if report.dry_run else 'went'}"
     if report.stage_seconds:
         yield "  " + ", ".join(f"{name} {in_time(seconds)}" for name, seconds in report.stage_seconds.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -33,6 +34,9 @@ from lastwrite.pipeline.rewrite import rewrite
 from lastwrite.pipeline.system import Decision, Format, IndexChecker, SegmentAppender
 
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
+_AGE = {"retention.ms", "log.retention.ms", "log.retention.minutes", "log.retention.hours"}
+_BROKERS_FILE = {"log.dirs", "log.dir"}  # who gives a broker's whole file states by silence that it has the default
+_AGE_UNKNOWN = "retention.ms is set neither by the topic nor here, and the brokers' own is not known"
 _HEADER_BYTES = 61
 _SAMPLES = 32
 _SAMPLE_BYTES = 1 << 20
@@ -248,7 +252,18 @@ class KafkaSystem:
         return store.segment_path(log.folder, base_offset)
 
     def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
-        return expired(log, self.settings(log, config), now_ms)
+        """By the topic's settings. Where nobody states ``retention.ms`` nothing goes by age (docs/decisions)."""
+        settings = self.settings(log, config)
+        if not settings.deletes or self._is_age_stated(log.folder, config):
+            return expired(log, settings, now_ms)
+        found = expired(log, replace(settings, retention_ms=-1), now_ms)
+        return replace(found, stays=found.stays and f"{found.stays}; {_AGE_UNKNOWN}")
+
+    def _is_age_stated(self, folder: str, config: Mapping[str, object]) -> bool:
+        own = self._own_settings(folder)
+        if own is None or config.keys() & (_POLICY | _BROKERS_FILE):
+            return True
+        return bool(_AGE & (own.keys() | config.keys()))
 
     def retain(self, log: PartitionLog, retention: Retention) -> None:
         retaining.retain(log, retention, checkpoint_root=self.root_of(log.folder))
