@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PLACES = {
+    "clean": "lastwrite.cleaner.clean",
     "compact": "lastwrite.pipeline.compact",
     "plan": "lastwrite.pipeline.compact",
     "verify": "lastwrite.pipeline.verify",
@@ -24,6 +25,7 @@ _PLACES = {
 }
 
 if TYPE_CHECKING:
+    from lastwrite.cleaner.clean import clean as clean
     from lastwrite.pipeline.compact import compact as compact
     from lastwrite.pipeline.compact import plan as plan
     from lastwrite.pipeline.dump import dump as dump
@@ -39,4 +41,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["compact", "dump", "inspect", "plan", "release", "verify"]
+__all__ = ["clean", "compact", "dump", "inspect", "plan", "release", "verify"]

@@ -90,12 +90,15 @@ def test_a_root_that_a_broker_holds_is_refused(tmp_path: Path) -> None:
             pass
         with lock.try_hold(str(tmp_path), [A, B]) as got:
             assert got == set()
+        assert lock.broker_of(str(tmp_path)) == f"a broker, process {broker.pid}"
+    assert lock.broker_of(str(tmp_path)) is None
 
 
 def test_a_run_in_another_process_holds_its_partitions_and_no_more(tmp_path: Path) -> None:
     with other_process(_AS_A_RUN, tmp_path) as run:
         assert lock.is_held(str(tmp_path), [A]) and not lock.is_held(str(tmp_path), [B, C])
         assert lock.is_held(str(tmp_path)), "some of it is"
+        assert lock.broker_of(str(tmp_path)) is None
         with pytest.raises(LogHeld, match=f"another run, process {run.pid}, holds a-0"):
             lock.refuse_if_held(str(tmp_path), [B, A])
         with lock.hold(str(tmp_path), [B, C]):

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lastwrite.cli.clean import clean
 from lastwrite.cli.compact import compact
 from lastwrite.cli.demo import demo
 from lastwrite.cli.doctor import doctor
@@ -31,7 +32,7 @@ def build_app(output: Output) -> Any:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "obj": output},
     )  # fmt: skip
     app.callback()(_program)
-    for command in (demo, inspect, plan, compact, release, dump, verify, doctor):
+    for command in (demo, inspect, plan, compact, clean, release, dump, verify, doctor):
         app.command()(command)
     return typer.main.get_command(app)
 

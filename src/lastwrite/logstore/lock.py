@@ -167,6 +167,27 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
         raise _held_elsewhere(os.path.join(root, FILE), *found)
 
 
+def broker_of(root: str) -> str | None:
+    """The broker that has the whole of ``root``, as people read it; None: there is none."""
+    path = os.path.join(root, FILE)
+    with _registry:
+        entry = _roots.get(os.path.realpath(root))
+        if entry is not None and entry.held:
+            return None
+        handle = -1
+        try:
+            handle = os.open(path, os.O_RDONLY) if entry is None else entry.handle
+            blocker = _blocker(handle, _TURN)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise to_log_error(error, path, "see whether the log is held") from error
+        finally:
+            if entry is None and handle >= 0:
+                os.close(handle)
+    return str(blocker).rstrip(",") if blocker is not None and blocker.is_whole_file else None
+
+
 def _holder(root: str, names: Collection[TopicPartition] | None) -> tuple[_Blocker, TopicPartition | None] | None:
     """Somebody who holds one of ``names``, and which."""
     path = os.path.join(root, FILE)
@@ -330,5 +351,5 @@ def _blocker(handle: int, start: int, length: int = 1) -> _Blocker | None:
 
 
 __all__ = [
-    "FILE", "byte_of", "hold", "holds", "is_held", "refuse_if_held", "root_turn", "try_hold",
+    "FILE", "broker_of", "byte_of", "hold", "holds", "is_held", "refuse_if_held", "root_turn", "try_hold",
 ]  # fmt: skip

@@ -72,6 +72,12 @@ class KafkaSystem:
     def hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[None]:
         return lock.hold(root, names)
 
+    def try_hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
+        return lock.try_hold(root, names)
+
+    def broker_of(self, root: str) -> str | None:
+        return lock.broker_of(root)
+
     def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None:
         lock.refuse_if_held(root, names)
 

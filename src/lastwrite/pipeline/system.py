@@ -98,6 +98,16 @@ class System(Protocol):
         """Keep everybody else away from these partitions of the root."""
         ...
 
+    def try_hold(
+        self, root: str, names: Collection[TopicPartition]
+    ) -> AbstractContextManager[set[TopicPartition]]:
+        """Keep everybody else away from those of the partitions that are free; the context gives which."""
+        ...
+
+    def broker_of(self, root: str) -> str | None:
+        """The broker that runs on the root, in words."""
+        ...
+
     def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None: ...
 
     def recover(self, folder: str) -> None:

@@ -1,0 +1,100 @@
+"""``clean``: log roots and settings in, a running cleaner out."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from lastwrite.cleaner.events import Event, Note
+from lastwrite.cleaner.loop import Cleaner
+from lastwrite.cleaner.metrics import Metrics, MetricsServer
+from lastwrite.cleaner.rounds import Rounds
+from lastwrite.cleaner.settings import SettingsSource
+from lastwrite.errors import InvalidConfig, LogError, NotALog
+from lastwrite.model.progress import NoProgress
+from lastwrite.pipeline.kafka import KafkaSystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lastwrite.pipeline.inline import Inline
+
+
+def clean(
+    roots: Sequence[str],
+    config: Mapping[str, object] | Callable[[], Mapping[str, object]] | None = None,
+    config_file: str | None = None,
+    once: bool = False,
+    threads: int | None = None,
+    memory: str | int | None = None,
+    spark: SparkSession | Inline | None = None,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
+    tell: Callable[[Event], None] = lambda event: None,
+    started: Callable[[Cleaner], None] = lambda cleaner: None,
+) -> int:
+    """Keep the log roots clean until asked to stop, or with ``once`` until nothing is due.
+
+    Args:
+        roots: log roots, as a broker's ``log.dirs``.
+        config: settings under upstream's names, or a function that reads them anew.
+        config_file: the file that this function reads; it is called again when the file changes.
+        threads: how many waves of rounds at once; None: the setting ``log.cleaner.threads``.
+        memory, spark, master, conf: as for ``compact``; a session of our own starts with the first round.
+        metrics_port: where to answer ``GET /metrics``; 0: any port that is free, which a note then names.
+        tell: hears what happens.
+        started: gets the cleaner before it begins; its ``ask_to_stop`` may be called from anywhere.
+
+    Returns:
+        The exit status: 0; with ``once`` 1, 3 or 4 where partitions failed, are damaged, or are held elsewhere.
+
+    Raises:
+        NotALog, InvalidConfig: nothing was begun.
+        EnvironmentUnfit: Java or Spark is missing, and a round is due.
+    """
+    folders = list(dict.fromkeys(os.path.abspath(root) for root in roots))
+    system = KafkaSystem(metadata_roots=folders)
+    read = config if callable(config) else lambda: config or {}
+    source = SettingsSource(system, read, config_file)
+    for root in folders:
+        _check_root(system, root, source.current.names)
+    metrics = Metrics(folders, _now_ms)
+    with ExitStack() as stack:
+        if metrics_port is not None:
+            server = MetricsServer(metrics, metrics_host, metrics_port)
+            stack.callback(server.close)
+            tell(Note(time_ms=_now_ms(), text=f"metrics on http://{metrics_host}:{server.port}/metrics"))
+        rounds = Rounds(system, spark, master, memory, conf or {}, NoProgress())
+        cleaner = Cleaner(system, folders, source, rounds, metrics, tell, threads, _now_ms)
+        started(cleaner)
+        return cleaner.run(once)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _check_root(system: KafkaSystem, root: str, names: Mapping[str, object]) -> None:
+    """Refuse what is no log root, and one of whose partitions nobody says whether they are compacted."""
+    if not os.path.isdir(root):
+        raise NotALog("no such folder", path=root, remedy="give a log root: a folder of <topic>-<partition> folders")
+    try:
+        partitions = system.find(root, None, None)
+    except NotALog:
+        return  # an empty root may fill
+    if partitions[0] == root:
+        raise NotALog("a partition's folder, not a log root", path=root, remedy=f"give {os.path.dirname(root)}")
+    try:
+        is_known = any(system.is_policy_known(folder, names) for folder in partitions)
+    except LogError:
+        return  # of a damaged metadata log every look will tell
+    if not is_known:
+        raise InvalidConfig(
+            "nothing says which of these topics are compacted: no metadata log of a cluster lies here", path=root,
+            remedy="give --config cleanup.policy=compact if all of them are, or their settings by --config-file",
+        )  # fmt: skip

@@ -1,0 +1,327 @@
+"""The daemon's loop: look, pick, run waves in threads, note how they came out, sleep.
+
+    look ──► pick ──► hold ──► wave in a thread ──► outcome
+     ▲                                                │
+     └──────────── a wave ended, or the backoff ◄─────┘
+
+All decisions are made in one thread, the one that calls ``run``; the others only run waves. So a partition is picked
+under the same eyes that know which ones are in progress, as Kafka's threads pick under one lock. In between, a lock on
+each partition keeps other processes away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.cleaner.metrics import Metrics
+from lastwrite.cleaner.pick import Candidate, in_order, in_waves
+from lastwrite.cleaner.rounds import Rounds
+from lastwrite.cleaner.settings import SettingsSource
+from lastwrite.cleaner.watch import Watch
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.logstore.uncleanable import read_uncleanable, release, set_aside
+from lastwrite.model.report import CompactionReport, PartitionReport, Status
+from lastwrite.model.uncleanable import Uncleanable
+from lastwrite.pipeline.system import System
+
+_GIVE_UP_S = 3.0  # after a stop, for what runs to end by itself, and once more after it was cancelled
+_DONE = (Status.CLEANED, Status.UNCHANGED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How a wave came out: with a report, or not at all."""
+
+    thread: int
+    wave: tuple[Candidate, ...]
+    report: CompactionReport | None
+    error: Exception | None
+
+
+class Cleaner:
+    """Keeps log roots clean; see ``run``.
+
+    ``threads``: how many waves at once; None: as the setting ``log.cleaner.threads`` says. ``tell`` hears what happens,
+    in the thread that calls ``run``. ``now_ms`` is the clock.
+    """
+
+    def __init__(
+        self, system: System, roots: Sequence[str], settings: SettingsSource, rounds: Rounds, metrics: Metrics,
+        tell: Callable[[Event], None], threads: int | None, now_ms: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._system = system
+        self._roots = list(roots)
+        self._settings = settings
+        self._rounds = rounds
+        self._metrics = metrics
+        self._tell = tell
+        self._threads = threads
+        self._now_ms = now_ms
+        self._watch = Watch(system)
+        self._running: dict[int, tuple[threading.Thread, tuple[Candidate, ...]]] = {}
+        # Its put may interrupt itself: a signal's handler may use it.
+        self._outcomes: queue.SimpleQueue[_Outcome | None] = queue.SimpleQueue()
+        self._is_stopping = False
+        self._alone: set[str] = set()
+        self._tried: dict[str, tuple[object, float]] = {}
+        self._said: dict[str, str] = {}
+        self._retention_at_ms = 0
+        self._statuses: set[Status] = set()
+        self._was_held = False
+
+    def ask_to_stop(self) -> None:
+        """Make ``run`` come to its end soon. May be called in a signal's handler."""
+        self._is_stopping = True
+        self._outcomes.put(None)
+
+    def run(self, once: bool = False) -> int:
+        """Clean until asked to stop, or with ``once`` until nothing is due.
+
+        Returns:
+            The exit status: 0; with ``once`` 1, 3 or 4 where partitions failed, are damaged or are held elsewhere.
+
+        Raises:
+            LogError: the work cannot go on at all: Spark has died or does not start.
+        """
+        try:
+            while not self._is_stopping:
+                self._refresh()
+                self._start_waves(once)
+                if once and not self._running:
+                    break
+                self._wait(self._settings.current.cleaner.backoff_ms / 1000)
+        finally:
+            self._end()
+        if not once or self._is_stopping:
+            return 0
+        return 1 if Status.FAILED in self._statuses else 3 if Status.DAMAGED in self._statuses else 4 * self._was_held
+
+    # ------------------------------------------------------------------ look and pick
+
+    def _refresh(self) -> None:
+        said = self._settings.refresh()
+        if said is not None:
+            self._note(said)
+        self._rounds.set_rate(self._settings.current.cleaner.io_max_bytes_per_second)
+
+    def _start_waves(self, once: bool) -> None:
+        """Start as many waves as threads are free and partitions ask for."""
+        settings = self._settings.current
+        free = (self._threads or settings.cleaner.threads) - len(self._running)
+        self._say_once("enable", None if settings.cleaner.enable else "log.cleaner.enable is false: nothing is cleaned")
+        if free <= 0 or not settings.cleaner.enable:
+            return
+        now_ms = self._now_ms()
+        with_retention = now_ms >= self._retention_at_ms
+        busy = {candidate.folder for _, wave in self._running.values() for candidate in wave}
+        candidates: list[Candidate] = []
+        aside: dict[str, Uncleanable] = {}
+        for root in self._roots:
+            found, entries = self._look(root, now_ms, busy)
+            candidates += found
+            aside.update(entries)
+        self._metrics.looked(candidates, aside, busy, now_ms)
+        order = in_order(candidates, busy, aside, now_ms, with_retention)
+        order = [candidate for candidate in order if self._is_new(candidate, once)]
+        if with_retention:
+            self._retention_at_ms = now_ms + settings.cleaner.retention_check_interval_ms
+        for wave in in_waves(order, free, self._alone):
+            if free <= 0:
+                break
+            free -= self._start(wave, now_ms)
+
+    def _look(self, root: str, now_ms: int, busy: set[str]) -> tuple[list[Candidate], dict[str, Uncleanable]]:
+        """The partitions of a root, and which of them are set aside; none where somebody else has the root."""
+        try:
+            broker = self._system.broker_of(root)
+            self._say_once(root, None if broker is None else f"{root}: {broker}, holds it; nothing is cleaned there")
+            if broker is not None:
+                self._was_held = True
+                return [], {}
+            found = self._watch.look(root, self._settings.current.names, now_ms, busy)
+        except LogError as error:
+            self._say_once(root, str(error))
+            return [], {}
+        try:
+            entries = read_uncleanable(root)
+        except CorruptLog as error:
+            self._say_once(f"{root} aside", str(error))
+            entries = {}
+        return found, {os.path.join(root, str(name)): entry for name, entry in entries.items()}
+
+    def _is_new(self, candidate: Candidate, once: bool) -> bool:
+        """Whether anything has changed since the partition's last round, or some time has passed.
+
+        A round that succeeds and leaves the partition due would else be run again and again.
+        """
+        last = self._tried.get(candidate.folder)
+        if last is None or last[0] != self._watch.state_of(candidate.root, candidate.folder):
+            return True
+        return not once and time.monotonic() - last[1] > max(60.0, self._settings.current.cleaner.backoff_ms / 1000)
+
+    # ------------------------------------------------------------------ waves
+
+    def _start(self, wave: list[Candidate], now_ms: int) -> bool:
+        """Take those of the wave that are free, and run them in a thread; False where none is."""
+        held = contextlib.ExitStack()
+        mine: list[Candidate] = []
+        for root in dict.fromkeys(candidate.root for candidate in wave):
+            inside = [candidate for candidate in wave if candidate.root == root]
+            try:
+                got = held.enter_context(self._system.try_hold(root, [candidate.name for candidate in inside]))
+            except LogError as error:
+                self._say_once(root, str(error))
+                continue
+            mine += [candidate for candidate in inside if candidate.name in got]
+        self._was_held = self._was_held or len(mine) < len(wave)
+        if not mine:
+            held.close()
+            return False
+        if any(candidate.is_due for candidate in mine):
+            with contextlib.ExitStack() as failing:
+                failing.callback(held.close)
+                self._rounds.start()
+                failing.pop_all()
+        for candidate in mine:
+            state = self._watch.state_of(candidate.root, candidate.folder)
+            self._tried[candidate.folder] = (state, time.monotonic())
+        number = next(n for n in range(1, len(self._running) + 2) if n not in self._running)
+        names = self._settings.current.names
+        thread = threading.Thread(
+            target=self._work, args=(number, tuple(mine), held, names, now_ms), name=f"cleaner-{number}", daemon=True
+        )
+        self._running[number] = (thread, tuple(mine))
+        self._metrics.picked(now_ms, len(self._running))
+        thread.start()
+        return True
+
+    def _work(
+        self, number: int, wave: tuple[Candidate, ...], held: contextlib.ExitStack, names: dict[str, object],
+        now_ms: int,
+    ) -> None:  # fmt: skip
+        """One wave, in its thread."""
+        report: CompactionReport | None = None
+        failure: Exception | None = None
+        with held:
+            try:
+                report = self._rounds.run([candidate.folder for candidate in wave], names, now_ms)
+            except Exception as error:
+                failure = error
+                for candidate in wave:  # what tasks had written aside nobody knows any more
+                    with contextlib.suppress(LogError, OSError):
+                        self._system.recover(candidate.folder)
+        self._outcomes.put(_Outcome(number, wave, report, failure))
+
+    def _wait(self, seconds: float) -> None:
+        """Until a wave has ended, somebody asks to stop, or the time is over."""
+        with contextlib.suppress(queue.Empty):
+            outcome = self._outcomes.get(timeout=seconds)
+            if outcome is not None:
+                self._note_outcome(outcome)
+
+    def _end(self) -> None:
+        """Stop what runs, and end the session."""
+        if self._running:
+            given_up = sorted(str(candidate.name) for _, wave in self._running.values() for candidate in wave)
+            self._rounds.stop()
+            self._gather(_GIVE_UP_S)
+            if self._running:
+                self._rounds.cancel()
+                self._gather(_GIVE_UP_S)
+            more = f" and {len(given_up) - 3} more" if len(given_up) > 3 else ""
+            self._note(f"stopped in the middle of a round of {', '.join(given_up[:3])}{more}")
+        self._rounds.close()
+
+    def _gather(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._running and (left := deadline - time.monotonic()) > 0:
+            self._wait(left)
+
+    # ------------------------------------------------------------------ outcomes
+
+    def _note_outcome(self, outcome: _Outcome) -> None:
+        del self._running[outcome.thread]
+        now_ms = self._now_ms()
+        failed: dict[str, dict[Candidate, str]] = {}
+        if outcome.report is None:
+            self._note_failure(outcome, failed)
+        else:
+            self._metrics.wave_ended(outcome.report, len(self._running))
+            for candidate, report in zip(outcome.wave, outcome.report.partitions, strict=True):
+                self._note_report(outcome, candidate, report, failed, now_ms)
+        for root, reasons in failed.items():
+            self._set_aside(root, reasons, now_ms)
+
+    def _note_report(
+        self, outcome: _Outcome, candidate: Candidate, report: PartitionReport,
+        failed: dict[str, dict[Candidate, str]], now_ms: int,
+    ) -> None:  # fmt: skip
+        assert outcome.report is not None
+        if report.status in _DONE:
+            self._alone.discard(candidate.folder)
+            if candidate.is_due or report.segments_deleted:
+                self._metrics.round_ended(candidate, report)
+                self._tell(
+                    RoundEnded(
+                        time_ms=now_ms, thread=outcome.thread, root=candidate.root, report=report,
+                        wave_partitions=len(outcome.wave), seconds=outcome.report.seconds,
+                        stage_seconds=outcome.report.stage_seconds,
+                    )
+                )  # fmt: skip
+            with contextlib.suppress(LogError):
+                release(candidate.root, [candidate.name])
+            return
+        is_wrong = report.status is not Status.SKIPPED or report.problems or candidate.trouble is not None
+        if is_wrong and not self._is_stopping:
+            self._statuses.add(report.status)
+            failed.setdefault(candidate.root, {})[candidate] = report.reason or candidate.trouble or "no reason given"
+
+    def _note_failure(self, outcome: _Outcome, failed: dict[str, dict[Candidate, str]]) -> None:
+        """A wave that ended without a report: nobody knows which partition is to blame."""
+        error = outcome.error
+        if self._is_stopping:
+            return
+        if not self._rounds.is_alive:
+            raise LogError(
+                f"Spark has died: {error}", remedy="start again; if it dies again, with more --memory"
+            ) from error
+        if len(outcome.wave) > 1:
+            self._note(f"a wave of {len(outcome.wave)} partitions failed, so each goes alone: {error}")
+            for candidate in outcome.wave:
+                self._alone.add(candidate.folder)
+                self._tried.pop(candidate.folder, None)
+            return
+        self._statuses.add(Status.FAILED)
+        failed.setdefault(outcome.wave[0].root, {})[outcome.wave[0]] = str(error)
+
+    def _set_aside(self, root: str, reasons: dict[Candidate, str], now_ms: int) -> None:
+        try:
+            set_aside(root, {candidate.name: reason for candidate, reason in reasons.items()}, now_ms)
+            entries = read_uncleanable(root)
+        except LogError as error:
+            self._note(f"cannot note what is uncleanable: {error}")
+            return
+        for candidate in reasons:
+            self._metrics.failed()
+            if candidate.name in entries:
+                self._tell(SetAside(time_ms=now_ms, root=root, name=candidate.name, entry=entries[candidate.name]))
+
+    # ------------------------------------------------------------------ words
+
+    def _note(self, text: str) -> None:
+        self._tell(Note(time_ms=self._now_ms(), text=text))
+
+    def _say_once(self, topic: str, text: str | None) -> None:
+        """Say ``text`` if it was not the last that was said about the topic; None: all is well again."""
+        if text is None:
+            self._said.pop(topic, None)
+        elif self._said.get(topic) != text:
+            self._said[topic] = text
+            self._note(text)

@@ -1,0 +1,177 @@
+"""Figures for Prometheus, under the meanings of Kafka's own; ``docs/guide/daemon.md`` says which is which."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Info
+from prometheus_client.openmetrics.exposition import generate_latest
+
+import lastwrite
+from lastwrite.cleaner.pick import Candidate
+from lastwrite.compaction.verdict import Verdict
+from lastwrite.errors import InvalidConfig
+from lastwrite.model.report import CompactionReport, PartitionReport
+from lastwrite.model.uncleanable import Uncleanable
+
+CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+STAGES = ("plan", "scan", "elect", "rewrite", "commit")
+STATUSES = ("due", "clean", "expired", "not_compacted", "uncleanable", "in_progress")
+
+
+class Metrics:
+    """What a cleaner counts; ``page`` is all of it as OpenMetrics text. Callers may be in several threads."""
+
+    def __init__(self, roots: Sequence[str], now_ms: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        self._now_ms = now_ms
+        self._last_pick_ms: int | None = None
+        self._uncleanable_bytes: dict[str, int] = {}
+
+        def gauge(name: str, says: str, labels: Sequence[str] = ()) -> Gauge:
+            return Gauge(f"lastwrite_cleaner_{name}", says, labels, registry=self.registry)
+
+        def counter(name: str, says: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(f"lastwrite_cleaner_{name}", says, labels, registry=self.registry)
+
+        info = Info("lastwrite_cleaner", "What runs here.", registry=self.registry)
+        info.info({"version": lastwrite.__version__})
+        self._recopy = gauge("recopy_percent", "100 x bytes written / bytes read, of the last wave of rounds.")
+        self._clean_time = gauge("max_clean_time_seconds", "Duration of the last wave of rounds.")
+        self._delay = gauge(
+            "max_compaction_delay_seconds", "How long the most overdue partition has waited beyond "
+            "max.compaction.lag.ms, at the last pick."
+        )  # fmt: skip
+        self._dirty = gauge("max_dirty_percent", "100 x the dirty ratio of the dirtiest partition, at the last pick.")
+        self._since = gauge("time_since_last_run_seconds", "Seconds since partitions were last picked; NaN: never.")
+        self._since.set_function(self._seconds_since_last_pick)
+        self._running = gauge("running_waves", "Waves of rounds in progress.")
+        self._partitions = gauge("partitions", "Partitions at the last look.", ["log_directory", "status"])
+        self._uncleanable = gauge(
+            "uncleanable_partitions", "Partitions that are set aside because a round failed.", ["log_directory"]
+        )
+        self._uncleanable_size = gauge("uncleanable_bytes", "Their cleanable bytes.", ["log_directory"])
+        for root in roots:
+            self._uncleanable.labels(root).set(0)
+            self._uncleanable_size.labels(root).set(0)
+        self._read = counter("read_bytes", "Bytes read by scan and rewrite.")
+        self._written = counter("written_bytes", "Bytes written into new segments.")
+        self._records_read = counter("read_records", "Records in the partitions of finished rounds.")
+        self._records_written = counter("written_records", "Records that these rounds left.")
+        self._tombstones = counter("dropped_tombstones", "Deletes dropped past their horizon.")
+        self._keyless = counter("keyless_records", "Records dropped because they have no key.")
+        self._deleted = counter("retention_bytes", "Bytes of whole segments deleted by retention.")
+        self._deleted_segments = counter("retention_segments", "Whole segments deleted by retention.")
+        self._rounds = counter("rounds", "Partitions' rounds by how they ended.", ["status"])
+        for status in ("cleaned", "unchanged", "failed"):
+            self._rounds.labels(status)
+        self._stages = counter("stage_seconds", "Seconds by stage, over all waves.", ["stage"])
+        for stage in STAGES:
+            self._stages.labels(stage)
+
+    def page(self) -> bytes:
+        """Everything, in the format that ``CONTENT_TYPE`` names."""
+        return bytes(generate_latest(self.registry))  # type: ignore[no-untyped-call]
+
+    def _seconds_since_last_pick(self) -> float:
+        last = self._last_pick_ms
+        return float("nan") if last is None else max(self._now_ms() - last, 0) / 1000
+
+    def looked(
+        self, candidates: Sequence[Candidate], aside: Mapping[str, Uncleanable], busy: Collection[str], now_ms: int
+    ) -> None:
+        """The partitions as they are now; ``aside`` and ``busy`` by folder."""
+        tally: Tally[tuple[str, str]] = Tally()
+        wasted: Tally[str] = Tally()
+        free = [candidate for candidate in candidates if candidate.compacts]
+        for candidate in candidates:
+            if candidate.folder in aside:
+                wasted[candidate.root] += candidate.cleanable_bytes
+            tally[candidate.root, _status(candidate, aside)] += 1
+        roots = {candidate.root for candidate in candidates}
+        for root in roots:
+            tally[root, "in_progress"] = sum(folder.startswith(f"{root}/") for folder in busy)
+            for status in STATUSES:
+                self._partitions.labels(root, status).set(tally[root, status])
+            self._uncleanable.labels(root).set(tally[root, "uncleanable"])
+            self._uncleanable_size.labels(root).set(wasted[root])
+        self._dirty.set(100 * max((candidate.dirty_ratio for candidate in free), default=0.0))
+        self._delay.set(max((candidate.overdue_ms for candidate in free), default=0) / 1000)
+
+    def picked(self, now_ms: int, running: int) -> None:
+        self._last_pick_ms = now_ms
+        self._running.set(running)
+
+    def wave_ended(self, report: CompactionReport, running: int) -> None:
+        self._running.set(running)
+        self._clean_time.set(report.seconds)
+        for stage, seconds in report.stage_seconds.items():
+            self._stages.labels(stage).inc(seconds)
+        read = sum(partition.bytes_read for partition in report.partitions)
+        if read:
+            self._recopy.set(100 * sum(partition.bytes_written for partition in report.partitions) / read)
+
+    def round_ended(self, candidate: Candidate, report: PartitionReport) -> None:
+        self._rounds.labels(str(report.status)).inc()
+        self._read.inc(report.bytes_read)
+        self._written.inc(report.bytes_written)
+        self._records_read.inc(report.records_before or 0)
+        self._records_written.inc(report.records_after or 0)
+        self._tombstones.inc(report.tombstones_dropped)
+        self._keyless.inc(report.verdicts.get(Verdict.KEYLESS.label, 0))
+        self._deleted.inc(report.bytes_deleted)
+        self._deleted_segments.inc(report.segments_deleted)
+
+    def failed(self) -> None:
+        self._rounds.labels("failed").inc()
+
+
+def _status(candidate: Candidate, aside: Mapping[str, Uncleanable]) -> str:
+    if candidate.folder in aside or candidate.trouble is not None:
+        return "uncleanable"
+    if candidate.is_due:
+        return "due"
+    if candidate.expired_segments:
+        return "expired"
+    return "clean" if candidate.compacts else "not_compacted"
+
+
+class MetricsServer:
+    """Answers ``GET /metrics`` on ``host:port`` until ``close``; port 0: one that is free.
+
+    Raises:
+        InvalidConfig: nobody can listen there.
+    """
+
+    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                is_known = self.path.split("?")[0] in ("/metrics", "/")
+                body = metrics.page() if is_known else b"see /metrics\n"
+                self.send_response(200 if is_known else 404)
+                self.send_header("Content-Type", CONTENT_TYPE if is_known else "text/plain; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise InvalidConfig(
+                f"no metrics on {host}:{port}: {error}", remedy="give --metrics-port a port that is free"
+            ) from error
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()

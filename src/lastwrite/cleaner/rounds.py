@@ -1,0 +1,107 @@
+"""Runs waves of partitions through the engine: one Spark session for all, a throttle over all workers, one stop."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lastwrite.errors import LogError
+from lastwrite.logstore.scratch import make_folder, remove_folder
+from lastwrite.logstore.throttle import make_throttle, pacer_of
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.report import CompactionReport
+from lastwrite.model.work import Limits
+from lastwrite.pipeline.compact import exchange_for, runner_for
+from lastwrite.pipeline.engine import Engine, Options
+from lastwrite.pipeline.memory import MemoryPlan
+from lastwrite.pipeline.runner import InlineRunner, Runner, SparkRunner
+from lastwrite.pipeline.system import System
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lastwrite.pipeline.inline import Inline
+
+
+class Rounds:
+    """The engine with its session, which is started when the first round needs it, and ends with ``close``.
+
+    ``run`` may be called from several threads; all else from one.
+    """
+
+    def __init__(
+        self, system: System, spark: SparkSession | Inline | None, master: str, memory: str | int | None,
+        conf: Mapping[str, str], progress: Progress,
+    ) -> None:  # fmt: skip
+        self._system = system
+        self._session: Callable[[], contextlib.AbstractContextManager[tuple[Runner, MemoryPlan]]] = lambda: runner_for(
+            spark, master, memory, conf, progress
+        )
+        self._stack = contextlib.ExitStack()
+        self._runner: Runner | None = None
+        self._limits = Limits()
+        self._rate = math.inf
+        self._is_stopped = False
+        self._scratch = make_folder()
+        self._stack.callback(remove_folder, self._scratch)
+        self._throttle = make_throttle(str(self._scratch), math.inf, 1)
+
+    def start(self) -> None:
+        """Start the session if it is not there.
+
+        Raises:
+            EnvironmentUnfit: there is no Java, or Spark does not start.
+        """
+        if self._runner is None:
+            self._runner, plan = self._stack.enter_context(self._session())
+            self._limits = plan.limits()
+
+    def set_rate(self, bytes_per_second: float) -> None:
+        """Bytes that all workers together may read and write from now on; on a cluster from the next round on."""
+        self._rate = bytes_per_second
+        pacer_of(self._throttle).set_rate(bytes_per_second)
+
+    def run(self, folders: Sequence[str], config: Mapping[str, object], now_ms: int) -> CompactionReport:
+        """What Kafka's cleaner would do to each partition at ``now_ms``; the caller holds all of them.
+
+        Raises:
+            LogError: the work could not be done at all; no log has changed that the next run would not mend.
+        """
+        runner = self._runner or InlineRunner()
+        exchange = exchange_for(runner)
+        try:
+            throttle = self._throttle
+            if not exchange.scratch:  # a cluster: no file of ours is seen there
+                throttle = make_throttle("", self._rate, runner.workers)
+            options = Options(config=config, now_ms=now_ms, check=self._check)
+            limits = replace(self._limits, throttle=throttle)
+            engine = Engine(self._system, exchange, runner.workers, limits, options, NoProgress())
+            return engine.compact(folders)
+        finally:
+            exchange.close()
+
+    def _check(self) -> None:
+        if self._is_stopped:
+            raise LogError("the work was stopped", remedy="the log is as it was; start again when you like")
+
+    def stop(self) -> None:
+        """Let all rounds end where they are: nothing is begun or swapped any more, what was written aside goes."""
+        self._is_stopped = True
+        pacer_of(self._throttle).stop()
+
+    def cancel(self) -> None:
+        """End what has not ended by itself after ``stop``."""
+        if isinstance(self._runner, SparkRunner):
+            self._runner.cancel()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a round can run: the session has not died."""
+        return not isinstance(self._runner, SparkRunner) or self._runner.is_alive
+
+    def close(self) -> None:
+        """End the session."""
+        self._stack.close()

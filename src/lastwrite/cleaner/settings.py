@@ -1,0 +1,68 @@
+"""The daemon's settings, read again whenever their file changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from lastwrite.compaction.cleaner_settings import CleanerConfig
+from lastwrite.errors import LogError
+from lastwrite.pipeline.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All names and values that were given, and what they say to the cleaner itself."""
+
+    names: Mapping[str, object]
+    cleaner: CleanerConfig
+
+
+class SettingsSource:
+    """Settings that ``read`` gives, which may change with the file ``path``.
+
+    Raises:
+        InvalidConfig: from the first reading. A later one that fails leaves the settings as they are.
+    """
+
+    def __init__(self, system: System, read: Callable[[], Mapping[str, object]], path: str | None) -> None:
+        self._system = system
+        self._read = read
+        self._path = path
+        self._seen = self._identity()
+        self.current = self._load()
+
+    def refresh(self) -> str | None:
+        """Read again if the file is another one than before; a sentence about it, or None where nothing changed."""
+        seen = self._identity()
+        if seen == self._seen:
+            return None
+        self._seen = seen
+        try:
+            fresh = self._load()
+        except LogError as error:
+            return f"the settings stay as they were: {error}"
+        before, self.current = self.current, fresh
+        changed = sorted(
+            name for name in before.names.keys() | fresh.names.keys() if before.names.get(name) != fresh.names.get(name)
+        )
+        return f"new settings for the next round: {', '.join(_said(n, fresh.names) for n in changed) or 'the same'}"
+
+    def _load(self) -> Settings:
+        names = dict(self._read())
+        self._system.check_config(names)
+        return Settings(names, CleanerConfig.from_names(names))
+
+    def _identity(self) -> tuple[int, ...] | None:
+        if self._path is None:
+            return None
+        try:
+            seen = os.stat(self._path)
+        except OSError:
+            return ()
+        return (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns)
+
+
+def _said(name: str, names: Mapping[str, object]) -> str:
+    return f"{name}={names[name]}" if name in names else f"no {name}"

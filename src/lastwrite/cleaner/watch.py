@@ -1,0 +1,91 @@
+"""What lies in the log roots, kept up to date: a partition is read again only when it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, replace
+
+from lastwrite.cleaner.pick import Candidate
+from lastwrite.errors import LogError, NotALog
+from lastwrite.logstore.watching import Glance, glance, is_as_read
+from lastwrite.model.log import PartitionLog
+from lastwrite.pipeline.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A partition as it was read last, and the state its folder was in."""
+
+    state: Hashable | None
+    log: PartitionLog | None
+    trouble: str | None
+
+    def is_current(self, state: Hashable | None) -> bool:
+        if self.state is None or self.state != state:
+            return False
+        return self.log is None or not self.log.segments or is_as_read(self.log.segments[-1])
+
+
+class Watch:
+    """The partitions of some log roots of one system."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._known: dict[str, dict[str, _Known]] = {}
+
+    def look(self, root: str, config: Mapping[str, object], now_ms: int, busy: Collection[str]) -> list[Candidate]:
+        """Every partition of ``root`` as it is now; those in the folders ``busy`` are not looked at.
+
+        Raises:
+            LogError: the root cannot be listed.
+        """
+        before = self._known.get(root, {})
+        known: dict[str, _Known] = {}
+        found = []
+        for seen in glance(root):
+            if seen.folder in busy:
+                continue
+            last = before.get(seen.folder)
+            if last is None or not last.is_current(seen.state):
+                last = self._read(seen)
+            known[seen.folder] = last
+            found.append(self._candidate(root, seen, last, config, now_ms))
+        self._known[root] = known
+        return found
+
+    def state_of(self, root: str, folder: str) -> object:
+        """What has to change before a look at the partition can find anything new."""
+        known = self._known.get(root, {}).get(folder)
+        return None if known is None else (known.state, known.log)
+
+    def _candidate(
+        self, root: str, seen: Glance, known: _Known, config: Mapping[str, object], now_ms: int
+    ) -> Candidate:
+        log, trouble = known.log, known.trouble
+        bare = Candidate(root=root, folder=seen.folder, name=seen.name, compacts=trouble is not None, trouble=trouble)
+        if log is None or not log.segments or not self._system.is_policy_known(seen.folder, config):
+            return bare
+        try:
+            decision = self._system.decide(log, config, now_ms, False)
+            retention = self._system.expired(log, config, now_ms)
+        except LogError as error:
+            return replace(bare, compacts=True, trouble=trouble or str(error))
+        found = replace(
+            bare, size_bytes=log.size_bytes, compacts=decision.compacts, dirty_ratio=decision.dirty_ratio,
+            cleanable_bytes=decision.cleanable_bytes, overdue_ms=decision.overdue_ms,
+        )  # fmt: skip
+        if trouble is not None:
+            return found
+        return replace(
+            found, is_due=decision.reason is None, expired_bytes=retention.size_bytes,
+            expired_segments=len(retention.segments),
+        )  # fmt: skip
+
+    def _read(self, seen: Glance) -> _Known:
+        try:
+            log = self._system.read(seen.folder)
+        except NotALog:
+            return _Known(seen.state, None, None)
+        except LogError as error:
+            return _Known(seen.state, None, str(error))
+        return _Known(seen.state, log, str(log.problems[0]) if log.problems else None)

@@ -1,0 +1,138 @@
+"""``lastwrite clean``: the cleaner as a daemon."""
+
+from __future__ import annotations
+
+import json as json_
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lastwrite.cli.options import (
+    DEFAULT_MASTER,
+    ConfigFileOption,
+    ConfigOption,
+    ConfOption,
+    JsonOption,
+    MasterOption,
+    MemoryOption,
+    pairs,
+    settings,
+)
+from lastwrite.cli.output import Output, in_time, in_words, moment
+
+if TYPE_CHECKING:
+    from lastwrite.cleaner.events import Event, RoundEnded
+    from lastwrite.cleaner.loop import Cleaner
+
+
+def clean(
+    context: typer.Context,
+    roots: Annotated[
+        list[str], typer.Argument(metavar="ROOT…", help="Log roots (a broker's log.dirs).", show_default=False)
+    ],
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", metavar="N", min=1, help="Rounds at once; default: log.cleaner.threads.", show_default=False
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End when nothing is due any more: for cron.")] = False,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port", metavar="PORT", min=0, max=65535, help="Answer GET /metrics there.", show_default=False
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", metavar="HOST", help="The address to answer on.")
+    ] = "127.0.0.1",
+    memory: MemoryOption = None,
+    master: MasterOption = DEFAULT_MASTER,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Keep log roots clean: the cleaner as a daemon.
+
+    Picks the dirtiest partition first, runs its round, takes out what retention has expired, and looks again; sleeps
+    log.cleaner.backoff.ms when nothing is due. Topics' settings come from the cluster's metadata log where it lies
+    in one of the roots; else say --config cleanup.policy=compact. The file of --config-file is read again when it
+    changes.
+
+    A root that a broker holds is left alone until the broker ends. A partition whose round fails is set aside, shown
+    by inspect and plan, tried again after growing pauses, and released by "lastwrite release". SIGTERM and Ctrl-C
+    stop at once, in the middle of a round too: the log is then as it was, and the exit status 0.
+
+    One line a round on standard output, with --json one object; all else on standard error.
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    output.lines = True
+
+    def tell(event: Event) -> None:
+        if output.as_json:
+            output.text([json_.dumps(event.to_dict())])
+        elif hasattr(event, "text"):
+            output.say(f"{moment(event.time_ms)} {event.text}")
+        else:
+            output.text([event_line(event)])
+
+    def started(cleaner: Cleaner) -> None:
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, lambda *_: cleaner.ask_to_stop())
+
+    return lastwrite.clean(
+        roots, config=lambda: settings(config, config_file), config_file=config_file, once=once, threads=threads,
+        memory=memory, master=master, conf=pairs("--conf", conf), metrics_port=metrics_port,
+        metrics_host=metrics_host, tell=tell, started=started,
+    )  # fmt: skip
+
+
+def event_line(event: Event) -> str:
+    """An event as a line for people."""
+    from lastwrite.cleaner.events import Note, SetAside
+
+    at = moment(event.time_ms)
+    if isinstance(event, Note):
+        return f"{at} {event.text}"
+    if isinstance(event, SetAside):
+        entry = event.entry
+        return (
+            f"{at} {event.name}: set aside as uncleanable, try {entry.tries:,}, the next at "
+            f"{moment(entry.next_try_ms)}: {entry.reason}"
+        )
+    return f"{at} [{event.thread}] {event.report.topic}-{event.report.partition}: {_round(event)}"
+
+
+def _round(event: RoundEnded) -> str:
+    report = event.report
+    said = []
+    if report.bytes_read:
+        said.append(
+            f"offsets {report.first_dirty_offset} to {report.first_uncleanable_offset}, "
+            f"read {in_words(report.bytes_read)}, wrote {in_words(report.bytes_written)} "
+            f"in {_seconds(event)}"
+        )
+        records = f", {report.records_before:,} → {report.records_after:,} records" if report.records_after else ""
+        said.append(
+            f"{in_words(report.bytes_before)} → {in_words(report.bytes_after)}{records} "
+            f"({event.saved_percent:.1f} % saved)"
+        )
+    if report.segments_deleted:
+        said.append(
+            f"retention deleted {report.segments_deleted:,} segments of {in_words(report.bytes_deleted)}, "
+            f"the log starts at {report.log_start_after}"
+        )
+    if event.keyless:
+        said.append(f"WARNING: {event.keyless:,} records without a key were dropped")
+    return "; ".join(said) or "nothing could go"
+
+
+def _seconds(event: RoundEnded) -> str:
+    if event.wave_partitions > 1:
+        return f"{in_time(event.seconds)} with {event.wave_partitions - 1:,} others"
+    stages = ", ".join(f"{name} {in_time(seconds)}" for name, seconds in event.stage_seconds.items())
+    return f"{in_time(event.seconds)} ({stages})"

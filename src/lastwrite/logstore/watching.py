@@ -1,0 +1,78 @@
+"""Cheap looks at a log root: which partitions lie there, and which of them have changed since the last look.
+
+Thousands of partitions are looked at every few seconds, so a look costs two system calls a partition: the folder's
+time says whether files came or went, the active segment's size whether something was appended. A closed segment does
+not change without a rename.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from lastwrite.errors import CorruptLog, UnsupportedFormat
+from lastwrite.formats.kafka.names import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    METADATA_TOPIC,
+    FolderState,
+    decode_folder_name,
+)
+from lastwrite.logstore.checkpoints import read_offsets
+from lastwrite.logstore.files import to_log_error
+from lastwrite.model.log import Segment, TopicPartition
+
+# A folder that changed so shortly before the look may change again without its time telling.
+_SETTLED_NS = 50_000_000
+
+
+class Glance(NamedTuple):
+    """A partition's folder at one look. While ``state`` is the same, and not None, no file has come or gone."""
+
+    name: TopicPartition
+    folder: str
+    state: Hashable | None
+
+
+def glance(root: str) -> list[Glance]:
+    """Every live partition folder in ``root``, empty ones too, by name. The checkpoints are part of the states.
+
+    Raises:
+        LogError: the root cannot be listed.
+    """
+    offsets = []
+    for file in (CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS):
+        try:
+            offsets.append(read_offsets(root, file))
+        except (CorruptLog, UnsupportedFormat):  # reading the partition will say it
+            offsets.append({})
+    now_ns = time.time_ns()
+    found = []
+    try:
+        with os.scandir(root) as entries:
+            for entry in entries:
+                name = decode_folder_name(entry.name)
+                if name is None or name.state is not FolderState.LIVE or name.partition.topic == METADATA_TOPIC:
+                    continue
+                if not entry.is_dir():
+                    continue
+                seen = entry.stat()
+                state: Hashable | None = None
+                if now_ns - seen.st_mtime_ns > _SETTLED_NS:
+                    state = (seen.st_ino, seen.st_mtime_ns, *(known.get(name.partition) for known in offsets))
+                found.append(Glance(name.partition, entry.path, state))
+    except OSError as error:
+        raise to_log_error(error, root, "list the log root") from error
+    return sorted(found)
+
+
+def is_as_read(segment: Segment) -> bool:
+    """Whether the segment's file has the size and the time that it was read with."""
+    try:
+        seen = os.stat(segment.path)
+    except OSError:
+        return False
+    return (seen.st_size, seen.st_mtime_ns) == (segment.size_bytes, segment.mtime_ns)

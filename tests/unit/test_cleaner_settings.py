@@ -1,0 +1,56 @@
+"""The daemon's settings: read again when their file is another one, kept when the new ones are wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lastwrite.cleaner.settings import SettingsSource
+from lastwrite.cli.options import settings
+from lastwrite.errors import InvalidConfig
+from lastwrite.pipeline.kafka import KAFKA
+
+
+def replace(file: Path, text: str) -> None:
+    """Atomically, as configuration management does: the inode is another one even where size and time are equal."""
+    file.with_suffix(".new").write_text(text)
+    os.rename(file.with_suffix(".new"), file)
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "cleaner.properties"
+    file.write_text("log.cleaner.threads=1\nmin.cleanable.dirty.ratio=0.5\n")
+    source = SettingsSource(KAFKA, lambda: settings(["retention.ms=5"], str(file)), str(file))
+    assert source.current.cleaner.threads == 1 and source.current.names["retention.ms"] == "5"
+    assert source.refresh() is None
+    replace(file, "log.cleaner.threads=3\n")
+    said = source.refresh()
+    assert said is not None and "log.cleaner.threads=3" in said and "no min.cleanable.dirty.ratio" in said
+    assert source.current.cleaner.threads == 3 and "min.cleanable.dirty.ratio" not in source.current.names
+    assert source.refresh() is None
+
+
+@pytest.mark.parametrize("wrong", ["log.cleaner.threads=0", "no.such.setting=1", "retention.ms=soon"])
+def test_wrong_settings_are_said_once_and_the_old_ones_stay(tmp_path: Path, wrong: str) -> None:
+    file = tmp_path / "cleaner.properties"
+    file.write_text("log.cleaner.threads=2\n")
+    source = SettingsSource(KAFKA, lambda: settings(None, str(file)), str(file))
+    for text in (wrong, None):
+        if text is None:
+            file.unlink()
+        else:
+            replace(file, text)
+        said = source.refresh()
+        assert said is not None and said.startswith("the settings stay as they were")
+        assert source.refresh() is None
+        assert source.current.cleaner.threads == 2
+    replace(file, "log.cleaner.threads=4\n")
+    assert source.refresh() is not None
+    assert source.current.cleaner.threads == 4
+
+
+def test_wrong_settings_at_the_start_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig):
+        SettingsSource(KAFKA, lambda: {"log.cleaner.threads": "many"}, None)
