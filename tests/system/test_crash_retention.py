@@ -14,11 +14,15 @@ from pathlib import Path
 
 import pytest
 
+import lastwrite
+from lastwrite.formats.kafka.batch import Record, encode_batch
 from lastwrite.logstore import files, kafka
 from lastwrite.logstore.files import FaultPoints
+from lastwrite.model.report import Status
+from lastwrite.pipeline.inline import INLINE
 from tests.crashing import contents, fail_at, load_like_kafka, offsets_seen, run_until
-from tests.expiring import EXPIRING, Expiring, retain, write_expiring
-from tests.logs import NAME, bases, read_checkpoint
+from tests.expiring import EXPIRING, NOW_MS, Expiring, retain, write_expiring
+from tests.logs import NAME, bases, headers_of, read_checkpoint, write_segment
 
 pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="kills a child that was forked")
 
@@ -135,3 +139,57 @@ def test_an_operation_that_fails_names_its_file_and_the_next_run_goes_on(
         assert bytes_of(folder.parent) == new, point
         point += 1
     assert point > 10
+
+
+# ---------------------------------------------------------------------- a round, then retention
+
+
+ROUND = {
+    "cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "900",
+    "min.cleanable.dirty.ratio": "0", "segment.bytes": "1000",
+}  # fmt: skip
+
+
+def write_mixed(root: Path) -> Path:
+    """Four closed segments with the same five keys and one that only one of them has, and an active one."""
+    for base in range(0, 30, 6):
+        keys = [b"a", b"b", b"c", b"d", b"e", b"only-%d" % base]
+        batches = [
+            encode_batch([Record(base + n, NOW_MS - 1000 + base, key, b"v" * 60)], base_offset=base + n)
+            for n, key in enumerate(keys)
+        ]
+        write_segment(root / NAME, base, batches, mtime_ms=NOW_MS)
+    (root / NAME / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    return root / NAME
+
+
+def clean(folder: Path) -> None:
+    report = lastwrite.compact(str(folder), config=ROUND, now_ms=NOW_MS, spark=INLINE)
+    assert report.exit_status == 0, report.partitions[0].reason
+
+
+def test_killed_anywhere_in_a_round_and_its_retention_the_next_run_ends_with_the_same_log(place: Path) -> None:
+    write_mixed(place / "old")
+    old = [h.base_offset for base in range(0, 30, 6) for _, h in headers_of(place / "old" / NAME / f"{base:020d}.log")]
+    folder = fresh(place, "new")
+    files.faults = FaultPoints(1 << 30)
+    try:
+        report = lastwrite.compact(str(folder), config=ROUND, now_ms=NOW_MS, spark=INLINE)
+        count = files.faults.passed
+    finally:
+        files.faults = FaultPoints()
+    [told] = report.partitions
+    assert told.status is Status.CLEANED and told.segments_deleted >= 1 and told.bytes_written > 0
+    new = bytes_of(place / "new")
+    kept = offsets_seen(folder)
+    for point in range(1, count + 1):
+        folder = fresh(place, "killed")
+        assert run_until(point, lambda folder=folder: clean(folder)), point
+        shutil.copytree(folder, place / "loaded")
+        loaded = load_like_kafka(place / "loaded")
+        shutil.rmtree(place / "loaded")
+        assert set(kept) <= set(loaded) <= set(old), point
+        clean(folder)
+        assert offsets_seen(folder) == kept, point
+        left = bytes_of(folder.parent)
+        assert left == new, (point, left.keys() ^ new.keys())
