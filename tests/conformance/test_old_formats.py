@@ -1,0 +1,291 @@
+"""Logs of message formats v0 and v1, beside Kafka's own cleaner: by hand, drawn, and bytes that Kafka no longer writes.
+
+What each round is held to stands in ``rounds.py``.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.formats.kafka.old import encode_message, encode_wrapper
+from lastwrite.model.report import Status
+from tests.conformance.oracle import MAP_SLOTS, Oracle, scenario, shut_down
+from tests.conformance.rounds import (
+    Round,
+    batches_of,
+    check_like_broker,
+    check_model,
+    check_reading,
+    check_rules,
+    check_sparing,
+    played,
+    seen_as_new,
+)
+from tests.engine import compact
+from tests.logs import NAME, SCRATCH, read_segments, write_segment
+
+START = 1_700_000_000_000
+CONFIG = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "600",
+    "index.interval.bytes": "100",
+    "segment.index.bytes": "4096",
+    "delete.retention.ms": "1000",
+}
+CODECS = ("none", "gzip", "snappy", "lz4")
+ROLL = {"roll": True}
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[Oracle]:
+    asked = Oracle()
+    yield asked
+    asked.close()
+
+
+# ---------------------------------------------------------------------- plans
+
+
+def old(magic: int, codec: str, *records: tuple[str | None, str | None], at: int = START, **more: Any) -> list[Any]:
+    """Actions that append ``records`` (key, value): a wrapper, or without a codec a message each."""
+    found = [
+        {"k": unless_none(key), "v": unless_none(value), "t": at + n} for n, (key, value) in enumerate(records)
+    ]  # fmt: skip
+    spec = {"magic": magic, "codec": codec, **more}
+    if codec == "none":
+        return [{"batch": {**spec, "records": [record]}} for record in found]
+    return [{"batch": {**spec, "records": found}}]
+
+
+def unless_none(text: str | None) -> str | None:
+    return None if text is None else text.encode().hex()
+
+
+def new(*records: tuple[str | None, str | None], at: int = START) -> list[Any]:
+    return [{**old(2, "zstd", *records, at=at)[0]}]
+
+
+def plan_of(*phases: tuple[int, Sequence[Any], int], plain: bool = False, **config: str) -> dict[str, Any]:
+    """Each phase: the clock it is written at, what is appended, and the clock it is cleaned at."""
+    return {
+        "name": "by hand",
+        "config": {**CONFIG, **config},
+        "phases": [
+            {"actions": [{"clock": clock}, *actions], "now_ms": now, "replicated": 1.0, "raise_log_start": None}
+            for clock, actions, now in phases
+        ],
+        "plain": plain,
+    }
+
+
+def check_plan(oracle: Oracle, plan: dict[str, Any]) -> list[Round]:
+    """Everything that ``rounds`` knows to ask, for all rounds of ``plan``."""
+    rounds = []
+    with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
+        for round_ in played(oracle, plan, Path(folder)):
+            rounds.append(round_)
+            check_reading(oracle, round_)
+            if round_.compacts and not round_.gave_up and not check_rules(round_):
+                break
+            check_model(round_)
+            check_like_broker(oracle, round_, plan["plain"])
+            check_sparing(oracle, round_)
+    return rounds
+
+
+def kept(round_: Round) -> list[tuple[int, str | None]]:
+    """Offset and key of each record that the cleaner left."""
+    return [
+        (record.offset, None if record.key is None else record.key.decode())
+        for batch in batches_of(round_.left)
+        for record in batch.records
+    ]
+
+
+# ---------------------------------------------------------------------- by hand
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_each_magic_in_each_codec(magic: int, codec: str, oracle: Oracle) -> None:
+    """First, last and middle records of wrappers go; keyless ones; whole wrappers; nothing at all goes; v2 between."""
+    first = [
+        *old(magic, codec, ("a", "1"), ("b", "1"), ("c", "1")),
+        *old(magic, codec, ("a", "2"), ("d", "x" * 90), ("b", "2")),
+        *old(magic, codec, (None, "keyless"), ("e", "1"), ("", "empty key")),
+        *old(magic, codec, ("f", "1"), ("g", ""), ("h", "1")),
+        *new(("a", "3"), ("i", "1")),
+        *old(magic, codec, ("i", "2")),
+        ROLL,
+        *old(magic, codec, ("j", "1"), ("k", "1")),
+        *old(1 - magic, codec, ("j", "2"), ("k", "2")),
+        ROLL,
+    ]
+    second = [*new(("c", "2"), ("e", None)), *old(magic, codec, ("g", None), ("h", "2")), ROLL]
+    plan = plan_of((START, first, START + 10), (START + 20, second, START + 30), (START + 5000, [ROLL], START + 5000))
+    rounds = check_plan(oracle, plan)
+    assert kept(rounds[0])[-1] == (18, "k")
+    assert {batch.magic for batch in batches_of(rounds[0].left)} == {2}
+    assert (8, "") in kept(rounds[0]) and 6 not in dict(kept(rounds[0]))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_append_time(codec: str, oracle: Oracle) -> None:
+    """The wrapper's time is every record's, and stays when records go; messages keep each its own."""
+    first = [
+        *old(1, codec, ("a", "1"), ("b", "1"), ("c", "1"), append_time=START + 500),
+        *old(1, codec, ("b", "2"), ("d", None), append_time=START + 600),
+        *old(1, codec, ("e", "1"), at=START + 5),
+        ROLL,
+        *old(0, codec, ("c", "2")),
+        ROLL,
+    ]
+    second = [*old(1, codec, ("a", "2"), append_time=START + 700), ROLL]
+    plan = plan_of((START, first, START + 700), (START + 700, second, START + 900), plain=codec == "none")
+    rounds = check_plan(oracle, plan)
+    times = {r.offset: r.timestamp_ms for batch in batches_of(rounds[0].left) for r in batch.records}
+    assert times == {0: START + 500, 3: START + 600, 4: START + 600, 5: START + 5, 6: -1}
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("past", [-1, 0, 1])
+def test_tombstones_age_by_their_file(past: int, magic: int, codec: str, oracle: Oracle) -> None:
+    """One goes if its file was last changed at or before the last clean file's change minus the retention."""
+    retention = int(CONFIG["delete.retention.ms"])
+    rounds = check_plan(
+        oracle,
+        plan_of(
+            (START + 50_000, [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL], START + 50_001),
+            # The clock goes back, as it does when a replica is copied from elsewhere.
+            (START + 50_000 - retention - past, [*old(magic, codec, ("a", None), ("c", "1")), ROLL], START + 60_000),
+            (START + 70_000, [*new(("d", "1")), ROLL], START + 70_000),
+            plain=False,
+        ),
+    )  # fmt: skip
+    tombstone_stays = past < 0
+    assert (dict(kept(rounds[1])).get(2) == "a") == tombstone_stays
+    horizons = [batch.horizon_ms for batch in batches_of(rounds[1].left) if batch.base_offset == 2]
+    assert (START + 60_000 + retention in horizons) == tombstone_stays
+    assert 2 not in dict(kept(rounds[2]))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("magic", [0, 1])
+def test_what_kafka_gives_up_is_solved(magic: int, codec: str, oracle: Oracle) -> None:
+    """A tombstone that may go, or a keyless record, in an old batch that ends the replicated log: an empty v2 batch."""
+    first = [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL]
+    second = [*old(magic, codec, (None, "no key"), (None, "either")), ROLL]
+    rounds = check_plan(oracle, plan_of((START, first, START + 1), (START + 2, second, START + 3)))
+    assert rounds[1].gave_up
+
+
+def test_nothing_changes_so_nothing_is_written(oracle: Oracle) -> None:
+    """An old segment all of whose records stay, and which has no tombstone, stays as it is."""
+    first = [*old(0, "lz4", ("a", "1"), ("b", "1")), *old(1, "none", ("c", "1")), ROLL]
+    plan = plan_of((START, first, START + 1), (START + 2, [*new(("d", "1")), ROLL], START + 3))
+    check_plan(oracle, plan)
+    with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
+        for round_ in played(oracle, plan, Path(folder)):
+            ours = round_.before
+            before = {file.name: file.read_bytes() for file in (ours / NAME).iterdir()}
+            [told] = compact(ours, round_.config, round_.now_ms, like_broker=False).partitions
+            assert told.status is Status.UNCHANGED
+            assert {file.name: file.read_bytes() for file in (ours / NAME).iterdir()} == before
+
+
+# ---------------------------------------------------------------------- drawn
+
+
+def made_older(plan: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The plan with most of the batches that may be of an older format made so."""
+    for phase in plan["phases"]:
+        actions = []
+        for action in phase["actions"]:
+            batch = action.get("batch")
+            if batch is None or "pid" in batch or rng.random() < 0.2:
+                actions.append(action)
+                continue
+            spec = {**batch, "magic": rng.choice([0, 1])}
+            spec["records"] = [{name: record[name] for name in ("k", "v", "t")} for record in batch["records"]]
+            if spec["codec"] == "zstd":
+                spec["codec"] = rng.choice(CODECS[1:])
+            if spec["magic"] == 0:
+                spec.pop("append_time", None)
+            elif rng.random() < 0.2:
+                spec["append_time"] = phase["now_ms"] - rng.choice([0, 1, 999])
+            if spec["codec"] != "none":
+                actions.append({"batch": spec})
+                continue
+            skip = {"skip": spec.pop("skip")} if "skip" in spec else {}
+            for n, record in enumerate(spec["records"]):
+                actions.append({"batch": {**spec, **(skip if n == 0 else {}), "records": [record]}})
+        phase["actions"] = actions
+    return plan
+
+
+@pytest.mark.parametrize("seed", range(1, 41))
+def test_drawn_logs(seed: int, oracle: Oracle) -> None:
+    rng = random.Random(f"old-{seed}")
+    check_plan(oracle, made_older(scenario(1000 + seed), rng))
+
+
+# ---------------------------------------------------------------------- what Kafka no longer writes
+
+
+def entries_of_old_brokers(codec: Codec) -> list[bytes]:
+    """Wrappers that were written once, and that Kafka still reads."""
+
+    def records(first: int, *keys: bytes, step: int = 1) -> list[Record]:
+        return [Record(first + step * n, START + n, key, b"v%d" % n) for n, key in enumerate(keys)]
+
+    return [
+        # The first wrapper of a log, its offset 0.
+        encode_wrapper(records(0, b"z"), 1, codec),
+        # KAFKA-4298: messages of magic 0 in a wrapper of magic 1, with either kind of time.
+        encode_wrapper(records(1, b"a", b"b", b"c"), 1, codec, inner_magic=0),
+        encode_wrapper(records(4, b"d", b"e"), 1, codec, inner_magic=0, append_time_ms=START + 77),
+        # Wrappers that an earlier compaction thinned: holes, and relative offsets that begin anywhere.
+        encode_wrapper(records(6, b"f", b"g", b"a", step=3), 0, codec),
+        encode_wrapper(records(20, b"h", b"i", b"b", step=5), 1, codec, inner_offsets=[7, 12, 17]),
+        # A largest timestamp that is none of a record's.
+        encode_wrapper([Record(31, START + 9, b"j", b"1"), Record(32, START + 8, b"k", b"1")], 1, codec, offset=32),
+        encode_message(Record(40, -1, b"l", b"1"), 1),
+        encode_message(Record(41, START, b"l", b""), 0),
+        encode_batch([Record(50, START, b"d", b"2"), Record(51, START, b"g", b"2"), Record(52, START, b"i", b"2")]),
+    ]
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_wrappers_of_old_brokers(codec: Codec, oracle: Oracle) -> None:
+    with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
+        kafka, ours, sparing = (Path(folder) / name for name in ("kafka", "ours", "sparing"))
+        write_segment(kafka / NAME, 0, entries_of_old_brokers(codec), interval_bytes=100, mtime_ms=START)
+        write_segment(kafka / NAME, 60, [], mtime_ms=START)
+        seen = oracle.ask("state", dir=str(kafka / NAME))["segments"][0]["batches"]
+        [segment, _] = read_segments(kafka / NAME)
+        for theirs, mine in zip(seen, segment.batches, strict=True):
+            assert (theirs["base"], theirs["last"], theirs["max_ts"]) == (
+                mine.base_offset, mine.last_offset, mine.max_timestamp_ms,
+            )  # fmt: skip
+        for copy in (ours, sparing):
+            shutil.copytree(kafka, copy)
+        now_ms = START + 1000
+        oracle.ask("clean", dir=str(kafka / NAME), config=CONFIG, now_ms=now_ms, map_slots=MAP_SLOTS)
+        shut_down(kafka / NAME)
+        wanted = seen_as_new(batches_of(read_segments(kafka / NAME)))
+        for copy, like_broker in ((ours, True), (sparing, False)):
+            compact(copy, CONFIG, now_ms, like_broker=like_broker)
+            # Base timestamps apart: with an append time nobody reads them, and Kafka takes -1 from a record of magic 0.
+            assert seen_as_new(batches_of(read_segments(copy / NAME))) == wanted
