@@ -21,6 +21,7 @@ _PLACES = {
     "verify": "lastwrite.pipeline.verify",
     "inspect": "lastwrite.pipeline.inspect",
     "dump": "lastwrite.pipeline.dump",
+    "explain": "lastwrite.pipeline.explain",
     "release": "lastwrite.pipeline.release",
 }
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lastwrite.pipeline.compact import compact as compact
     from lastwrite.pipeline.compact import plan as plan
     from lastwrite.pipeline.dump import dump as dump
+    from lastwrite.pipeline.explain import explain as explain
     from lastwrite.pipeline.inspect import inspect as inspect
     from lastwrite.pipeline.release import release as release
     from lastwrite.pipeline.verify import verify as verify
@@ -41,4 +43,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["clean", "compact", "dump", "inspect", "plan", "release", "verify"]
+__all__ = ["clean", "compact", "dump", "explain", "inspect", "plan", "release", "verify"]

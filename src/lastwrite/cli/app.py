@@ -11,6 +11,7 @@ from lastwrite.cli.compact import compact
 from lastwrite.cli.demo import demo
 from lastwrite.cli.doctor import doctor
 from lastwrite.cli.dump import dump
+from lastwrite.cli.explain import explain
 from lastwrite.cli.inspect import inspect
 from lastwrite.cli.output import Output
 from lastwrite.cli.plan import plan
@@ -32,7 +33,7 @@ def build_app(output: Output) -> Any:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "obj": output},
     )  # fmt: skip
     app.callback()(_program)
-    for command in (demo, inspect, plan, compact, clean, release, dump, verify, doctor):
+    for command in (demo, inspect, plan, compact, clean, release, explain, dump, verify, doctor):
         app.command()(command)
     return typer.main.get_command(app)
 

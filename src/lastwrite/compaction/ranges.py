@@ -50,6 +50,8 @@ class Range:
     checkpoint_corrected: bool  # the checkpoint lay outside the log and counts as the log's start
     eligible: bool
     reason: str | None  # why not, with the figures; None where it is eligible
+    holds: tuple[tuple[int, Hold], ...] = ()  # all that keep a round from reaching further, and from which offset on
+    overdue_at_ms: int | None = None  # when max.compaction.lag.ms has passed; None: nothing is waiting, or for ever
 
     @property
     def ratio(self) -> float:
@@ -94,12 +96,13 @@ def cleanable_range(log: PartitionLog, config: KafkaTopicConfig, now_ms: int, in
     clean_bytes = sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
     cleanable = _segments_from(closed, min(first_dirty, first_uncleanable), closed_end)
     cleanable_bytes = sum(s.size_bytes for s in cleanable if s.base_offset < first_uncleanable)
-    overdue_ms = _overdue_ms(dirty, config, now_ms)
+    overdue_at_ms = _overdue_at_ms(dirty, config)
 
     found = Range(
         first_dirty=first_dirty, first_uncleanable=first_uncleanable, clean_bytes=clean_bytes,
-        cleanable_bytes=cleanable_bytes, overdue_ms=overdue_ms, held_by=held_by,
-        checkpoint_corrected=corrected, eligible=True, reason=None,
+        cleanable_bytes=cleanable_bytes, held_by=held_by, checkpoint_corrected=corrected, eligible=True, reason=None,
+        overdue_ms=0 if overdue_at_ms is None else max(now_ms + 1 - overdue_at_ms, 0),
+        holds=tuple(holds), overdue_at_ms=overdue_at_ms,
     )  # fmt: skip
     reason = _reason_against(found, log, config, now_ms)
     return found if reason is None else replace(found, eligible=False, reason=reason)
@@ -128,10 +131,11 @@ def _rounded_down(closed: tuple[Segment, ...], offset: int, closed_end: int) -> 
     return holding[0].base_offset if holding else closed_end
 
 
-def _overdue_ms(dirty: tuple[Segment, ...], config: KafkaTopicConfig, now_ms: int) -> int:
+def _overdue_at_ms(dirty: tuple[Segment, ...], config: KafkaTopicConfig) -> int | None:
     stamps = [s.first_batch_timestamp_ms for s in dirty if s.first_batch_timestamp_ms is not None]
     earliest = min((stamp for stamp in stamps if stamp > 0), default=LONG_MAX)
-    return max(now_ms - config.max_compaction_lag_ms - earliest, 0)
+    at_ms = earliest + config.max_compaction_lag_ms + 1
+    return at_ms if at_ms <= LONG_MAX else None
 
 
 def _reason_against(found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> str | None:

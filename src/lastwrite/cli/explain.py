@@ -1,0 +1,124 @@
+"""``lastwrite explain``: why a partition is not clean, why a key has duplicates, why a delete is still there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+
+from lastwrite.cli.inspect import problem_lines
+from lastwrite.cli.options import (
+    ConfigFileOption,
+    ConfigOption,
+    IncludeActiveOption,
+    JsonOption,
+    KeyBase64Option,
+    KeyHexOption,
+    KeyOption,
+    MemoryOption,
+    NowOption,
+    PartitionOption,
+    PathArgument,
+    SystemOption,
+    TopicOption,
+    key_bytes,
+    settings,
+)
+from lastwrite.cli.output import Output, counted, in_words, moment
+from lastwrite.model.explanation import PartitionExplanation, RecordExplanation, Waiting
+
+
+def explain(
+    context: typer.Context,
+    path: PathArgument,
+    system: SystemOption = None,
+    topic: TopicOption = None,
+    partition: PartitionOption = None,
+    key: KeyOption = None,
+    key_base64: KeyBase64Option = None,
+    key_hex: KeyHexOption = None,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
+    now: NowOption = None,
+    include_active: IncludeActiveOption = False,
+    memory: MemoryOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Say why a partition is not clean, and when that changes.
+
+    With a key: every record of it, why it is still there, and when it goes. Without: what waits, counted. Everything
+    is read, and nothing is changed.
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    report = lastwrite.explain(
+        path, system=system, topic=topic, partition=partition, config=settings(config, config_file), now_ms=now,
+        key=key_bytes(key, key_base64, key_hex), include_active=include_active, memory=memory,
+        progress=output.progress(),
+    )  # fmt: skip
+    if output.as_json:
+        output.document(report.to_dict())
+        return report.exit_status
+    for number, found in enumerate(report.partitions):
+        output.text([*([""] if number else []), *_partition(found)])
+        output.text(problem_lines(found.problems))
+    return report.exit_status
+
+
+def _partition(found: PartitionExplanation) -> Iterator[str]:
+    yield f"{found.topic}-{found.partition}: {found.summary}"
+    if found.cleanable_bytes is not None:
+        yield (
+            f"  dirty from offset {found.first_dirty_offset}, cleanable up to {found.first_uncleanable_offset} of "
+            f"{found.end_offset}: {in_words(found.cleanable_bytes)} beside {in_words(found.clean_bytes)} that are clean"
+        )
+    for reason in found.reasons:
+        yield f"  {reason.rule}: {reason.message}"
+        yield f"    ends {reason.change}{_when(reason.at_ms)}"
+    if found.waiting is not None and found.records is None:
+        yield from _waiting(found.waiting)
+    if found.records is not None:
+        yield f"  {len(found.records):,} records of the key" if found.records else "  no record of the key"
+        for record in found.records:
+            yield from _record(record)
+
+
+def _waiting(waiting: Waiting) -> Iterator[str]:
+    """A line a kind of record that waits; none where nothing does."""
+    horizons = ""
+    if waiting.first_horizon_ms is not None and waiting.last_horizon_ms is not None:
+        horizons = f", from {moment(waiting.first_horizon_ms)} to {moment(waiting.last_horizon_ms)}"
+    for count, what in (
+        (waiting.superseded_next, "superseded, dropped by the next round"),
+        (waiting.superseded_later, "superseded, but they or their later writes lie above the range"),
+        (waiting.aborted_next, "of aborted transactions, dropped by the next round"),
+        (waiting.aborted_later, "of aborted transactions, above the range"),
+        (waiting.keyless_next, "without a key, dropped by the next round"),
+        (waiting.deletes_due, "deletes past their horizon, dropped by the next round"),
+        (waiting.deletes_waiting, f"deletes whose horizon lies ahead{horizons}"),
+        (waiting.deletes_unstamped, "deletes that the next round gives a horizon"),
+        (waiting.deletes_old, "deletes of formats v0 and v1, which age by their file"),
+        (waiting.deletes_above, "deletes above the range"),
+        (waiting.markers_needed, "transaction markers whose transaction is still there"),
+        (waiting.markers_due, "transaction markers past their horizon, dropped by the next round"),
+        (waiting.markers_waiting, "transaction markers whose horizon lies ahead"),
+        (waiting.markers_unstamped, "transaction markers that the next round gives a horizon"),
+    ):
+        if count:
+            yield f"  {counted(count):>9}  {what}"
+
+
+def _record(record: RecordExplanation) -> Iterator[str]:
+    value = "a delete" if record.value_bytes is None else f"{record.value_bytes:,} bytes"
+    yield (
+        f"  @{record.offset}  {moment(record.timestamp_ms)}  {value}, segment {record.segment}, "
+        f"{record.part}: {record.fate}"
+    )
+    yield f"    {record.message}"
+    if record.change is not None:
+        yield f"    {record.change}{_when(record.at_ms)}"
+
+
+def _when(at_ms: int | None) -> str:
+    return "" if at_ms is None else f" ({moment(at_ms)})"

@@ -1,0 +1,242 @@
+"""``explain``: why a partition is not clean, why a key has duplicates, why a delete is still there; and until when.
+
+The rules answer themselves: scan, election and judgement run over the partition as in a round, in this process, and
+nothing is written. They run twice, over the range of the next round and over the whole log, as if all of it were
+closed and replicated: what only the second run finds superseded waits for the range to move on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lastwrite.compaction.cleaner_settings import CleanerConfig
+from lastwrite.compaction.fates import RoundFacts, fate_of
+from lastwrite.compaction.ranges import Range, cleanable_range
+from lastwrite.compaction.reasons import policy_reason, range_reasons
+from lastwrite.compaction.retention import Expired
+from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.errors import CorruptLog, LogError, LogHeld
+from lastwrite.logstore.uncleanable import read_uncleanable
+from lastwrite.model.explanation import ExplainReport, Fate, PartitionExplanation, Reason, RecordExplanation, Rule
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.model.policy import Strategy
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.work import Limits
+from lastwrite.pipeline.compact import runner_for
+from lastwrite.pipeline.elected import elected
+from lastwrite.pipeline.exchange import FolderExchange
+from lastwrite.pipeline.inline import INLINE
+from lastwrite.pipeline.kafka import KAFKA
+from lastwrite.pipeline.system import Decision, system_named
+from lastwrite.pipeline.waiting import Hit, WaitingRecords
+from lastwrite.pipeline.window import problem_of
+
+
+def explain(
+    path: str,
+    system: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+    config: Mapping[str, object] | None = None,
+    now_ms: int | None = None,
+    key: bytes | None = None,
+    include_active: bool = False,
+    memory: str | int | None = None,
+    progress: Progress | None = None,
+) -> ExplainReport:
+    """Why the partitions at ``path`` are not clean, and when that changes under today's settings.
+
+    Args:
+        path: a log root, or a partition's folder.
+        config: settings under upstream's names, as ``compact`` takes them.
+        now_ms: the clock, milliseconds since 1970; None: now.
+        key: every record of this key is listed, each with why it is still there and when it goes.
+        include_active: the active segment counts as closed, as with ``compact``.
+        memory: what may be used at once, in bytes or as ``"2g"``.
+
+    Raises:
+        NotALog, InvalidConfig: nothing was read.
+
+    Starts no Spark, and changes nothing. Damage, and partitions that a broker or another run holds, do not raise: they
+    stand in the report.
+    """
+    system_named(system).check_config(config or {})
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    report = ExplainReport(path=str(path), now_ms=now)
+    folders = KAFKA.find(str(path), topic, partition)
+    with runner_for(INLINE, "", memory, {}, NoProgress()) as (runner, plan):
+        exchange = FolderExchange(runner)
+        try:
+            job = _Job(dict(config or {}), now, include_active, key, exchange, plan.limits(), progress or NoProgress())
+            report.partitions = [job.partition(folder) for folder in folders]
+        finally:
+            exchange.close()
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What one call asks for."""
+
+    config: Mapping[str, object]
+    now_ms: int
+    include_active: bool
+    key: bytes | None
+    exchange: FolderExchange
+    limits: Limits
+    progress: Progress
+
+    def partition(self, folder: str) -> PartitionExplanation:
+        name = KAFKA.name_of(folder)
+        out = PartitionExplanation(topic=name.topic, partition=name.partition, folder=folder)
+        root = KAFKA.root_of(folder)
+        try:
+            KAFKA.refuse_if_held(root, [name])
+        except LogHeld as held:
+            out.reasons = [Reason(Rule.HELD, held.problem, "when that is done")]
+            out.summary = "somebody works on it now, so its files were not looked into"
+            return out
+        try:
+            log = KAFKA.read(folder)
+            settings = KAFKA.settings(log, self.config)
+            decision = KAFKA.decide(log, self.config, self.now_ms, self.include_active)
+        except CorruptLog as error:
+            out.problems.append(problem_of(error, folder))
+            out.reasons = _damage(out.problems)
+            out.summary = "it is damaged"
+            return out
+        found = cleanable_range(log, settings, self.now_ms, self.include_active)
+        out.problems = list(log.problems)
+        self._why(out, log, settings, found, root)
+        if not out.problems:
+            self._records(out, log, settings, decision, found)
+        return out
+
+    # ------------------------------------------------------------------ the partition
+
+    def _why(
+        self, out: PartitionExplanation, log: PartitionLog, settings: KafkaTopicConfig, found: Range, root: str
+    ) -> None:
+        out.first_dirty_offset, out.first_uncleanable_offset = found.first_dirty, found.first_uncleanable
+        out.end_offset, out.dirty_ratio = log.end_offset, found.ratio
+        out.clean_bytes, out.cleanable_bytes = found.clean_bytes, found.cleanable_bytes
+        policy = policy_reason(settings)
+        reasons = [] if policy is None else [policy]
+        if not CleanerConfig.from_names(self.config).enable:
+            change = "with true; lastwrite compact runs all the same"
+            reasons.append(Reason(Rule.CLEANER, "log.cleaner.enable is false", change))
+        reasons += _damage(out.problems)
+        try:
+            aside = read_uncleanable(root).get(log.name)
+        except CorruptLog as error:
+            out.problems.append(problem_of(error, root))
+            aside = None
+        if aside is not None:
+            reasons.append(
+                Reason(
+                    Rule.SET_ASIDE,
+                    f"{aside.tries} rounds of the cleaner failed since {aside.since_ms}: {aside.reason}",
+                    f"with a round that succeeds: the next is tried from {aside.next_try_ms} on, or at once after "
+                    "lastwrite release",
+                    aside.next_try_ms,
+                )
+            )
+        out.reasons = [*reasons, *range_reasons(found, log, settings, self.now_ms, self.include_active)]
+        out.is_due = found.eligible and settings.compacts and not out.problems
+        out.summary = _summary(out, found)
+
+    # ------------------------------------------------------------------ its records
+
+    def _records(
+        self, out: PartitionExplanation, log: PartitionLog, settings: KafkaTopicConfig, decision: Decision, found: Range
+    ) -> None:
+        end = max(log.end_offset, log.segments[-1].base_offset + 1)
+        try:
+            following = elected(KAFKA, log, decision, found.first_uncleanable, self.exchange, self.limits)
+            everything = elected(KAFKA, log, decision, end, self.exchange, self.limits)
+            reading = WaitingRecords(log, decision, self.include_active, self.key, self.limits)
+            for number, piece in enumerate(following.pieces):
+                reading.piece(piece, following.states(number), everything.states(number))
+        except (LogError, OSError) as error:
+            known = error if isinstance(error, LogError) else LogError(str(error))
+            out.problems.append(problem_of(known, log.folder))
+            out.reasons = [*_damage(out.problems), *out.reasons]
+            out.is_due = False
+            out.summary = "it is damaged"
+            return
+        out.waiting = reading.waiting
+        if self.key is not None:
+            expired = {
+                segment.base_offset: segment for segment in KAFKA.expired(log, self.config, self.now_ms).segments
+            }
+            out.records = _explained(reading.hits, self._around(out, decision, settings, found, reading.hits), expired)
+
+    def _around(
+        self, out: PartitionExplanation, decision: Decision, settings: KafkaTopicConfig, found: Range,
+        hits: Sequence[Hit],
+    ) -> RoundFacts:  # fmt: skip
+        alive = [hit.facts for hit in hits if not hit.facts.aborted]
+        return RoundFacts(
+            now_ms=self.now_ms, first_dirty=found.first_dirty, first_uncleanable=found.first_uncleanable,
+            delete_retention_ms=settings.delete_retention_ms,
+            old_tombstones_until_ms=decision.policy.old_tombstones_until_ms,
+            blocking=None if out.is_due else _blocking(out.reasons), reasons=tuple(out.reasons),
+            winner=_last(facts.offset for facts in alive if facts.is_in_range and not facts.shadowed),
+            winner_ever=_last(facts.offset for facts in alive if not facts.shadowed_ever),
+            by_offset=decision.policy.strategy is Strategy.OFFSET,
+        )  # fmt: skip
+
+
+def _damage(problems: Sequence[Problem]) -> list[Reason]:
+    damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED] or list(problems)
+    return [Reason(Rule.DAMAGE, str(damage[0]), "when that is repaired")] if damage else []
+
+
+def _blocking(reasons: Sequence[Reason]) -> Reason | None:
+    """Of the reasons of a partition that is not due, the one that has to go first."""
+    ranked = (Rule.POLICY, Rule.DAMAGE, Rule.DIRTY_RATIO)
+    for rule in ranked:
+        for reason in reasons:
+            if reason.rule is rule:
+                return reason
+    held = [reason for reason in reasons if reason.from_offset is not None]
+    return min(held, key=lambda reason: reason.from_offset or 0) if held else next(iter(reasons), None)
+
+
+def _summary(out: PartitionExplanation, found: Range) -> str:
+    if out.is_due:
+        over = f", and it is overdue by {found.overdue_ms} ms" if found.overdue_ms else ""
+        return (
+            f"due: a round now cleans offsets {found.first_dirty} to {found.first_uncleanable - 1}; "
+            f"{found.cleanable_bytes} of {found.clean_bytes + found.cleanable_bytes} bytes are dirty, a share of "
+            f"{found.ratio:.4g}{over}"
+        )
+    if any(reason.rule is Rule.CLEAN for reason in out.reasons):
+        return "clean"
+    blocking = _blocking(out.reasons)
+    return "not due" if blocking is None else f"not due: {blocking.message}"
+
+
+def _explained(hits: Sequence[Hit], around: RoundFacts, expired: Mapping[int, Expired]) -> list[RecordExplanation]:
+    """Each record of the key, oldest first, with its fate."""
+    out = []
+    for hit in hits:
+        fate, message, change, at_ms = fate_of(hit.facts, around)
+        if hit.segment in expired:  # whatever the record is
+            fate, at_ms = Fate.NEXT_ROUND, around.now_ms
+            message = f"its segment has expired: {expired[hit.segment].reason}"
+            change = "retention, which follows the next compaction, deletes the segment"
+        out.append(
+            RecordExplanation(
+                offset=hit.facts.offset, timestamp_ms=hit.timestamp_ms, segment=hit.segment, position=hit.position,
+                value_bytes=hit.value_bytes, part=hit.facts.part, fate=fate, message=message, change=change,
+                at_ms=at_ms,
+            )
+        )  # fmt: skip
+    return out
+
+
+def _last(offsets: Iterable[int]) -> int | None:
+    return max(offsets, default=None)
