@@ -51,15 +51,17 @@ def listed(root: Path) -> PartitionLog:
             )
         )
     high_watermark = min(read_checkpoint(root, "replication-offset-checkpoint").get(NAME, end), end)
+    log_start = max(read_checkpoint(root, "log-start-offset-checkpoint").get(NAME, 0), segments[0].base_offset)
+    unstable = first_unstable(read_segments(folder), high_watermark)
     return PartitionLog(
         name=TopicPartition("t", 0),
         folder=str(folder),
         segments=tuple(segments),
-        log_start=max(read_checkpoint(root, "log-start-offset-checkpoint").get(NAME, 0), segments[0].base_offset),
+        log_start=log_start,
         end_offset=end,
         high_watermark=high_watermark,
         checkpoint=read_checkpoint(root, "cleaner-offset-checkpoint").get(NAME),
-        first_unstable_offset=first_unstable(read_segments(folder), high_watermark),
+        first_unstable_offset=None if unstable is None else max(unstable, log_start),
     )
 
 
