@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import lastwrite
+from lastwrite.cli.output import Output
+from lastwrite.cli.plan import show_compaction
 from lastwrite.formats.kafka.batch import Record, encode_batch
 from lastwrite.model.report import PartitionReport, Status
 from lastwrite.pipeline import kafka as kafka_system
@@ -186,3 +188,21 @@ def test_a_stale_entry_at_the_target_does_not_hide_the_copy(tmp_path: Path) -> N
     compact(root, {}, to=tmp_path / "to")
     assert (tmp_path / "to" / "log-start-offset-checkpoint").read_text() == "0\n1\nu 0 3\n"
     shutil.rmtree(tmp_path / "to")
+
+
+def test_a_person_reads_which_segments_go_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write(tmp_path, {10 * n: [("a", 0)] for n in range(13)} | {130: []})
+    config = {"cleanup.policy": "delete", "retention.bytes": "0"}
+    for dry, goes in ((True, "would go"), (False, "went")):
+        act = lastwrite.plan if dry else lastwrite.compact
+        output = Output()
+        show_compaction(output, act(str(root), config=config, now_ms=NOW_MS, spark=INLINE))
+        output.close()
+        lines = capsys.readouterr().out.splitlines()
+        assert f"13 expired segments of 2.2 kB {goes}" in lines
+        [first] = [line for line in lines if line.startswith("t-0: segment 0 of 171 B")]
+        size = 13 * 171
+        assert first.endswith(f"{goes} by retention.bytes: of {size} bytes {size - 171} stay without it; "
+                              "retention.bytes is 0")  # fmt: skip
+        assert f"t-0: 3 later segments of 513 B {goes} too; --json has all" in lines
+        assert "t-0: the log starts at 130, no longer at 0" in lines

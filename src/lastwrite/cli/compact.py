@@ -51,7 +51,8 @@ def compact(
 ) -> int:
     """Clean a log, in place or into a copy.
 
-    Each partition gets what its system's own cleaner would do to it now. A log that a broker holds is refused; a
+    Each partition gets what its system's own cleaner would do to it now, and after that loses the segments that have
+    expired by its cleanup.policy. A log that a broker holds is refused; a
     damaged partition is left exactly as it was.
     """
     import lastwrite
