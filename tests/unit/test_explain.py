@@ -1,0 +1,467 @@
+"""Every sentence of ``explain``, held against what ``compact`` does when its time has come, or its event."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.cli import run
+from lastwrite.logstore import lock
+from lastwrite.logstore.uncleanable import set_aside
+from lastwrite.model.explanation import Fate, Part, PartitionExplanation, Reason, RecordExplanation, Rule
+from lastwrite.model.log import TopicPartition
+from lastwrite.pipeline.inline import INLINE
+from tests.logs import NAME, bases, read_segments, write_checkpoint
+from tests.model import ModelBatch, ModelRecord
+from tests.strategies import START_MS, Phase, append, shifted
+
+NOW = START_MS + 1_000_000
+RETENTION = 5000
+Written = tuple[bytes, bytes | None]
+
+
+def data(*records: Written, at: int = START_MS, **fields: Any) -> ModelBatch:
+    made = tuple(ModelRecord(n, at, key, value) for n, (key, value) in enumerate(records))
+    return ModelBatch(0, len(made) - 1, made, max_timestamp_ms=at, leader_epoch=0, **fields)
+
+
+def sent(producer_id: int, *records: Written, at: int = START_MS) -> ModelBatch:
+    """Data in a transaction of the producer."""
+    return data(*records, at=at, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+
+
+def marker(producer_id: int, commits: bool, at: int = START_MS) -> ModelBatch:
+    record = ModelRecord(0, at, b"\0\0\0\1" if commits else b"\0\0\0\0", b"\0\0\0\0\0\7")
+    return ModelBatch(
+        0, 0, (record,), max_timestamp_ms=at, leader_epoch=0, producer_id=producer_id, producer_epoch=0,
+        transactional=True, control=True,
+    )  # fmt: skip
+
+
+class Log:
+    """A partition that grows and is cleaned by turns."""
+
+    def __init__(self, root: Path, **config: object) -> None:
+        self.root = root
+        self.folder = root / NAME
+        self.folder.mkdir(parents=True)
+        self.config: dict[str, object] = {"cleanup.policy": "compact", "delete.retention.ms": RETENTION}
+        self.config |= {name.replace("_", "."): value for name, value in config.items()}
+        self.end = 0
+
+    def add(self, *segments: Sequence[ModelBatch], changed_ms: int = NOW, replicated: int | None = None) -> None:
+        """Append the batches, the first ones to the active segment; the last segment is then active."""
+        placed, offset = [], 0
+        for segment in segments:
+            row = []
+            for batch in segment:
+                row.append(shifted(batch, offset))
+                offset = row[-1].next_offset
+            placed.append(tuple(row))
+        self.end = append(self.folder, Phase(tuple(placed), changed_ms, 1.0), 4096)
+        self.replicate(self.end if replicated is None else replicated)
+
+    def replicate(self, offset: int) -> None:
+        write_checkpoint(self.root, "replication-offset-checkpoint", {NAME: offset})
+
+    def explain(self, now_ms: int = NOW, key: bytes | None = None, **arguments: Any) -> PartitionExplanation:
+        (found,) = lastwrite.explain(str(self.root), config=self.config, now_ms=now_ms, key=key, **arguments).partitions
+        return found
+
+    def reason(self, rule: Rule, now_ms: int = NOW, **arguments: Any) -> Reason:
+        (found,) = [reason for reason in self.explain(now_ms, **arguments).reasons if reason.rule is rule]
+        return found
+
+    def record(self, key: bytes, offset: int, now_ms: int = NOW, **arguments: Any) -> RecordExplanation:
+        found = self.explain(now_ms, key, **arguments).records
+        assert found is not None
+        return next(record for record in found if record.offset == offset)
+
+    def compact(self, now_ms: int = NOW, **arguments: Any) -> str:
+        (done,) = lastwrite.compact(
+            str(self.root), config=self.config, now_ms=now_ms, spark=INLINE, **arguments
+        ).partitions
+        return str(done.status)
+
+    def offsets(self) -> list[int]:
+        return [
+            record.offset
+            for segment in read_segments(self.folder) for batch in segment.batches if not batch.control
+            for record in batch.records
+        ]  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+A, B, C = b"a", b"b", b"c"
+V = b"value"
+
+
+# ---------------------------------------------------------------------- why is it not clean
+
+
+def test_a_log_that_is_due(log: Log) -> None:
+    log.add([data((A, V), (A, V))], [])
+    found = log.explain()
+    assert found.is_due
+    assert found.reasons == []
+    assert found.summary.startswith("due: a round now cleans offsets 0 to 1; ")
+    assert (found.first_dirty_offset, found.first_uncleanable_offset, found.dirty_ratio) == (0, 2, 1.0)
+    assert log.compact() == "cleaned"
+    found = log.explain()
+    assert (found.is_due, found.summary, [reason.rule for reason in found.reasons]) == (False, "clean", [Rule.CLEAN])
+    assert log.compact() == "skipped"
+
+
+def test_so_many_more_bytes_make_it_due(log: Log) -> None:
+    log.config["min.cleanable.dirty.ratio"] = 0.6
+    log.add([data((A, V), (B, V)), data((C, V))], [])
+    assert log.compact() in ("cleaned", "unchanged")
+    log.add([data((A, V))], [])
+    reason = log.reason(Rule.DIRTY_RATIO)
+    missing = int(reason.change.split()[1])
+    assert reason.change == f"after {missing} more bytes in closed segments"
+    assert reason.at_ms is None
+    assert log.compact() == "skipped"
+    found = log.explain()
+    assert found.clean_bytes is not None and found.cleanable_bytes is not None
+    for more, is_due in ((missing - 1, False), (missing, True)):
+        dirty = found.cleanable_bytes + more
+        assert (dirty / (dirty + found.clean_bytes) > 0.6) is is_due
+
+
+def test_a_ratio_of_one_is_never_passed(log: Log) -> None:
+    log.config["min.cleanable.dirty.ratio"] = 1
+    log.add([data((A, V), (A, V))], [])
+    assert log.reason(Rule.DIRTY_RATIO).change == "never by this ratio, which no share is above"
+    assert log.compact() == "skipped"
+
+
+def test_overdue_from_a_time_on(log: Log) -> None:
+    log.config |= {"min.cleanable.dirty.ratio": 1, "max.compaction.lag.ms": 2_000_000}
+    log.add([data((A, V), (A, V))], [])
+    reason = log.reason(Rule.DIRTY_RATIO)
+    assert reason.at_ms == START_MS + 2_000_001
+    assert f"or from {reason.at_ms} on, by max.compaction.lag.ms, 2000000" in reason.change
+    assert log.compact(reason.at_ms - 1) == "skipped"
+    assert log.explain(reason.at_ms).summary.endswith("and it is overdue by 1 ms")
+    assert log.compact(reason.at_ms) == "cleaned"
+
+
+def test_a_young_record_holds_its_segment_until(log: Log) -> None:
+    log.config["min.compaction.lag.ms"] = 10_000
+    log.add([data((A, V), (A, V), at=NOW - 9_000)], [])
+    reason = log.reason(Rule.MIN_LAG)
+    assert (reason.at_ms, reason.from_offset) == (NOW + 1000, 0)
+    assert "9000 ms old" in reason.message
+    assert log.compact(NOW + 999) == "skipped"
+    assert log.compact(NOW + 1000) == "cleaned"
+
+
+def test_the_active_segment_ends_by_an_append(log: Log) -> None:
+    log.config |= {"segment.ms": 50_000, "segment.bytes": 2000}
+    log.add([data((A, V), (A, V))])
+    found = log.explain()
+    assert not found.is_due
+    reason = log.reason(Rule.ACTIVE_SEGMENT)
+    assert (reason.from_offset, reason.at_ms) == (0, START_MS + 50_001)
+    assert "larger than segment.bytes, 2000" in reason.change and "by segment.ms, 50000" in reason.change
+    assert log.compact() == "skipped"
+    assert log.explain(include_active=True).is_due
+    assert log.compact(include_active=True) == "cleaned"
+
+
+def test_the_active_segment_of_a_compacted_topic_rolls_by_its_lag(log: Log) -> None:
+    log.config["max.compaction.lag.ms"] = 7000
+    log.add([data((A, V))])
+    reason = log.reason(Rule.ACTIVE_SEGMENT)
+    assert reason.at_ms == START_MS + 7001 and "by max.compaction.lag.ms, 7000" in reason.change
+
+
+def test_an_open_transaction_is_named(log: Log) -> None:
+    log.add([data((A, V), (A, V))], [sent(7, (B, V))], [data((A, V))], [])
+    reason = log.reason(Rule.TRANSACTION)
+    assert reason.from_offset == 2
+    assert reason.message == "the transaction of producer 7, epoch 0, open since offset 2, is not decided"
+    found = log.explain()
+    assert (found.is_due, found.first_uncleanable_offset) == (True, 2)
+    assert log.record(B, 2).message == "producer 7 wrote it in a transaction that is still open"
+    assert log.record(A, 0).fate is Fate.NEXT_ROUND
+    later = log.record(A, 1)  # superseded by offset 3, behind the transaction
+    assert later.fate is Fate.LATER and "open transaction (from offset 2)" in (later.change or "")
+    assert log.compact() == "cleaned"
+    assert log.offsets() == [1, 2, 3]
+    log.add([marker(7, commits=True)], [])
+    assert log.record(A, 1).fate is Fate.NEXT_ROUND
+    assert log.record(B, 2).fate is Fate.STAYS
+    assert log.compact() == "cleaned"
+    assert log.offsets() == [2, 3]
+
+
+def test_a_marker_that_is_not_replicated_holds_like_an_open_transaction(log: Log) -> None:
+    log.add([sent(7, (A, V))], [marker(7, commits=True)], [], replicated=1)
+    reason = log.reason(Rule.TRANSACTION)
+    assert "its marker is not known to be replicated: the high watermark is 1" in reason.message
+    assert log.compact() == "skipped"
+    log.replicate(2)
+    assert [r.rule for r in log.explain().reasons] == []
+    assert log.compact() in ("cleaned", "unchanged")
+
+
+def test_the_high_watermark_holds(log: Log) -> None:
+    log.add([data((A, V), (A, V))], [data((A, V))], [], replicated=1)
+    reason = log.reason(Rule.HIGH_WATERMARK)
+    assert reason.from_offset == 1 and "offsets from there to 2 are not known to be replicated" in reason.message
+    assert log.compact() == "skipped"
+    log.replicate(3)
+    assert log.explain().reasons == []
+    assert log.compact() == "cleaned"
+
+
+def test_the_policy_and_a_cleaner_that_is_off_come_first(log: Log) -> None:
+    log.config |= {"cleanup.policy": "delete", "log.cleaner.enable": "false"}
+    log.add([data((A, V), (A, V))], [data((B, V))])
+    found = log.explain()
+    assert [reason.rule for reason in found.reasons] == [Rule.POLICY, Rule.CLEANER, Rule.ACTIVE_SEGMENT]
+    assert found.summary == "not due: cleanup.policy is delete, without compact"
+    assert log.compact(now_ms=START_MS) in ("skipped", "unchanged")
+    assert log.offsets() == [0, 1, 2]
+
+
+def test_an_empty_log(log: Log) -> None:
+    log.add([])
+    assert [reason.rule for reason in log.explain().reasons] == [Rule.EMPTY]
+
+
+def test_all_reasons_that_apply_in_kafkas_order(log: Log) -> None:
+    log.config |= {"min.compaction.lag.ms": 10_000, "min.cleanable.dirty.ratio": 1}
+    log.add([data((A, V), (A, V))], [data((A, V), at=NOW)], [sent(9, (A, V))], [data((A, V))], replicated=4)
+    found = log.explain()
+    assert [reason.rule for reason in found.reasons] == [
+        Rule.ACTIVE_SEGMENT, Rule.TRANSACTION, Rule.HIGH_WATERMARK, Rule.MIN_LAG, Rule.DIRTY_RATIO
+    ]  # fmt: skip
+    assert [reason.from_offset for reason in found.reasons] == [4, 3, 4, 2, None]
+
+
+def test_who_holds_it(log: Log) -> None:
+    log.add([data((A, V), (A, V))], [])
+    with lock.hold(str(log.root), [TopicPartition("t", 0)]):
+        found = log.explain()
+    (reason,) = found.reasons
+    assert reason.rule is Rule.HELD and "another run" in reason.message
+    assert found.waiting is None
+    assert log.explain().is_due
+
+
+def test_what_was_set_aside(log: Log) -> None:
+    log.add([data((A, V), (A, V))], [])
+    set_aside(str(log.root), {TopicPartition("t", 0): "the disk burns"}, NOW)
+    reason = log.reason(Rule.SET_ASIDE)
+    assert reason.at_ms == NOW + 60_000 and reason.message.endswith("the disk burns")
+    lastwrite.release(str(log.root))
+    assert log.explain().reasons == []
+
+
+def test_damage(log: Log) -> None:
+    log.add([data((A, V), (A, V))], [])
+    file = log.folder / f"{0:020}.log"
+    content = bytearray(file.read_bytes())
+    content[70] ^= 1
+    file.write_bytes(content)
+    report = lastwrite.explain(str(log.root), config=log.config, now_ms=NOW, key=A)
+    (found,) = report.partitions
+    assert report.exit_status == 3
+    assert (found.is_due, found.waiting, found.records, found.summary) == (False, None, None, "it is damaged")
+    assert found.reasons[0].rule is Rule.DAMAGE and "checksum" in found.reasons[0].message
+    assert log.compact() == "damaged"
+
+
+# ---------------------------------------------------------------------- why are there duplicates
+
+
+def test_each_duplicate_with_its_part(log: Log) -> None:
+    log.add([data((A, V))], [])
+    log.compact()
+    log.config |= {"min.compaction.lag.ms": 10_000, "min.cleanable.dirty.ratio": 0}
+    log.add([data((A, V), (B, V))], [data((A, b"young"), at=NOW - 1)], [data((A, b""))])
+    found = log.explain(key=A).records
+    assert found is not None
+    assert [(r.offset, r.segment, r.part, r.fate, r.value_bytes) for r in found] == [
+        (0, 0, Part.CLEAN, Fate.NEXT_ROUND, 5),
+        (1, 1, Part.DIRTY, Fate.LATER, 5),
+        (3, 3, Part.ABOVE, Fate.LATER, 5),
+        (4, 4, Part.ACTIVE, Fate.STAYS, 0),
+    ]
+    assert found[0].message == "offset 1 is a later write of the key, within the range"
+    assert "active segment (from offset 4), min.compaction.lag.ms (from offset 3)" in (found[1].change or "")
+    assert (found[1].at_ms, found[2].at_ms) == (NOW + 9_999, NOW + 9_999)
+    assert log.compact() == "cleaned"
+    assert log.offsets() == [1, 2, 3, 4]
+    log.add([data((C, V))], [])  # the active segment is closed; the lag has not passed
+    assert log.compact(NOW + 9_998) == "skipped"
+    assert log.compact(NOW + 9_999) == "cleaned"
+    assert log.offsets() == [2, 4, 5]
+
+
+def test_aborted_records_say_so(log: Log) -> None:
+    log.config["producer.id.expiration.ms"] = 1  # else the producer's last batch stays, as a shell, and so the marker
+    log.add([sent(7, (A, V))], [marker(7, commits=False)], [sent(8, (A, V)), marker(8, commits=False)])
+    aborted = log.record(A, 0)
+    assert aborted.message == "producer 7 wrote it in a transaction that was aborted"
+    assert aborted.fate is Fate.NEXT_ROUND
+    above = log.record(A, 2)
+    assert above.fate is Fate.LATER and above.message.startswith(
+        "producer 8 wrote it in a transaction that was aborted"
+    )
+    waiting = log.explain().waiting
+    assert waiting is not None
+    assert (waiting.aborted_next, waiting.aborted_later, waiting.markers_needed) == (1, 1, 1)
+    assert log.compact() == "cleaned"
+    assert log.offsets() == [2]
+    log.add([], [])
+    assert log.record(A, 2).fate is Fate.NEXT_ROUND
+    waiting = log.explain().waiting
+    assert waiting is not None and waiting.markers_unstamped == 1
+    assert log.compact() == "cleaned"
+    assert log.offsets() == []
+
+
+def test_duplicates_below_a_checkpoint_that_promises_too_much(log: Log) -> None:
+    log.add([data((A, V))], [data((A, V))], [data((B, V))], [])
+    log.config["min.cleanable.dirty.ratio"] = 0
+    write_checkpoint(log.root, "cleaner-offset-checkpoint", {NAME: 2})
+    old = log.record(A, 0)
+    assert old.fate is Fate.LATER and "below the first dirty offset, 2" in old.message
+    assert "cleaner-offset-checkpoint" in (old.change or "")
+    assert log.compact() in ("cleaned", "unchanged")
+    assert log.offsets() == [0, 1, 2]
+    (log.root / "cleaner-offset-checkpoint").unlink()
+    assert log.record(A, 0).fate is Fate.NEXT_ROUND
+    assert log.compact() == "cleaned"
+    assert log.offsets() == [1, 2]
+
+
+def test_a_segment_that_expires_takes_all_with_it(log: Log) -> None:
+    log.config |= {"cleanup.policy": "compact,delete", "retention.ms": 500_000, "min.cleanable.dirty.ratio": 1}
+    log.add([data((A, V))], [data((B, V), at=NOW)], [])
+    gone = log.record(A, 0)
+    assert gone.fate is Fate.NEXT_ROUND and "retention.ms is 500000" in gone.message
+    log.compact()
+    assert log.offsets() == [1]
+
+
+def test_the_greatest_version_has_words_of_its_own(log: Log) -> None:
+    log.config["compaction.strategy"] = "timestamp"
+    log.add([data((A, V), at=START_MS + 9)], [data((A, V), at=START_MS)], [data((B, V))], [])
+    assert log.record(A, 1).message == "offset 0 is the greatest version of the key, within the range"
+    assert log.record(A, 0).fate is Fate.STAYS
+    assert log.compact() == "cleaned"
+    assert log.offsets() == [0, 2]
+
+
+def test_a_key_that_is_not_there(log: Log) -> None:
+    log.add([data((A, V), (b"", V))], [])
+    assert log.explain(key=b"nobody").records == []
+    assert [record.offset for record in log.explain(key=b"").records or ()] == [1]
+
+
+# ---------------------------------------------------------------------- why is this tombstone still there
+
+
+def test_the_life_of_a_tombstone(log: Log) -> None:
+    log.config["min.cleanable.dirty.ratio"] = 0
+    log.add([data((A, V), (A, None))], [])
+    first = log.record(A, 1)
+    assert first.fate is Fate.LATER and "no round has kept it yet" in first.message
+    assert first.at_ms == NOW + RETENTION
+    waiting = log.explain().waiting
+    assert waiting is not None and waiting.deletes_unstamped == 1
+    assert log.compact(NOW + 7) == "cleaned"
+    horizon = NOW + 7 + RETENTION
+
+    second = log.record(A, 1)
+    assert (second.fate, second.at_ms) == (Fate.LATER, horizon)
+    assert f"its delete horizon, {horizon}, is {RETENTION + 7} ms ahead" in second.message
+    assert "a round needs dirty data" in (second.change or "")
+    waiting = log.explain().waiting
+    assert waiting is not None
+    assert (waiting.deletes_waiting, waiting.first_horizon_ms, waiting.last_horizon_ms) == (1, horizon, horizon)
+
+    # Past its horizon it still takes a round, and a round takes dirty data.
+    third = log.record(A, 1, now_ms=horizon + 3)
+    assert third.fate is Fate.NEXT_ROUND and "passed 3 ms ago" in third.message
+    assert "none is due now: all offsets below 2 were cleaned before" in (third.change or "")
+    assert log.compact(horizon + 3) == "skipped"
+    log.add([data((B, V))], [])
+    assert log.record(A, 1, now_ms=horizon - 1).fate is Fate.LATER
+    assert log.compact(horizon - 1) in ("cleaned", "unchanged")
+    assert log.offsets() == [1, 2]
+    log.add([data((B, V))], [])
+    assert log.record(A, 1, now_ms=horizon).fate is Fate.NEXT_ROUND
+    assert log.compact(horizon) == "cleaned"
+    assert log.offsets() == [3]
+
+
+def test_a_tombstone_that_no_round_reaches(log: Log) -> None:
+    log.add([data((A, V))], [data((A, None))])
+    found = log.record(A, 1)
+    assert found.fate is Fate.LATER and "it lies in the active segment" in found.message
+    waiting = log.explain().waiting
+    assert waiting is not None and waiting.deletes_above == 1
+
+
+def test_a_tombstone_of_an_old_format_ages_by_its_file(log: Log) -> None:
+    log.config["min.cleanable.dirty.ratio"] = 0
+    old = ModelBatch(0, 0, (ModelRecord(0, START_MS, A, None),), magic=1, max_timestamp_ms=START_MS)
+    log.add([old, data((B, V))], [data((B, V))], [], changed_ms=NOW)
+    first = log.record(A, 0)
+    assert first.fate is Fate.LATER and f"changed at {NOW}" in first.message
+    waiting = log.explain().waiting
+    assert waiting is not None and waiting.deletes_old == 1
+    # The clean part was changed that long after the file.
+    write_checkpoint(log.root, "cleaner-offset-checkpoint", {NAME: 2})
+    later = NOW + RETENTION
+    assert bases(log.folder) == [0, 2, 3]
+    os.utime(log.folder / f"{0:020}.log", ns=(NOW * 10**6, NOW * 10**6))
+    write_checkpoint(log.root, "cleaner-offset-checkpoint", {NAME: 3})
+    os.utime(log.folder / f"{2:020}.log", ns=(later * 10**6, later * 10**6))
+    log.add([data((C, V))], [], changed_ms=later)
+    gone = log.record(A, 0, now_ms=later)
+    assert gone.fate is Fate.NEXT_ROUND and f"goes with files of {NOW} or before" in gone.message
+    assert log.compact(later) == "cleaned"
+    assert 0 not in log.offsets()
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def test_the_command(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
+    log.add([data((A, V), (A, V), (B, None))], [data((A, V))])
+    assert run(["explain", str(log.root), "--key", "a", "--now", str(NOW), "--json"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    (found,) = document["partitions"]
+    assert (document["now_ms"], found["topic"], found["is_due"], found["end_offset"]) == (NOW, "t", True, 4)
+    assert [(r["offset"], r["fate"]) for r in found["records"]] == [
+        (0, "goes with the next round"), (1, "goes later"), (3, "stays")
+    ]  # fmt: skip
+    assert found["reasons"][0]["rule"] == "active segment" and found["reasons"][0]["from_offset"] == 3
+    assert run(["explain", str(log.root), "--now", str(NOW)]) == 0
+    said = capfd.readouterr().out
+    assert said.startswith("t-0: due: a round now cleans offsets 0 to 2; ")
+    assert "1  superseded, dropped by the next round" in said
+    assert "1  superseded, but they or their later writes lie above the range" in said
+    assert "1  deletes that the next round gives a horizon" in said
+    assert run(["explain", str(log.root), "--key-hex", "62", "--now", str(NOW)]) == 0
+    assert "a delete, segment 0, dirty: goes later" in capfd.readouterr().out
+    assert run(["explain", str(log.root), "--key-hex", "6"]) == 2
+    assert run(["explain", str(log.root), "--key-hex", "61", "--key", "a"]) == 2
+    assert run(["explain", str(log.root / "nowhere")]) == 2
