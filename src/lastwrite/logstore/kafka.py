@@ -31,6 +31,7 @@ from lastwrite.formats.kafka.names import (
     FolderState,
     classify,
     decode_folder_name,
+    Suffix,
     segment_file_name,
 )
 from lastwrite.formats.kafka.snapshot import ProducerEntry, decode_snapshot
@@ -453,3 +454,29 @@ def _base_of(log_path: str) -> int:
 
 def _read_if_there(path: str) -> bytes:
     return _read_file(path) if os.path.exists(path) else b""
+def transaction_index_path(log_path: str) -> str:
+    """The transaction index beside a segment, also where one of both is still a ``.swap``."""
+    path = _beside(log_path, FileKind.TRANSACTION_INDEX)
+    swap = path + Suffix.SWAP
+    return swap if not os.path.exists(path) and os.path.exists(swap) else path
+
+
+def read_aborted_of(log_path: str) -> tuple[AbortedTransaction, ...]:
+    """The entries of a segment's transaction index, by last offset; none if there is no such file.
+
+    Raises:
+        CorruptLog: an entry of an unknown version, or markers that lie below the segment or do not rise.
+    """
+    path = transaction_index_path(log_path)
+    try:
+        return decode_aborted(_read_if_there(path), _base_of(log_path))
+    except LogError as error:
+        raise error.located(path) from error
+
+
+def snapshots_of(folder: str) -> list[tuple[int, str]]:
+    """(Offset, path) of each producer snapshot, by offset."""
+    names = [name for name in _names(folder) if classify(name)[:2] == (FileKind.SNAPSHOT, Suffix.LIVE)]
+    return [(int(name[:20]), os.path.join(folder, name)) for name in names]
+
+

@@ -5,7 +5,9 @@ with, writes a row for each record and batch to a scratch file, by bucket:
 
     uint32 a bucket: where it ends, counted in rows · 40 bytes a row, by bucket (see ``model.contents``)
 
-``compare`` takes the rows of some buckets from both logs and judges them (see ``compaction.promises``).
+Facts of batches, of which there are far fewer, go with them: ``settle`` judges those, and says of which records and
+batches something follows. ``compare`` takes the rows of some buckets from both logs and judges them with that (see
+``compaction.promises``).
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from lastwrite.compaction.promises import COUNTS, Finding, by_bucket, judged
+from lastwrite.compaction.batch_promises import Snapshot, thinned
+from lastwrite.compaction.promises import COUNTS, Finding, by_bucket, judged, mark_discardable, mark_owed
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.logstore.scratch import ScratchReader, ScratchWriter
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
-from lastwrite.model.contents import AFTER, ROW_BYTES, ROW_WORDS, TALLIES
+from lastwrite.model.contents import AFTER, FACT_WORDS, ROW_BYTES, ROW_WORDS, TALLIES
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.verification import Violation
 from lastwrite.model.work import Limits, Piece
@@ -30,14 +33,18 @@ from lastwrite.pipeline.system import Format, system_named
 
 _EXAMPLES = 20  # of broken promises that a task names
 _NO_TIME = np.iinfo(np.int64).min
+_MOST_FACTS = 1 << 15  # noted before they are handed on
 
 
 class Contents(Protocol):
-    """Turns opened runs of batches into rows."""
+    """Turns opened runs of batches into rows and facts."""
+
+    is_old_due: bool  # deletes of older formats in this file may be missing
 
     def take(
-        self, run: Run, table: BatchTable, buffer: ByteArray, rows: UInt64Array, filled: int, tally: Int64Array
-    ) -> int: ...
+        self, run: Run, table: BatchTable, buffer: ByteArray, rows: UInt64Array, filled: int, tally: Int64Array,
+        facts: Int64Array, noted: int,
+    ) -> tuple[int, int]: ...  # fmt: skip
 
 
 class IndexProof(Protocol):
@@ -46,6 +53,20 @@ class IndexProof(Protocol):
     problems: list[Problem]
 
     def check(self, table: BatchTable, shift: int) -> None: ...
+
+
+class Rules(NamedTuple):
+    """Settings and bounds of a log that decide what may be missing from it."""
+
+    producer_expiration_ms: int
+    old_tombstones_until_ms: int  # a delete of an older format may go if its file was last changed by then
+    keeps_start: bool = False  # by the settings that were given no segment may leave for its age or the log's size
+
+
+class TransactionProof(Protocol):
+    """Holds the transaction indexes of a log against the transactions that the log itself tells."""
+
+    def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]: ...
 
 
 class Proof(Protocol):
@@ -60,6 +81,14 @@ class Proof(Protocol):
     ) -> tuple[list[Problem], list[str]]:
         """What only the whole segment tells: problems of its indexes, and advice."""
         ...
+
+    def rules(self, log: PartitionLog, config: Mapping[str, object]) -> Rules: ...
+
+    def snapshot(self, log: PartitionLog) -> Snapshot | None:
+        """The producers as of an offset from which on the log itself tells them; None: from its start."""
+        ...
+
+    def transactions(self, log: PartitionLog) -> TransactionProof: ...
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
         """Side files that compaction must keep and that are not what they were."""
@@ -92,6 +121,48 @@ class RowBlock:
     last_offset: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FactBlock:
+    """Facts of one piece, in a scratch file, or with it where there is none."""
+
+    path: str
+    position: int
+    count: int
+    rows: Int64Array | None = None
+
+    def read(self) -> Int64Array:
+        if self.rows is not None:
+            return self.rows
+        return read_numbers(self.path, self.position, self.count, FACT_WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """What facts say of records and batches: stretches of offsets, and base offsets behind them, in a scratch file."""
+
+    path: str
+    position: int
+    discardable: int  # rows (first, last)
+    owed: int
+
+    def read(self) -> tuple[Int64Array, Int64Array]:
+        pairs = read_numbers(self.path, self.position, self.discardable, 2)
+        owed = read_numbers(self.path, self.position + 16 * self.discardable, self.owed, 1)
+        return pairs, owed.ravel()
+
+
+def read_numbers(path: str, position: int, rows: int, columns: int) -> Int64Array:
+    """Rows of int64 from a scratch file."""
+    numbers: Int64Array = np.empty((rows, columns), dtype=np.int64)
+    if numbers.size:
+        reader = ScratchReader(path)
+        try:
+            reader.read_into(numbers, position)
+        finally:
+            reader.close()
+    return numbers
+
+
 @dataclass(frozen=True, slots=True)
 class ContentsUnit:
     """Pieces of one log that one task reads. ``seed`` None: there is nothing to compare with."""
@@ -103,8 +174,9 @@ class ContentsUnit:
     bits: int
     seed: bytes | None
     now_ms: int | None
+    old_tombstones_until_ms: int
     limits: Limits
-    scratch: str
+    scratch: str | None
 
 
 @dataclass(slots=True)
@@ -121,6 +193,7 @@ class PieceContents:
     largest_timestamp: int = _NO_TIME
     largest_batch_bytes: int = 0
     blocks: list[RowBlock] = field(default_factory=list)
+    facts: list[FactBlock] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     is_whole: bool = False  # read to its end
 
@@ -136,7 +209,8 @@ class CompareUnit:
     before: tuple[RowBlock, ...]  # by offset
     after: tuple[RowBlock, ...]
     log_start: int
-    limit: int  # the high watermark
+    limit: int  # the last stable offset
+    lookups: Lookups | None
     most_rows: int  # to hold at once
 
     @property
@@ -181,7 +255,9 @@ class _Reader:
         self._sorted = np.empty_like(self._rows)
         self._filled = 0
         self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
-        self._scratch = None if unit.seed is None else ScratchWriter(unit.scratch, "contents")
+        self._facts: Int64Array = np.empty((0, FACT_WORDS), dtype=np.int64)
+        self._noted = 0
+        self._scratch = None if unit.scratch is None else ScratchWriter(unit.scratch, "contents")
 
     def close(self) -> None:
         if self._scratch is not None:
@@ -199,6 +275,7 @@ class _Reader:
                 self._take(chunk, piece, found, tally)
             self._flush(found)
             found.is_whole = True
+            self._flush_facts(found)
         except UnsupportedFormat as error:
             found.problems.append(_problem(ProblemKind.UNSUPPORTED, error, piece))
         except CorruptLog as error:
@@ -220,14 +297,23 @@ class _Reader:
     def _take(self, chunk: Chunk, piece: Piece, found: PieceContents, tally: Int64Array) -> None:
         try:
             for run in self._format.opened(chunk.buffer, chunk.table):
-                if self._scratch is not None:
-                    needed = run.last - run.first + int(chunk.table["records"][run.first : run.last].sum())
+                batches = run.last - run.first
+                if self._noted + batches > len(self._facts):
+                    if self._noted > _MOST_FACTS:
+                        self._flush_facts(found)
+                    grown: Int64Array = np.empty((self._noted + 2 * batches, FACT_WORDS), dtype=np.int64)
+                    grown[: self._noted] = self._facts[: self._noted]
+                    self._facts = grown
+                if self._unit.seed is not None:
+                    needed = batches + int(chunk.table["records"][run.first : run.last].sum())
                     if self._filled + needed > len(self._rows):
                         self._flush(found)
                     if needed > len(self._rows):
                         self._rows = np.empty((needed, ROW_WORDS), dtype=np.uint64)
                         self._sorted = np.empty_like(self._rows)
-                self._filled = self._contents.take(run, chunk.table, chunk.buffer, self._rows, self._filled, tally)
+                self._filled, self._noted = self._contents.take(
+                    run, chunk.table, chunk.buffer, self._rows, self._filled, tally, self._facts, self._noted
+                )
         except LogError as error:
             raise error.located(piece.path, chunk.shift) from error
 
@@ -245,6 +331,16 @@ class _Reader:
         )  # fmt: skip
 
 
+    def _flush_facts(self, found: PieceContents) -> None:
+        """Write the facts down, in the order of the log."""
+        facts, self._noted = thinned(self._facts[: self._noted]), 0
+        if not len(facts):
+            return
+        if self._scratch is None:
+            found.facts.append(FactBlock("", 0, len(facts), facts))
+        else:
+            found.facts.append(FactBlock(self._scratch.path, self._scratch.append(facts), len(facts)))
+
 def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
     return Problem(kind, error.problem, error.path or piece.path, error.at, error.remedy)
 
@@ -256,11 +352,15 @@ def compare(unit: CompareUnit) -> Compared:
     """Judge the unit's buckets, at once where they fit, else in parts from the log's end backwards."""
     result = Compared(unit.partition, np.zeros(COUNTS, dtype=np.int64))
     with _Buckets(unit) as buckets:
+    discardable, owed = (None, None) if unit.lookups is None else unit.lookups.read()
         carried: UInt64Array = np.empty((0, ROW_WORDS), dtype=np.uint64)
         parts = buckets.parts()
         for first, end in parts:
             rows = np.concatenate([carried, *buckets.rows(first, end)])
             ordered, findings, carried = judged(
+            if discardable is not None and owed is not None:
+                mark_discardable(rows, discardable)
+                mark_owed(rows, owed)
                 rows, unit.log_start, unit.limit, result.counts, carries=first > _LOWEST
             )
             _collect(ordered, findings, result.broken)

@@ -542,6 +542,8 @@ def elect_units(
 
 def _policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
     """The policy as far as it concerns ``pieces``: of many producers most wrote their last batch elsewhere."""
+    if not pieces:  # a group of empty segments
+        return policy
     low, high = np.searchsorted(policy.last_offsets, (pieces[0].lowest_offset, pieces[-1].end_offset))
     return replace(policy, last_offsets=policy.last_offsets[low:high])
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from lastwrite.compaction.batch_promises import KnownProducer, Snapshot
 from lastwrite.compaction.settings import KafkaTopicConfig
-from lastwrite.errors import LogError, UnsupportedFormat
+from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.formats.kafka import index_truth
 from lastwrite.formats.kafka.content import KafkaContents, seed_from
-from lastwrite.formats.kafka.index import OFFSET_ENTRY, TIME_ENTRY
-from lastwrite.formats.kafka.index_truth import NO_TIME, Lie
+from lastwrite.formats.kafka.index import ABORTED_TRANSACTION, OFFSET_ENTRY, TIME_ENTRY
+from lastwrite.formats.kafka.index_truth import NO_TIME, Lie, TransactionTruth
 from lastwrite.formats.kafka.names import LEADER_EPOCHS, PARTITION_METADATA
+from lastwrite.formats.kafka.snapshot import decode_snapshot
 from lastwrite.formats.kafka.text import decode_leader_epochs
 from lastwrite.logstore import kafka as store
 from lastwrite.logstore.single import read_small
@@ -25,6 +27,9 @@ from lastwrite.pipeline.contents import PieceContents
 _DELETE_IT = "delete the index: a broker makes it anew"
 # Brokers before 4.0 made at most one entry an append, however large: no advice below that.
 _SPARSE_BYTES = 1 << 20
+_DELETE_INDEXES = "delete all indexes of the segment: a broker then makes them anew"
+_NO_END = (1 << 63) - 1
+_POLICY = {"cleanup.policy", "log.cleanup.policy"}
 _NOTHING: Int64Array = np.empty(0, dtype=np.int64)
 
 
@@ -42,6 +47,42 @@ class KafkaProof:
 
     def judge_segment(
         self, segment: Segment, parts: Sequence[PieceContents], is_closed: bool, index_interval_bytes: int
+    def rules(self, log: PartitionLog, config: Mapping[str, object]) -> Rules:
+        """Kafka ages deletes of v0 and v1 by the file of the last clean segment (cleanup section 7)."""
+        settings = KAFKA.settings(log, config)
+        checkpoint = log.checkpoint
+        if checkpoint is None or not log.log_start <= checkpoint <= log.end_offset:
+            checkpoint = log.log_start
+        clean = [segment.mtime_ms for segment in log.segments if segment.base_offset < checkpoint]
+        return Rules(
+            producer_expiration_ms=settings.producer_id_expiration_ms,
+            old_tombstones_until_ms=clean[-1] - settings.delete_retention_ms if clean else 0,
+            keeps_start=bool(_POLICY & config.keys()) and not settings.deletes,
+        )
+
+    def snapshot(self, log: PartitionLog) -> Snapshot | None:
+        for offset, path in reversed(store.snapshots_of(log.folder)):
+            if not log.log_start < offset <= log.end_offset:
+                continue
+            try:
+                entries = decode_snapshot(read_small(path))
+            except (CorruptLog, UnsupportedFormat):  # a broker takes the next older one, too
+                continue
+            return Snapshot(
+                offset,
+                tuple(
+                    KnownProducer(
+                        e.producer_id, e.producer_epoch, e.last_offset, e.last_offset - e.offset_delta,
+                        e.timestamp_ms, e.current_txn_first_offset,
+                    )
+                    for e in entries
+                ),
+            )  # fmt: skip
+        return None
+
+    def transactions(self, log: PartitionLog) -> KafkaTransactionProof:
+        return KafkaTransactionProof(log)
+
     ) -> tuple[list[Problem], list[str]]:
         """What needs the whole segment; ``parts``: all its pieces, in order, each read to its end."""
         indexes = KafkaIndexProof(segment.path)
@@ -156,3 +197,31 @@ class KafkaIndexProof:
 
 
 KAFKA_PROOF = KafkaProof()
+class KafkaTransactionProof:
+    """The transaction indexes of a log, held against its transactions; see ``index_truth.TransactionTruth``."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]:
+        """The first lie of each index; ``transactions`` and ``first_open`` as the log's own markers tell them."""
+        truth = TransactionTruth(transactions, first_open)
+        found = []
+        for n, segment in enumerate(self._log.segments):
+            if not segment.is_indexed:  # its indexes do not count
+                continue
+            path = store.transaction_index_path(segment.path)
+            try:
+                entries = store.read_aborted_of(segment.path)
+            except LogError as error:
+                found.append(Problem(ProblemKind.DAMAGED, error.problem, error.path or path, error.at, _DELETE_INDEXES))
+                continue
+            end = self._log.segment_end(n) if n + 1 < len(self._log.segments) else _NO_END
+            rows = [(e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset) for e in entries]
+            lie = truth.first_lie(rows, segment.base_offset, end)
+            if lie is not None:
+                at = lie.row * ABORTED_TRANSACTION.size
+                found.append(Problem(ProblemKind.DAMAGED, lie.problem, path, at, _DELETE_INDEXES))
+        return found
+
+
