@@ -355,6 +355,26 @@ def test_a_segment_that_expires_takes_all_with_it(log: Log) -> None:
     log.add([data((A, V))], [data((B, V), at=NOW)], [])
     gone = log.record(A, 0)
     assert gone.fate is Fate.NEXT_ROUND and "retention.ms is 500000" in gone.message
+    assert log.record(B, 1).fate is Fate.STAYS
+    log.compact()
+    assert log.offsets() == [1]
+
+
+def test_a_segment_that_the_round_merges_with_a_younger_one_does_not_expire(log: Log) -> None:
+    log.config |= {"cleanup.policy": "compact,delete", "retention.ms": 500_000}
+    log.add([data((A, V), (C, V))], [data((C, V), at=NOW)], [])
+    assert log.record(A, 0).fate is Fate.STAYS
+    assert log.compact() == "cleaned"
+    assert log.offsets() == [0, 2]
+
+
+def test_what_lies_below_the_log_start_goes_with_its_segment(log: Log) -> None:
+    log.config["min.cleanable.dirty.ratio"] = 1
+    log.add([data((A, V))], [data((B, V))], [])
+    write_checkpoint(log.root, "log-start-offset-checkpoint", {NAME: 1})
+    gone = log.record(A, 0)
+    assert gone.fate is Fate.NEXT_ROUND and "the log starts at 1" in gone.message
+    assert log.record(B, 1).fate is Fate.STAYS
     log.compact()
     assert log.offsets() == [1]
 

@@ -22,7 +22,6 @@ from lastwrite.cli.options import (
     key_bytes,
 )
 from lastwrite.cli.output import Output, moment
-from lastwrite.formats.kafka.internal_topics import TRANSACTION_STATES
 
 _PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
 _MOST_BYTES = 160  # of a key or value on a screen; --json has them whole
@@ -111,6 +110,8 @@ def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
 
 def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with a transaction's state by its name."""
+    from lastwrite.formats.kafka.internal_topics import TRANSACTION_STATES  # not before it is needed: numpy
+
     number = fields.get("transactionStatus", -1)
     return fields | {"transactionStatus": TRANSACTION_STATES[number]} if number in range(8) else fields
 

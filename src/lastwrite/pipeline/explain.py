@@ -15,7 +15,6 @@ from lastwrite.compaction.cleaner_settings import CleanerConfig
 from lastwrite.compaction.fates import RoundFacts, fate_of
 from lastwrite.compaction.ranges import Range, cleanable_range
 from lastwrite.compaction.reasons import policy_reason, range_reasons
-from lastwrite.compaction.retention import Expired
 from lastwrite.compaction.settings import KafkaTopicConfig
 from lastwrite.errors import CorruptLog, LogError, LogHeld
 from lastwrite.logstore.uncleanable import read_uncleanable
@@ -26,6 +25,7 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.pipeline.compact import runner_for
 from lastwrite.pipeline.elected import elected
+from lastwrite.pipeline.engine import Engine, Options
 from lastwrite.pipeline.exchange import FolderExchange
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.pipeline.kafka import KAFKA
@@ -168,10 +168,27 @@ class _Job:
             return
         out.waiting = reading.waiting
         if self.key is not None:
-            expired = {
-                segment.base_offset: segment for segment in KAFKA.expired(log, self.config, self.now_ms).segments
-            }
-            out.records = _explained(reading.hits, self._around(out, decision, settings, found, reading.hits), expired)
+            around = self._around(out, decision, settings, found, reading.hits)
+            out.records = _explained(reading.hits, around, *self._expired(log, settings))
+
+    def _expired(self, log: PartitionLog, settings: KafkaTopicConfig) -> tuple[int, str]:
+        """Below which offset retention takes all segments when it follows the next compaction, and why."""
+        if not settings.deletes and log.log_start <= log.segments[0].base_offset:
+            return 0, ""
+        # It asks of the segments that a round leaves, so a round is measured.
+        options = Options(
+            config=self.config, now_ms=self.now_ms, include_active=self.include_active, dry_run=True
+        )  # fmt: skip
+        engine = Engine(KAFKA, self.exchange, 1, self.limits, options, NoProgress())
+        (report,) = engine.compact([log.folder]).partitions
+        if not report.retention:
+            return 0, ""
+        gone = report.retention[-1]
+        if report.log_start_after != report.log_start_before:
+            below = report.log_start_after
+        else:  # the log starts inside the first segment that stays
+            below = next((s.base_offset for s in log.segments if s.base_offset > int(str(gone["base_offset"]))), None)
+        return below or 0, str(gone["reason"])
 
     def _around(
         self, out: PartitionExplanation, decision: Decision, settings: KafkaTopicConfig, found: Range,
@@ -219,15 +236,15 @@ def _summary(out: PartitionExplanation, found: Range) -> str:
     return "not due" if blocking is None else f"not due: {blocking.message}"
 
 
-def _explained(hits: Sequence[Hit], around: RoundFacts, expired: Mapping[int, Expired]) -> list[RecordExplanation]:
-    """Each record of the key, oldest first, with its fate."""
+def _explained(hits: Sequence[Hit], around: RoundFacts, below: int, expired: str) -> list[RecordExplanation]:
+    """Each record of the key, oldest first, with its fate; the segments ``below`` an offset have ``expired``."""
     out = []
     for hit in hits:
         fate, message, change, at_ms = fate_of(hit.facts, around)
-        if hit.segment in expired:  # whatever the record is
+        if hit.facts.offset < below and fate is not Fate.NEXT_ROUND:
             fate, at_ms = Fate.NEXT_ROUND, around.now_ms
-            message = f"its segment has expired: {expired[hit.segment].reason}"
-            change = "retention, which follows the next compaction, deletes the segment"
+            message += f"; but its segment has expired: {expired}"
+            change = "retention, which follows every compaction, due or not, deletes the segment"
         out.append(
             RecordExplanation(
                 offset=hit.facts.offset, timestamp_ms=hit.timestamp_ms, segment=hit.segment, position=hit.position,
