@@ -362,10 +362,10 @@ def test_a_segment_that_expires_takes_all_with_it(log: Log) -> None:
 
 def test_a_segment_that_the_round_merges_with_a_younger_one_does_not_expire(log: Log) -> None:
     log.config |= {"cleanup.policy": "compact,delete", "retention.ms": 500_000}
-    log.add([data((A, V), (C, V))], [data((C, V), at=NOW)], [])
+    log.add([data((A, V), (C, V))], [data((C, V), (B, V), at=NOW)], [data((B, V), at=NOW)], [])
     assert log.record(A, 0).fate is Fate.STAYS
     assert log.compact() == "cleaned"
-    assert log.offsets() == [0, 2]
+    assert log.offsets() == [0, 2, 4]
 
 
 def test_what_lies_below_the_log_start_goes_with_its_segment(log: Log) -> None:
