@@ -22,12 +22,12 @@ import numpy as np
 
 import lastwrite
 from lastwrite.compaction.verdict import Verdict, judge
-from lastwrite.model.policy import Policy
 from lastwrite.errors import LogError
 from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.formats.kafka.batch import Batch, decode_batch
 from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.model.columns import CONTROL, IS_CONTROL, KEYLESS, SHADOWED, TOMBSTONE
+from lastwrite.model.policy import Policy
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
 from tests.fuzz.mutate import START, mutate, sound_segments
@@ -42,15 +42,21 @@ def decoded(data: bytes) -> list[Batch] | None:
     at, floor = 0, 0
     while at < len(data):
         try:
-            batch = decode_batch(data, at, PLAIN_LIMIT)
+            batch = decode_batch(data, at, PLAIN_LIMIT if data[at + 16 : at + 17] == b"\2" else PLAIN_LIMIT // 2)
         except LogError:
             return None
         if batch.header.base_offset < floor:
+            return None
+        if batch.attributes.control and not all(record.key and is_control_key(record.key) for record in batch.records):
             return None
         floor = batch.header.next_offset
         at += batch.header.size_bytes
         out.append(batch)
     return out
+
+
+def is_control_key(key: bytes) -> bool:
+    return len(key) >= 4 and key[0] < 128  # version and type
 
 
 def check_in_memory(format: KafkaFormat, data: bytes, rng: random.Random) -> str:
@@ -61,7 +67,7 @@ def check_in_memory(format: KafkaFormat, data: bytes, rng: random.Random) -> str
     seen: list[Batch] = []
     while at < len(buffer):
         try:
-            table, consumed, wanted = format.split(buffer, at, len(buffer), floor)
+            table, consumed, wanted, held_in = format.split(buffer, at, len(buffer), floor)
             if not len(table):
                 assert wanted >= 0
                 assert expected is None, "split wants more where the decoder is content"
@@ -72,15 +78,15 @@ def check_in_memory(format: KafkaFormat, data: bytes, rng: random.Random) -> str
             states = np.zeros(held, np.uint8)
             entries = np.zeros((held, 2), np.uint64)
             filled = place = 0
-            for run in format.opened(buffer, table):
+            for run in format.opened(held_in, table):
                 filled = format.walk(run, table, SECRET, place, states[place:], entries, filled)
                 place += int(table["records"][run.first : run.last].sum())
-            check_rewrite(format, buffer, table, states, entries[:filled], rng)
+            check_rewrite(format, data, held_in, table, states, entries[:filled], rng)
         except LogError:
             assert expected is None, "refused what the decoder accepts"
             return "refused"
         for row in table:
-            seen.append(decode_batch(data, int(row["position"]), PLAIN_LIMIT))
+            seen.append(decode_batch(data, int(row["origin"]), PLAIN_LIMIT))
         floor = int(table["next_offset"][-1])
         at = consumed
     assert expected is not None, "accepted what the decoder refuses"
@@ -90,6 +96,7 @@ def check_in_memory(format: KafkaFormat, data: bytes, rng: random.Random) -> str
 
 def check_rewrite(
     format: KafkaFormat,
+    data: bytes,
     buffer: np.ndarray,
     table: np.ndarray,
     states: np.ndarray,
@@ -110,10 +117,10 @@ def check_rewrite(
     assert found is not None and len(found) == filled, "what was rewritten does not decode"
     want, place = [], 0
     for row in table:
-        for record in decode_batch(buffer, int(row["position"]), PLAIN_LIMIT).records:
+        for record in decode_batch(data, int(row["origin"]), PLAIN_LIMIT).records:
             state = int(states[place])
             if row["flags"] & IS_CONTROL:
-                assert state & ~SHADOWED == CONTROL
+                assert state & CONTROL and not state & (KEYLESS | TOMBSTONE | SHADOWED)
             else:
                 assert bool(state & KEYLESS) == (record.key is None)
                 assert state & KEYLESS or bool(state & TOMBSTONE) == (record.value is None)

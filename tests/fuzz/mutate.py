@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 from pathlib import Path
 
 import google_crc32c
 
-from lastwrite.formats.compression import Codec
+from lastwrite.formats.compression import Codec, compress
 from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.formats.kafka.old import encode_message, encode_wrapper
 
 START = 1_700_000_000_000
 _EXTREMES = [0, 1, 2, 6, 7, 13, 14, 48, 49, 60, 61, 127, 128, 255, 2**15, 2**31 - 1, -1, -2, -(2**31)]
 
 
 def sound_segments(rng: random.Random) -> list[bytes]:
-    """Small segments with all codecs, headers, nulls, horizons, holes and empty batches; and real ones."""
+    """Small segments with all codecs, headers, nulls, horizons, holes, empty batches, old formats; and real ones."""
     found = []
     for codec in Codec:
         for _ in range(3):
             found.append(_segment(rng, codec))
+    for _ in range(12):
+        found.append(_old_segment(rng))
     corpus = Path(__file__).parents[1] / "corpus"
     for file in sorted(corpus.rglob("*.log")):
         data = file.read_bytes()
@@ -51,8 +55,49 @@ def _segment(rng: random.Random, codec: Codec) -> bytes:
     return b"".join(out)
 
 
+def _old_segment(rng: random.Random) -> bytes:
+    """Messages and wrappers of v0 and v1, a batch of v2 among them now and then."""
+    out, offset = [], rng.choice([0, 0, 7, 2**33])
+    for _ in range(rng.randint(1, 4)):
+        records = []
+        for _ in range(rng.randint(1, 5)):
+            value = rng.choice([None, b"", b"v" * rng.randint(1, 90)])
+            records.append(Record(offset, START + rng.randint(-9, 9), rng.choice([None, b"", b"a", b"b"]), value))
+            offset += rng.choice([1, 1, 5])
+        magic, codec = rng.randint(0, 1), Codec(rng.randint(0, 3))
+        if rng.random() < 0.1:
+            out.append(encode_batch(records))
+        elif codec is Codec.NONE:
+            out += [encode_message(record, magic, append_time=rng.random() < 0.2) for record in records]
+        else:
+            append_ms = rng.choice([None, None, START])
+            out.append(encode_wrapper(records, magic, codec, append_time_ms=append_ms))
+    return b"".join(out)
+
+
+def _broken_wrapper(rng: random.Random) -> bytes:
+    """A wrapper whose own checksum fits, around entries that may be anything."""
+    data = bytearray(_old_segment(rng))
+    for _ in range(rng.choice([0, 1, 1, 3])):
+        starts = _entry_starts(data)
+        start, size = rng.choice(starts)
+        if size:
+            data[start + rng.randrange(min(size, rng.choice([18, 40, size])))] = rng.choice([0, 1, 2, 127, 255])
+            _reseal(data, start, size, rng.random() < 0.8)
+    magic, codec = rng.randint(0, 1), Codec(rng.randint(1, 3))
+    shell = bytearray(encode_wrapper([Record(rng.choice([0, 3, 99, 2**33 + 40]), START, None, b"")], magic, codec))
+    blob = compress(codec, data)
+    at = 30 if magic else 22
+    shell[at:] = len(blob).to_bytes(4, "big") + blob
+    shell[8:12] = (len(shell) - 12).to_bytes(4, "big")
+    _reseal(shell, 0, len(shell), True)
+    return bytes(shell) + rng.choice([b"", _old_segment(rng)])
+
+
 def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
     """One broken (or, rarely, still sound) segment."""
+    if rng.random() < 0.1:
+        return _broken_wrapper(rng)
     data = bytearray(rng.choice(segments))
     kind = rng.randrange(8)
     if kind == 0:
@@ -67,34 +112,47 @@ def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
         at = rng.randrange(len(data))
         del data[at : at + rng.randrange(1, 40)]
         return bytes(data)
-    starts = _batch_starts(data)
+    starts = _entry_starts(data)
     start, size = rng.choice(starts)
     if kind in (4, 5):
         for _ in range(rng.choice([1, 1, 2, 8])):
             data[start + rng.randrange(size)] ^= 1 << rng.randrange(8)
     elif kind == 6:  # a lie in a header field
-        at, form = rng.choice(
-            [(0, ">q"), (8, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (57, ">i")]
-        )
+        fields = [(0, ">q"), (8, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (57, ">i")]
+        if size < 61 or data[start + 16] < 2:  # codec; the lengths of key and value where they often lie
+            fields = [(0, ">q"), (8, ">i"), (16, ">b"), (17, ">b"), (18, ">i"), (22, ">i")]
+        at, form = rng.choice(fields)
+        if start + at + struct.calcsize(form) > len(data):
+            return bytes(data)
         value = rng.choice(_EXTREMES)
         bits = 8 * struct.calcsize(form)
         struct.pack_into(form, data, start + at, (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1))
-    elif size > 61:  # a lie among the records
-        at = start + 61 + rng.randrange(size - 61)
+    elif size > 26:  # a lie among the records
+        head = min(size - 1, 61 if data[start + 16] >= 2 else 18)
+        at = start + head + rng.randrange(size - head)
         lie = rng.choice(
             [b"\xff" * rng.randint(1, 11), b"\x00", b"\x01", b"\x7f", b"\xfe\xff\xff\xff\x0f", rng.randbytes(3)]
         )
         data[at : at + len(lie)] = lie[: start + size - at]
-    if rng.random() < 0.7 and start + size <= len(data):
-        struct.pack_into(">I", data, start + 17, google_crc32c.value(bytes(data[start + 21 : start + size])))
+    _reseal(data, start, size, rng.random() < 0.7)
     return bytes(data)
 
 
-def _batch_starts(data: bytes | bytearray) -> list[tuple[int, int]]:
+def _reseal(data: bytearray, start: int, size: int, fits: bool) -> None:
+    """Make the checksum of an entry, whatever its magic has become, fit its bytes; not always."""
+    if not fits or start + size > len(data) or size < 26:
+        return
+    if data[start + 16] < 2:
+        struct.pack_into(">I", data, start + 12, zlib.crc32(data[start + 16 : start + size]))
+    else:
+        struct.pack_into(">I", data, start + 17, google_crc32c.value(bytes(data[start + 21 : start + size])))
+
+
+def _entry_starts(data: bytes | bytearray) -> list[tuple[int, int]]:
     found, at = [], 0
-    while at + 61 <= len(data):
+    while at + 26 <= len(data):
         size = 12 + struct.unpack_from(">i", data, at + 8)[0]
-        if size < 61 or at + size > len(data):
+        if size < 26 or at + size > len(data):
             break
         found.append((at, size))
         at += size

@@ -159,7 +159,7 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
 
     Stops in front of what is none: (rows, position behind the last message, code, position the code speaks of,
     bytes that the entry announces or the output lacks, floor, position in ``out``). At a WRAPPER length, magic,
-    checksum and codec have been proven.
+    checksum and codec have been proven; where its offsets lie is known when it is opened.
     """
     at = start
     while rows < len(table) and at < end:
@@ -185,7 +185,7 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
         if codec > 3:
             return rows, at, BAD_CODEC, at + 17, size, floor, to
         offset = _i64(data, at)
-        if offset < floor or offset == _LARGEST_I64:
+        if offset < 0 or offset == _LARGEST_I64 or (offset < floor and not codec):
             return rows, at, BAD_OFFSET, at, size, floor, to
         if codec:
             return rows, at, WRAPPER, at, size, floor, to
