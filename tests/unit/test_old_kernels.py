@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import zlib
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ from lastwrite.formats.kafka.batch import (
     decode_attributes,
     decode_batch,
     encode_batch,
+    encode_records,
     iter_batches,
     rebuild_batch,
     seal_batch,
@@ -41,6 +44,8 @@ from lastwrite.model.columns import (
     BatchTable,
     ByteArray,
 )
+from lastwrite.model.work import Limits, Piece
+from lastwrite.pipeline.chunks import Chunks
 
 SECRET = secret_from(os.urandom(SECRET_WORDS * 8))
 START = 1_700_000_000_000
@@ -293,3 +298,66 @@ def test_positions_of_errors_are_of_the_file() -> None:
     with pytest.raises(CorruptLog, match="checksum") as caught:
         format.split(buffer, consumed, len(buffer), 1)
     assert caught.value.at == len(good) + 12
+
+
+# ---------------------------------------------------------------------- through a file
+
+
+def mixed() -> list[bytes]:
+    """Sixty entries of all magics, of very different sizes."""
+    found = []
+    for n in range(60):
+        records = [Record(10 * n + k, START + n, b"k%d" % k, b"v" * (n * n % 400)) for k in range(1 + n % 5)]
+        if n % 7 == 3:
+            found.append(encode_batch(records, codec=Codec.LZ4))
+        elif n % 3:
+            found.append(encode_wrapper(records, n % 2, CODECS[n % 3]))
+        else:
+            found.append(encode_message(records[0], n % 2))
+    return found
+
+
+def piece_of(path: Path, data: bytes) -> Piece:
+    path.write_bytes(data)
+    seen = path.stat()
+    return Piece(0, 0, str(path), 0, len(data), seen.st_size, seen.st_mtime_ns, 0, 10_000, True)
+
+
+@pytest.mark.parametrize("chunk_bytes", [64, 100, 1000, 1 << 20])
+def test_chunks_of_any_size_give_the_same_batches(tmp_path: Path, chunk_bytes: int) -> None:
+    encoded = mixed()
+    piece = piece_of(tmp_path / "log", b"".join(encoded))
+    format = KafkaFormat()
+    seen = []
+    for chunk in Chunks(Limits(chunk_bytes=chunk_bytes)).of(format, piece):
+        for run in format.opened(chunk.buffer, chunk.table):
+            for row in chunk.table[run.first : run.last]:
+                plain = run.plain[int(row["plain_start"]) : int(row["plain_end"])].tobytes()
+                seen.append((int(row["origin"]) + chunk.shift, int(row["base_offset"]), zlib.crc32(plain)))
+    starts = np.cumsum([0, *map(len, encoded)]).tolist()[:-1]
+    assert [at for at, _, _ in seen] == starts
+    twins = [decode_batch(raw, 0) for raw in encoded]
+    plain = [encode_records(twin.records, twin.header.base_offset, twin.records[0].timestamp_ms) for twin in twins]
+    assert [(base, crc) for _, base, crc in seen] == [
+        (twin.header.base_offset, zlib.crc32(raw)) for twin, raw in zip(twins, plain, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("chunk_bytes", [100, 1 << 20])
+def test_errors_name_the_byte_of_the_file(tmp_path: Path, chunk_bytes: int) -> None:
+    encoded = mixed()
+    starts = np.cumsum([0, *map(len, encoded)]).tolist()
+    chunks = Chunks(Limits(chunk_bytes=chunk_bytes))
+    for n in range(0, 60, 5):
+        data = bytearray(b"".join(encoded))
+        data[starts[n + 1] - 1] ^= 1
+        with pytest.raises(CorruptLog) as caught:
+            for _ in chunks.of(KafkaFormat(), piece_of(tmp_path / "log", bytes(data))):
+                pass
+        assert caught.value.at == starts[n] + (17 if encoded[n][16] == 2 else 12)
+        assert caught.value.path == str(tmp_path / "log")
+    whole = piece_of(tmp_path / "log", b"".join(encoded))
+    with pytest.raises(CorruptLog, match="beyond the segment's end") as caught:
+        for _ in chunks.of(KafkaFormat(), replace(whole, end_offset=311)):
+            pass
+    assert caught.value.at == starts[31]
