@@ -110,7 +110,8 @@ def _fetch(home: Path) -> None:
 class Broker:
     """A broker on free ports of 127.0.0.1; its log lines from WARN up go to ``<data>.log``.
 
-    ``settings`` override SETTINGS and Kafka's defaults. Starting it on a new folder formats it.
+    ``settings`` override SETTINGS and Kafka's defaults. Starting it on a new folder formats it. Started again it has
+    the same address, so that its clients go on.
     """
 
     def __init__(self, home: Path, data: Path, settings: Mapping[str, str] | None = None) -> None:
@@ -121,12 +122,14 @@ class Broker:
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._output_seen = 0
+        self._ports: list[int] = []
         self.address = ""
 
     def start(self, seconds: float = 90) -> Broker:
         """Start, and return when clients can be served."""
         self.data.mkdir(parents=True, exist_ok=True)
-        port, controller = _free_ports(2)
+        self._ports = self._ports or _free_ports(2)
+        port, controller = self._ports
         self.address = f"127.0.0.1:{port}"
         settings = SETTINGS | {
             "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",

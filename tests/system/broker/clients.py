@@ -109,9 +109,14 @@ def produce(
     return sorted(stored)
 
 
-def consume(broker: Broker, topic: str, *, start: int = 0, limit: int | None = None) -> list[Seen]:
-    """Every record from offset ``start`` to the end, or the first ``limit`` of them; checksums are verified."""
-    consumer = _consumer(broker)
+def consume(
+    broker: Broker, topic: str, *, start: int = 0, limit: int | None = None, isolation: str = "read_committed"
+) -> list[Seen]:  # fmt: skip
+    """Every record from offset ``start`` to the end, or the first ``limit`` of them; checksums are verified.
+
+    The end is that of the ``isolation``: ``read_committed`` stops at the first open transaction.
+    """
+    consumer = _consumer(broker, isolation)
     seen: list[Seen] = []
     try:
         consumer.assign([TopicPartition(topic, 0, start)])
@@ -156,10 +161,11 @@ def _admin(broker: Broker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.address})
 
 
-def _consumer(broker: Broker) -> Consumer:
+def _consumer(broker: Broker, isolation: str = "read_committed") -> Consumer:
     return Consumer({
         "bootstrap.servers": broker.address, "group.id": "lastwrite-tests", "enable.auto.commit": False,
         "enable.partition.eof": True, "check.crcs": True, "auto.offset.reset": "error",
+        "isolation.level": isolation,
     })  # fmt: skip
 
 
