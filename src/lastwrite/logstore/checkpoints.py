@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from lastwrite.errors import LogError
-from lastwrite.formats.kafka.names import CLEANER_OFFSETS, folder_name
+from lastwrite.formats.kafka.names import CLEANER_OFFSETS
 from lastwrite.formats.kafka.text import decode_offset_checkpoint, encode_offset_checkpoint
 from lastwrite.logstore import files, lock
 from lastwrite.model.log import TopicPartition
 
 _REMEDY = "delete the file or mend it by hand: a broker would not start with it either"
+_NONE: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
-def read_offsets(root: str, file: str) -> dict[TopicPartition, int]:
+def read_offsets(root: str, file: str) -> Mapping[TopicPartition, int]:
     """The entries of the checkpoint ``file`` in ``root``; none where there is no file.
 
     Raises:
@@ -25,16 +28,16 @@ def read_offsets(root: str, file: str) -> dict[TopicPartition, int]:
     try:
         seen = os.stat(path)
         # A root of many partitions is asked once for each of them.
-        return dict(_read_once(path, seen.st_mtime_ns, seen.st_size, seen.st_ino))
+        return _read_once(path, seen.st_mtime_ns, seen.st_size, seen.st_ino)
     except FileNotFoundError:
-        return {}
+        return _NONE
     except OSError as error:
         raise files.to_log_error(error, path, "read the checkpoint") from error
 
 
 @functools.lru_cache(maxsize=8)
-def _read_once(path: str, mtime_ns: int, size_bytes: int, inode: int) -> dict[TopicPartition, int]:
-    return _read(path)
+def _read_once(path: str, mtime_ns: int, size_bytes: int, inode: int) -> Mapping[TopicPartition, int]:
+    return MappingProxyType(_read(path))
 
 
 def _read(path: str) -> dict[TopicPartition, int]:
@@ -52,9 +55,15 @@ def _read(path: str) -> dict[TopicPartition, int]:
 
 
 def write_offset(root: str, file: str, name: TopicPartition, offset: int | None) -> None:
-    """Set one partition's entry, atomically, or with None take it out; the others stay.
+    """``write_offsets`` for a single partition."""
+    write_offsets(root, file, {name: offset})
 
-    Of the cleaner's checkpoint, entries of partitions whose folders are gone are left out, as Kafka does.
+
+def write_offsets(root: str, file: str, changes: Mapping[TopicPartition, int | None]) -> None:
+    """Set some partitions' entries, atomically, or with None take them out; the others stay.
+
+    The file is read and written whole, so a caller with many partitions brings them together. Of the cleaner's
+    checkpoint, entries of partitions whose folders are gone are left out, as Kafka does.
 
     Raises:
         LogHeld: a broker holds the root.
@@ -66,13 +75,22 @@ def write_offset(root: str, file: str, name: TopicPartition, offset: int | None)
         # Not from memory: two versions within one tick of the clock may look alike.
         offsets = _read(path)
         if file == CLEANER_OFFSETS:
-            offsets = {
-                other: kept for other, kept in offsets.items() if os.path.isdir(os.path.join(root, folder_name(other)))
-            }
-        if offset is None:
-            offsets.pop(name, None)
-        else:
-            offsets[name] = offset
+            there = _folders(root)
+            offsets = {other: kept for other, kept in offsets.items() if str(other) in there}
+        for name, offset in changes.items():
+            if offset is None:
+                offsets.pop(name, None)
+            else:
+                offsets[name] = offset
         files.write(path + ".tmp", encode_offset_checkpoint(offsets))
         files.rename(path + ".tmp", path)
+        _read_once.cache_clear()
         files.fsync_dir(root)
+
+
+def _folders(root: str) -> set[str]:
+    try:
+        with os.scandir(root) as entries:
+            return {entry.name for entry in entries if entry.is_dir()}
+    except OSError as error:
+        raise files.to_log_error(error, root, "list the log root") from error

@@ -8,7 +8,7 @@ Take segments 0, 100, 200 and 300, of which 0 and 200 are rewritten::
                                          and the note is renamed to say so
     0.log.deleted, 200.log.deleted       from the lowest up
     0.log, 200.log                       the new ones
-    checkpoint                           the first dirty offset
+    checkpoint                           the first dirty offset, of all partitions of a wave at once
     (nothing)                            what is marked deleted is removed, the note last
 
 That is Kafka's own order, so its loader understands every state in between. But it takes all that lies between
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.formats.kafka.names import (
@@ -39,23 +39,40 @@ from lastwrite.formats.kafka.names import (
     segment_file_name,
 )
 from lastwrite.logstore import files
-from lastwrite.logstore.checkpoints import write_offset
+from lastwrite.logstore.checkpoints import write_offsets
 from lastwrite.logstore.outputs import AGAIN, ALWAYS, Output, check_outputs, check_unchanged, in_order
 from lastwrite.logstore.publish import publish_copy, staging_folder
-from lastwrite.logstore.recovery import Intent, encode_intent, finish, intent_file, is_intent, settle
+from lastwrite.logstore.recovery import (
+    Intent,
+    encode_intent,
+    finish_swap,
+    intent_file,
+    is_intent,
+    remove_leftovers,
+    settle,
+)
 from lastwrite.logstore.walking import end_offset_of
-from lastwrite.model.log import PartitionLog
+from lastwrite.model.log import PartitionLog, TopicPartition
 
-__all__ = ["Output", "commit", "publish_copy", "staging_folder"]
+__all__ = ["Output", "commit", "publish_copy", "record", "staging_folder", "swap", "tidy"]
 
 UNFINISHED = "the new segments are safe beside the old ones, and the next run, or the broker's start, ends the swap"
+IN_PLACE = "the new segments are safe in their places, and the next run sets the checkpoint and removes the old ones"
 
 
 def commit(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, *, checkpoint_root: str) -> None:
-    """Replace the sources of ``outputs`` by what was written aside in the log's folder, then set the checkpoint.
+    """``swap``, ``record`` and ``tidy`` of a single partition."""
+    swap(log, outputs, first_dirty_offset)
+    record(checkpoint_root, {log.name: first_dirty_offset})
+    tidy(log.folder)
 
-    ``log`` is what ``read_partition`` gave before; the caller holds the root's lock all the while. Without
-    outputs only the checkpoint moves. From the call on the files aside are ours: after an error they are gone.
+
+def swap(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int) -> None:
+    """Replace the sources of ``outputs`` by what was written aside in the log's folder; their names are final then.
+
+    ``log`` is what ``read_partition`` gave before; the caller holds the partition all the while. From the call on the
+    files aside are ours: after an error they are gone. The note and the old files stay until ``record`` and then
+    ``tidy`` are called, for many partitions together: in between, a crash leaves a commit that recovery finishes.
 
     Raises:
         CommitConflict: a segment changed since ``log`` was read. The old log is whole.
@@ -64,26 +81,49 @@ def commit(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int
     """
     if not outputs:
         check_unchanged(log)
-        write_offset(checkpoint_root, CLEANER_OFFSETS, log.name, first_dirty_offset)
         return
-    swap = None
+    planned = None
     try:
         check_unchanged(log)
         _check_settled(log)
         check_outputs(log, outputs)
-        swap = _Swap(log, outputs, first_dirty_offset)
-        swap.prepare()
+        planned = _Swap(log, outputs, first_dirty_offset)
+        planned.prepare()
         check_unchanged(log)
-        swap.decide()
+        planned.decide()
     except BaseException as error:
-        _give_up(log, outputs, swap)
+        _give_up(log, outputs, planned)
         if isinstance(error, LogError) and _is_decided(log.folder):
             raise _unfinished(error) from error
         raise
     try:
-        finish(log.folder, swap.intent, log.name, checkpoint_root)
+        finish_swap(log.folder, planned.intent)
     except LogError as error:
         raise _unfinished(error) from error
+
+
+def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None:
+    """Set the checkpoint of partitions whose ``swap`` is done; never before: it would hide dirty records.
+
+    Raises:
+        LogError: it cannot be read or written. The next run does it.
+    """
+    try:
+        write_offsets(root, CLEANER_OFFSETS, first_dirty_offsets)
+    except LogError as error:
+        raise type(error)(error.problem, error.at, error.path, IN_PLACE) from error
+
+
+def tidy(folder: str) -> None:
+    """Remove what ``swap`` left, once the checkpoint is set: the old files, then the note.
+
+    Raises:
+        LogError: a file could not be removed. The next run does it.
+    """
+    try:
+        remove_leftovers(folder)
+    except LogError as error:
+        raise type(error)(error.problem, error.at, error.path, IN_PLACE) from error
 
 
 def _check_settled(log: PartitionLog) -> None:

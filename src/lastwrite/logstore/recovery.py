@@ -210,6 +210,17 @@ def finish(folder: str, intent: Intent, partition: TopicPartition, root: str) ->
 
     May be called again after it was stopped anywhere.
     """
+    finish_swap(folder, intent)
+    write_offset(root, CLEANER_OFFSETS, partition, intent.first_dirty_offset)
+    remove_leftovers(folder)
+
+
+def finish_swap(folder: str, intent: Intent) -> None:
+    """``finish`` up to where every new file has its name.
+
+    The note stays, and with it the old files under the names that mark them deleted: until the checkpoint is written
+    and ``remove_leftovers`` called, a crash leaves a commit that recovery finishes.
+    """
 
     def place(name: str) -> str:
         return os.path.join(folder, name)
@@ -235,8 +246,6 @@ def finish(folder: str, intent: Intent, partition: TopicPartition, root: str) ->
     for name in map(_snapshot, intent.vanished):
         if name in present:
             files.rename(place(name), place(name + Suffix.DELETED))
-    write_offset(root, CLEANER_OFFSETS, partition, intent.first_dirty_offset)
-    remove_leftovers(folder)
 
 
 def remove_leftovers(folder: str) -> None:

@@ -9,6 +9,7 @@ number. A partition that turns out damaged, or fails, leaves the wave; the other
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,6 +110,9 @@ class _Job:
     secret: bytes = field(default_factory=lambda: new_secret())
     winners: int = 0
     started: float = 0.0
+    replacements: list[Replacement] = field(default_factory=list)
+    after: PartitionLog | None = None  # as the round leaves it
+    retention: Retention | None = None  # of that
 
     @property
     def is_open(self) -> bool:
@@ -331,8 +335,8 @@ class Engine:
                 except (LogError, OSError) as error:
                     job.fail(error)
                     break
-        units = [unit for unit in units if any(job.number == unit.partition and job.is_open for job in jobs)]
         by_number = {job.number: job for job in jobs}
+        units = [unit for unit in units if by_number[unit.partition].is_open]
         for answer in self._exchange.rewrite(units, self._progress):
             if isinstance(answer, Failed):
                 by_number[answer.unit.partition].fail(answer.error)
@@ -404,41 +408,71 @@ class Engine:
     # ------------------------------------------------------------------ commit
 
     def _commit(self, wave: list[_Job]) -> None:
+        """Swap every partition first, then write each root's checkpoint once, and only then clear away."""
         weights = [sum(part.bytes_written for output in job.outputs for part in output.parts) for job in wave]
         self._progress.stage("commit", sum(weights))
+        swapped: dict[str, list[_Job]] = {}
         for job, weight in zip(wave, weights, strict=True):
-            try:
+            with self._failing(job):
                 if job.is_open:
                     self._options.check()
-                    self._publish(job)
-                elif job.rests:
-                    self._retain(job)
-                else:
+                    self._judge_retention(job)
+                    if not self._options.dry_run:
+                        self._swap(job)
+                        if self._options.to is None:
+                            swapped.setdefault(self._system.root_of(job.folder), []).append(job)
+                elif not job.rests:
                     self._discard(job)
                     if self._options.to is not None and not self._options.dry_run and job.log is not None:
                         self._system.publish_copy(job.log, (), (), self._options.to, None)
-            except (LogError, OSError) as error:
-                job.report.status = Status.CLEANED
-                job.fail(error)
-                self._discard(job)
-            job.report.seconds = time.perf_counter() - job.started
             self._progress.advance(weight)
+        for root, jobs in swapped.items():
+            self._record(root, jobs)
+        for job in wave:
+            with self._failing(job):
+                if job.is_open:
+                    self._finish(job)
+                elif job.rests:
+                    self._retain(job)
+            job.report.seconds = time.perf_counter() - job.started
 
-    def _publish(self, job: _Job) -> None:
-        """Swap the new segments in, then take out what has expired."""
+    @contextlib.contextmanager
+    def _failing(self, job: _Job) -> Iterator[None]:
+        """One partition's trouble is its own."""
+        try:
+            yield
+        except (LogError, OSError) as error:
+            job.report.status = Status.CLEANED
+            job.fail(error)
+            self._discard(job)
+
+    def _judge_retention(self, job: _Job) -> None:
+        """What will have expired of the log as the round leaves it."""
         assert job.log is not None
-        replacements = [Replacement(output.segments, tuple(output.parts)) for output in job.outputs]
-        after = after_round(self._system, job.log, replacements)
-        retention = self._system.expired(after, self._options.config, self._options.now_ms)
-        if not self._options.dry_run:
-            self._swap(job, retention)
-            if self._options.to is None:
-                self._system.retain(after, retention)
+        job.replacements = [Replacement(output.segments, tuple(output.parts)) for output in job.outputs]
+        job.after = after_round(self._system, job.log, job.replacements)
+        job.retention = self._system.expired(job.after, self._options.config, self._options.now_ms)
+
+    def _record(self, root: str, jobs: Sequence[_Job]) -> None:
+        """The checkpoint comes after the swap of all: the other way round it would hide dirty records."""
+        try:
+            self._system.record(root, {job.log.name: job.decision.end for job in jobs if job.log and job.decision})
+        except (LogError, OSError) as error:
+            for job in jobs:
+                job.fail(error)
+
+    def _finish(self, job: _Job) -> None:
+        """Clear away after the swap, take out what has expired, and account for it all."""
+        assert job.log is not None and job.after is not None and job.retention is not None
+        if not self._options.dry_run and self._options.to is None:
+            if job.outputs:
+                self._system.tidy(job.log)
+            self._system.retain(job.after, job.retention)
         self._account(job)
         records = [0] * len(job.log.segments)
         for piece, scan in zip(job.pieces, job.scans, strict=True):
             records[piece.segment] += scan.records
-        account_retention(job.report, job.log, retention, replacements, records)
+        account_retention(job.report, job.log, job.retention, job.replacements, records)
 
     def _retain(self, job: _Job) -> None:
         """Take out what has expired of a log of which nothing else changes."""
@@ -451,7 +485,7 @@ class Engine:
         account_retention(job.report, job.log, retention)
         end_without_round(job.report, retention, job.decision.compacts, job.decision.reason)
 
-    def _swap(self, job: _Job, retention: Retention) -> None:
+    def _swap(self, job: _Job) -> None:
         assert job.log is not None and job.decision is not None
         finished: list[tuple[tuple[Segment, ...], Rewritten]] = []
         for output in job.outputs:
@@ -462,11 +496,11 @@ class Engine:
             )))  # fmt: skip
             finished += [((), further) for further in finished[-1][1].further]
         if self._options.to is None:
-            self._system.commit(job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end)
+            self._system.swap(job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end)
         else:
             self._system.publish_copy(
                 job.log, [s for s, _ in finished], [f for _, f in finished], self._options.to, job.decision.end,
-                retention,
+                job.retention,
             )  # fmt: skip
 
     def _discard(self, job: _Job) -> None:

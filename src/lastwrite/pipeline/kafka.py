@@ -241,10 +241,16 @@ class KafkaSystem:
         for new in (part, *part.further):
             remove_aside((new.log_path, new.index_path, new.time_index_path, new.transaction_index_path))
 
-    def commit(
+    def swap(
         self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], first_dirty: int
     ) -> None:
-        committing.commit(log, _outputs(sources, made), first_dirty, checkpoint_root=self.root_of(log.folder))
+        committing.swap(log, _outputs(sources, made), first_dirty)
+
+    def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
+        committing.record(root, first_dirty)
+
+    def tidy(self, log: PartitionLog) -> None:
+        committing.tidy(log.folder)
 
     def publish_copy(
         self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], to: str,

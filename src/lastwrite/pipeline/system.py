@@ -159,10 +159,18 @@ class System(Protocol):
 
     def discard(self, part: Rewritten) -> None: ...
 
-    def commit(
+    def swap(
         self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], first_dirty: int
     ) -> None:
-        """Swap each of ``made`` in for its ``sources``, then record the checkpoint."""
+        """Swap each of ``made`` in for its ``sources``; a crash before ``tidy`` leaves what ``recover`` finishes."""
+        ...
+
+    def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
+        """Set the checkpoint of partitions of ``root`` that were swapped, all at once."""
+        ...
+
+    def tidy(self, log: PartitionLog) -> None:
+        """Remove what ``swap`` left, after ``record``."""
         ...
 
     def publish_copy(
