@@ -12,22 +12,43 @@ from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog
 from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, decode_batch, encode_batch, rebuild_batch, seal_batch
+from lastwrite.formats.kafka.batch import (
+    ControlType,
+    Record,
+    decode_batch,
+    encode_batch,
+    encode_control_record,
+    rebuild_batch,
+    seal_batch,
+)
 from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.formats.kafka.content import KafkaContents, digest, seed_from
+from lastwrite.formats.kafka.old import encode_message, encode_wrapper
+from lastwrite.model.columns import NO_HORIZON
 from lastwrite.model.contents import (
+    ABORT_MARKER,
     AFTER,
     BATCH,
     CODEC_SHIFT,
+    COMMIT_MARKER,
     CONTROL,
     DUE,
+    EMPTIED_MARKER,
     EMPTY,
+    FACT_WORDS,
     HONEST,
+    IDEMPOTENT_DATA,
+    IN_TRANSACTION,
     KEYLESS,
+    OLD,
+    OLD_DATA,
     ROW_WORDS,
     SEED_WORDS,
+    SIMPLE,
+    SIMPLE_DATA,
     TALLIES,
     TOMBSTONE,
+    TRANSACTION_DATA,
 )
 
 START = 1_700_000_000_000
@@ -39,14 +60,33 @@ def rows_of(data: bytes, is_after: bool = False, now_ms: int | None = None) -> t
     """All rows of a segment's bytes, flags split off as the last number, and the tally."""
     buffer = np.frombuffer(data, dtype=np.uint8).copy()
     format, contents = KafkaFormat(), KafkaContents(SEED, is_after, now_ms)
-    table = format.split(buffer, 0, len(buffer), 0).table
+    table, _, _, buffer = format.split(buffer, 0, len(buffer), 0)
     rows = np.zeros((len(table) + int(table["records"].sum()), ROW_WORDS), dtype=np.uint64)
+    facts = np.zeros((len(table), FACT_WORDS), dtype=np.int64)
     tally, filled = np.zeros(TALLIES, dtype=np.int64), 0
     for run in format.opened(buffer, table):
-        filled = contents.take(run, table, buffer, rows, filled, tally)
+        filled, _ = contents.take(run, table, buffer, rows, filled, tally, facts, 0)
     assert filled == len(rows)
     split = [(*map(int, row), int(row[1] & FLAGS)) for row in rows]
     return [(a, b >> 16, c, d, e, flags) for a, b, c, d, e, flags in split], tally.tolist()
+
+
+def facts_of(data: bytes, seed: bool = True) -> list[list[int]]:
+    """The facts of a segment's bytes."""
+    buffer = np.frombuffer(data, dtype=np.uint8).copy()
+    format, contents = KafkaFormat(), KafkaContents(SEED if seed else None, False, None)
+    found = []
+    at = 0
+    while at < len(buffer):
+        split = format.split(buffer, at, len(buffer), 0)
+        rows = np.zeros((len(split.table) + int(split.table["records"].sum()), ROW_WORDS), dtype=np.uint64)
+        facts = np.zeros((len(split.table), FACT_WORDS), dtype=np.int64)
+        tally, noted = np.zeros(TALLIES, dtype=np.int64), 0
+        for run in format.opened(split.buffer, split.table):
+            _, noted = contents.take(run, split.table, split.buffer, rows, 0, tally, facts, noted)
+        found += facts[:noted].tolist()
+        at = split.consumed
+    return found
 
 
 def record_row(record: Record, **batch: object) -> tuple[int, ...]:
@@ -140,17 +180,68 @@ def test_flags() -> None:
         data = encode_batch([Record(0, START, key, value)], **batch)  # type: ignore[arg-type]
         return [row[5] for row in rows_of(data, now_ms=now_ms)[0]]
 
-    assert flags(b"v") == [0, BATCH | HONEST]
-    assert flags(None) == [TOMBSTONE, BATCH | HONEST]
-    assert flags(None, delete_horizon_ms=50) == [TOMBSTONE | DUE, BATCH | HONEST]
-    assert flags(None, delete_horizon_ms=50, now_ms=50) == [TOMBSTONE | DUE, BATCH | HONEST]
-    assert flags(None, delete_horizon_ms=50, now_ms=49) == [TOMBSTONE, BATCH | HONEST]
-    assert flags(None, key=None, delete_horizon_ms=50) == [KEYLESS, BATCH | HONEST]
-    assert flags(b"v" * 99, codec=Codec.LZ4) == [0, BATCH | HONEST | 3 << CODEC_SHIFT]
-    assert flags(b"v", key=b"\0\0\0\1", control=True, transactional=True, producer_id=1) == [CONTROL, BATCH | HONEST]
+    plain = BATCH | HONEST | SIMPLE
+    assert flags(b"v") == [0, plain]
+    assert flags(b"v", leader_epoch=0) == [0, BATCH | HONEST]
+    assert flags(None) == [TOMBSTONE, plain]
+    assert flags(None, delete_horizon_ms=50) == [TOMBSTONE | DUE, plain]
+    assert flags(None, delete_horizon_ms=50, now_ms=50) == [TOMBSTONE | DUE, plain]
+    assert flags(None, delete_horizon_ms=50, now_ms=49) == [TOMBSTONE, plain]
+    assert flags(None, key=None, delete_horizon_ms=50) == [KEYLESS, plain]
+    assert flags(b"v" * 99, codec=Codec.LZ4) == [0, plain | 3 << CODEC_SHIFT]
+    writer = {"transactional": True, "producer_id": 1}
+    assert flags(b"v", **writer) == [IN_TRANSACTION, BATCH | HONEST]
+    assert flags(b"v", key=b"\0\0\0\1", control=True, **writer) == [CONTROL | IN_TRANSACTION, BATCH | HONEST]
+    due = flags(b"v", key=b"\0\0\0\1", control=True, delete_horizon_ms=50, now_ms=50, **writer)
+    assert due == [CONTROL | IN_TRANSACTION | DUE, BATCH | HONEST]
     empty, tally = rows_of(encode_batch([], base_offset=3, last_offset=5))
-    assert [row[5] for row in empty] == [BATCH | HONEST | EMPTY]
-    assert tally == [0, 0, 0, 0, 1]
+    assert [row[5] for row in empty] == [plain | EMPTY]
+    assert tally == [0, 0, 0, 0, 1, 0]
+
+
+def test_facts() -> None:
+    writer = {"producer_id": 7, "producer_epoch": 3}
+    record = Record(5, START, b"k", b"v")
+
+    def marker(kind: ControlType, **batch: object) -> bytes:
+        record = encode_control_record(5, START, kind)
+        return encode_batch([record], control=True, transactional=True, **{**writer, **batch})  # type: ignore[arg-type]
+
+    def fact(kind: int, present: int = 1, horizon: int = NO_HORIZON, shape: int = 0) -> list[list[int]]:
+        return [[5, 5, 7, 3, kind, horizon, START, present, shape]]
+
+    assert facts_of(encode_batch([record], **writer)) == fact(IDEMPOTENT_DATA)
+    assert facts_of(encode_batch([record], codec=Codec.LZ4, transactional=True, **writer)) == fact(
+        TRANSACTION_DATA, shape=3
+    )
+    assert facts_of(marker(ControlType.ABORT)) == fact(ABORT_MARKER)
+    assert facts_of(marker(ControlType.COMMIT), seed=False) == fact(COMMIT_MARKER)
+    assert facts_of(marker(ControlType.COMMIT, delete_horizon_ms=9)) == fact(COMMIT_MARKER, horizon=9)
+    emptied = encode_batch([], base_offset=5, last_offset=5, max_timestamp_ms=START, control=True, transactional=True,
+                           **writer)  # fmt: skip
+    assert facts_of(emptied) == fact(EMPTIED_MARKER, present=0)
+    assert facts_of(encode_batch([encode_control_record(5, START, ControlType.LEADER_CHANGE)], control=True)) == []
+    assert facts_of(encode_batch([record], leader_epoch=0)) == []
+    assert facts_of(encode_batch([record], append_time=True)) == [[5, 5, -1, -1, SIMPLE_DATA, NO_HORIZON, START, 1, 8]]
+
+
+def test_what_older_formats_say() -> None:
+    """The same as the v2 batch that they become, but for their flags."""
+    records = [Record(n, START + n, b"k%d" % n, None if n == 3 else b"v") for n in (3, 4, 6)]
+    for codec in (Codec.NONE, Codec.GZIP, Codec.LZ4):
+        messages = b"".join(encode_message(record, 1) for record in records)
+        old = encode_wrapper(records, 1, codec) if codec else messages
+        assert [fact[4] for fact in facts_of(old)] == [OLD_DATA] * (1 if codec else 3)
+        assert [fact[:2] for fact in facts_of(old)] == ([[3, 6]] if codec else [[3, 3], [4, 4], [6, 6]])
+        was, tally = rows_of(old)
+        assert tally[5] == (1 if codec else 3)
+        now, _ = rows_of(b"".join(
+            encode_batch(some, codec=codec) for some in ([records] if codec else [[r] for r in records])
+        ))  # fmt: skip
+        assert [row[:5] for row in was] == [row[:5] for row in now]
+        assert [row[5] ^ (OLD if row[5] & BATCH else 0) for row in was] == [
+            row[5] ^ (SIMPLE if row[5] & BATCH else 0) for row in now
+        ]
 
 
 def test_a_largest_timestamp_that_is_not_one_shows() -> None:
@@ -162,7 +253,7 @@ def test_a_largest_timestamp_that_is_not_one_shows() -> None:
 def test_what_is_counted() -> None:
     records = [Record(n, START, key, value) for n, (key, value) in enumerate(
         [(b"a", b"1"), (b"a", None), (None, b"2"), (None, None), (b"", b"")])]  # fmt: skip
-    assert rows_of(encode_batch(records))[1] == [5, 1, 2, 0, 0]
+    assert rows_of(encode_batch(records))[1] == [5, 1, 2, 0, 0, 0]
 
 
 def test_damage_inside_a_batch_is_named() -> None:

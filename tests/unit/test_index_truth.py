@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lastwrite.formats.kafka import index_truth
-from lastwrite.formats.kafka.index_truth import NO_TIME
+from lastwrite.formats.kafka.index_truth import NO_TIME, Lie, TransactionTruth
+from lastwrite.model.contents import ABORT_MARKER, COMMIT_MARKER
 
 
 def column(*values: int) -> np.ndarray:
@@ -91,3 +92,59 @@ def test_the_widest_gap_counts_both_ends() -> None:
     assert index_truth.widest_gap(column(), 400) == 400
     assert index_truth.widest_gap(column(100, 300), 400) == 200
     assert index_truth.widest_gap(column(300), 400) == 300
+
+
+# Producer 7 commits 0-9 (marker 10), aborts 12-19 (marker 25); 8 aborts 20-24 (marker 30), has 33 open.
+TRANSACTIONS = np.array(
+    [
+        [10, 7, COMMIT_MARKER, 2, 0, 9, 5],
+        [25, 7, ABORT_MARKER, 2, 12, 19, 5],
+        [27, 9, ABORT_MARKER, 0, -1, -1, 0],  # nothing is left of it
+        [30, 8, ABORT_MARKER, 1, 20, 24, 5],
+    ],
+    dtype=np.int64,
+)
+RIGHT = [(7, 12, 25, 20), (8, 20, 30, 31)]
+
+
+def first_lie(
+    entries: list[tuple[int, int, int, int]], base: int = 0, end: int = 99, first_open: int | None = 33
+) -> Lie | None:
+    return TransactionTruth(TRANSACTIONS, first_open).first_lie(entries, base, end)
+
+
+def test_true_transaction_indexes() -> None:
+    assert first_lie(RIGHT) is None
+    assert first_lie([(7, 11, 25, 20), (9, 26, 27, 20), (8, 19, 30, 31)]) is None  # more than needed
+    assert first_lie([(7, 12, 25, 3), (8, 20, 30, 31)]) is None  # a reader searches on
+    assert first_lie(RIGHT[:1], 0, 30) is None and first_lie(RIGHT[1:], 30) is None
+    assert first_lie([], 0, 25) is None and first_lie([], 31) is None
+    assert TransactionTruth(TRANSACTIONS[:0], None).first_lie([], 0, 99) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "row", "words"),
+    [
+        ([], 0, "missing for producer 7"),
+        (RIGHT[:1], 1, "missing for producer 8"),
+        (RIGHT[1:], 0, "missing for producer 7"),
+        ([(7, 13, 25, 20), RIGHT[1]], 0, "begins behind data of its transaction, at offset 12"),
+        ([(7, 9, 25, 20), RIGHT[1]], 0, "reaches back over data that was committed, up to offset 9"),
+        ([(8, 12, 25, 20), RIGHT[1]], 0, "names a marker that is not there"),
+        ([(7, 0, 10, 11), *RIGHT], 0, "names a marker that is not there"),  # it was committed
+        ([(7, 12, 26, 20), RIGHT[1]], 0, "names a marker that is not there"),
+        ([*RIGHT, (8, 31, 99, 32)], 2, "lies behind its segment"),
+        ([(7, 12, 25, 21), RIGHT[1]], 0, "calls 21 stable, but that is 20"),
+        ([RIGHT[0], (8, 20, 30, 32)], 1, "calls 32 stable, but that is 31"),
+    ],
+)
+def test_transaction_indexes_that_lie(entries: list[tuple[int, int, int, int]], row: int, words: str) -> None:
+    lie = first_lie(entries)
+    assert lie is not None and lie.row == row
+    assert words in lie.problem
+
+
+def test_what_is_open_holds_the_stable_offset() -> None:
+    words = "the entry (producer 8, offsets 20 to 30) calls 31 stable, but that is 26"
+    assert first_lie(RIGHT, first_open=26) == Lie(1, words)
+    assert first_lie([RIGHT[0], (8, 20, 30, 26)], first_open=26) is None

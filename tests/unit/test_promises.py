@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.promises import COUNTS, FINDINGS, KEYS, KEYS_ALIVE, Finding, by_bucket, judged
+from lastwrite.compaction.promises import (
+    COUNTS,
+    FINDINGS,
+    KEYS,
+    KEYS_ALIVE,
+    Finding,
+    by_bucket,
+    judged,
+    mark_discardable,
+    mark_owed,
+)
 from lastwrite.model.columns import NO_HORIZON
 from lastwrite.model.contents import (
     AFTER,
@@ -19,11 +29,16 @@ from lastwrite.model.contents import (
     CARRIED,
     CODEC_SHIFT,
     CONTROL,
+    DISCARDABLE,
     DUE,
     EMPTY,
     HONEST,
+    IN_TRANSACTION,
     KEYLESS,
+    OLD,
+    OWED,
     ROW_WORDS,
+    SIMPLE,
     TOMBSTONE,
 )
 
@@ -62,7 +77,8 @@ def twin(before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int
     alive = 0
     for key in {*was, *now}:
         there = Counter(record.offset for record in now[key])
-        superseding = [r.offset for r in was[key] if log_start <= r.offset < limit and r.key is not None]
+        counting = [r for r in was[key] if r.key is not None and not r.flags & DISCARDABLE]
+        superseding = [r.offset for r in counting if log_start <= r.offset < limit]
         removed_delete = None
         for record in was[key]:
             if there[record.offset]:
@@ -72,7 +88,10 @@ def twin(before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int
             elif record.offset >= limit:
                 finding = Finding.LOST_TAIL
             elif record.flags & CONTROL:
-                finding = Finding.LOST_CONTROL
+                may_go = record.flags & DISCARDABLE and record.flags & DUE
+                finding = Finding.MARKER_SPENT if may_go else Finding.LOST_CONTROL
+            elif record.flags & DISCARDABLE:
+                finding = Finding.ABORTED
             elif record.flags & KEYLESS:
                 finding = Finding.KEYLESS
             elif any(offset > record.offset for offset in superseding):
@@ -94,15 +113,21 @@ def twin(before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int
                 finding = Finding.ADDED
             elif originals[record.offset].content != record.content:
                 finding = Finding.CHANGED
-            elif removed_delete is not None and log_start <= record.offset < removed_delete:
+            elif (
+                removed_delete is not None
+                and not record.flags & DISCARDABLE
+                and log_start <= record.offset < removed_delete
+            ):
                 finding = Finding.REVIVED
             else:
                 finding = Finding.KEPT
             seen.add(record.offset)
             found[True, record.offset, finding] += 1
-        if isinstance(key, int) and now[key]:
-            alive += not now[key][-1].flags & TOMBSTONE
-    return found, sum(isinstance(key, int) and bool(was[key]) for key in was), alive
+        shown = [record for record in now[key] if not record.flags & DISCARDABLE]
+        if isinstance(key, int) and shown:
+            alive += not shown[-1].flags & TOMBSTONE
+    keys = {record.key for record in before if record.key is not None and not record.flags & DISCARDABLE}
+    return found, len(keys), alive
 
 
 def kernel(rows: np.ndarray, log_start: int, limit: int, cuts: Sequence[int] = ()) -> tuple[Found, np.ndarray]:
@@ -125,8 +150,9 @@ def kernel(rows: np.ndarray, log_start: int, limit: int, cuts: Sequence[int] = (
 def logs(draw: st.DrawFn) -> tuple[list[Rec], list[Rec]]:
     before = []
     for offset in range(draw(st.integers(0, 14))):
-        kind = draw(st.sampled_from([0, 0, 0, TOMBSTONE, TOMBSTONE | DUE, KEYLESS, CONTROL]))
+        kind = draw(st.sampled_from([0, 0, 0, TOMBSTONE, TOMBSTONE | DUE, KEYLESS, CONTROL, CONTROL | DUE]))
         key = None if kind & (KEYLESS | CONTROL) else draw(st.integers(0, 5))
+        kind |= draw(st.sampled_from([0, 0, DISCARDABLE]))
         before.append(Rec(key, offset, kind, draw(st.integers(0, 1))))
     after = []
     for record in before:
@@ -189,16 +215,45 @@ LZ4, ZSTD = 3 << CODEC_SHIFT, 4 << CODEC_SHIFT
         ({"flags": 0}, {"flags": 0}, Finding.BATCH_KEPT),
         ({"flags": 0}, {}, Finding.BATCH_KEPT),
         (None, {}, Finding.BATCH_ADDED),
+        (None, {"flags": HONEST | SIMPLE}, Finding.BATCH_CONVERTED),
+        (None, {"flags": SIMPLE}, Finding.BATCH_MISDATED),
+        ({"flags": HONEST | OLD}, {"flags": HONEST | SIMPLE, "head": 2}, Finding.BATCH_CONVERTED),
+        ({"flags": HONEST | OLD | LZ4}, {"flags": HONEST | SIMPLE}, Finding.BATCH_RECODED),
+        ({"flags": HONEST | OLD}, {"flags": HONEST | OLD, "head": 2}, Finding.BATCH_CHANGED),
+        ({"flags": HONEST | OLD}, {"head": 2}, Finding.BATCH_CHANGED),
+        ({"flags": HONEST | OLD}, None, Finding.BATCH_GONE),
         ({}, None, Finding.BATCH_GONE),
+        ({"flags": HONEST | OWED}, None, Finding.BATCH_LOST),
+        ({"flags": HONEST | OWED, "base": 1}, None, Finding.BATCH_GONE),  # below the log's start
+        ({"flags": HONEST | OWED}, {"flags": HONEST | EMPTY}, Finding.BATCH_KEPT),
     ],
 )
 def test_batches(was: dict[str, int] | None, now: dict[str, int] | None, expected: Finding) -> None:
     rows = [batch(False, **was)] * (was is not None) if was is not None else []
     rows += [batch(True, **now)] if now is not None else []
     counts = np.zeros(COUNTS, dtype=np.int64)
-    _, findings, _ = judged(np.array(rows, dtype=np.uint64), 0, 100, counts)
+    _, findings, _ = judged(np.array(rows, dtype=np.uint64), 2, 100, counts)
     assert Finding(findings[-1]) is expected
     assert counts[KEYS] == 0
+
+
+def test_what_is_looked_up() -> None:
+    """Stretches hold records of transactions only, owed batches are those of a base offset."""
+    flags = [IN_TRANSACTION, 0, BATCH | HONEST, CARRIED | IN_TRANSACTION, IN_TRANSACTION | CONTROL | AFTER]
+    rows = np.array([[0, 5 << 16 | flag, offset, 0, 0] for flag in flags for offset in range(12)], dtype=np.uint64)
+
+    def marked(bit: int) -> list[tuple[int, int]]:
+        return [(flags[n // 12], n % 12) for n in np.flatnonzero(rows[:, 1] & np.uint64(bit)).tolist()]
+
+    mark_discardable(rows, np.empty((0, 2), dtype=np.int64))
+    mark_owed(rows, np.empty(0, dtype=np.int64))
+    assert marked(DISCARDABLE) == []
+    mark_discardable(rows, np.array([[1, 1], [3, 5], [9, 40]]))
+    inside = [1, 3, 4, 5, 9, 10, 11]
+    assert marked(DISCARDABLE) == [(flag, n) for flag in (flags[0], flags[4]) for n in inside]
+    rows[:, 1] &= np.uint64(~DISCARDABLE & (1 << 64) - 1)
+    mark_owed(rows, np.array([0, 7, 99]))
+    assert marked(OWED) == [(flags[2], 0), (flags[2], 7)]
 
 
 def test_every_finding_says_what_it_means() -> None:

@@ -9,16 +9,18 @@ log as it was and without a look at how the engine elects:
   at or behind its start; or was a delete whose horizon had come and which was its key's last record; or had no
   key; or lay below the log's start;
 - where the last record of a key was such a delete, nothing older of the key is left: it would be read as alive;
-- at or above the high watermark nothing is missing;
+- at or above the last stable offset nothing is missing;
+- a record of an aborted transaction is nobody's last write, and may be missing; a transaction's marker may be once no
+  batch of the transaction is left and its horizon has come;
 - a batch keeps its first and last offset, leader epoch, producer fields, timestamp type, codec and, once it has
-  one, delete horizon; its largest timestamp is that of its records.
+  one, delete horizon; its largest timestamp is that of its records. The last batch of an active producer stays.
 
 The engine finds losers with a set, in one pass from the log's end. This is another method on purpose: rows of
-both logs are sorted by key and offset and laid side by side. Rows are those of ``model.contents``. A bucket
-too large to be held is judged in parts, from the log's end backwards; one carried row a key says what the later
-parts held.
+both logs are sorted by key and offset and laid side by side. Rows are those of ``model.contents``; which transactions
+were aborted ``batch_promises`` has found out, and which batches must stay. A bucket too large to be held is judged in
+parts, from the log's end backwards; one carried row a key says what the later parts held.
 
-Source: spec/kafka-cleanup.md sections 7, 8, 13, 18 and 20.
+Source: spec/kafka-cleanup.md sections 6, 7, 8, 13, 18 and 20.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -36,14 +38,20 @@ from lastwrite.model.contents import (
     CARRIED,
     CODEC_SHIFT,
     CONTROL,
+    COUNTED,
+    DISCARDABLE,
     DUE,
     EMPTY,
     FLAG_BITS,
     GONE,
     HONEST,
+    IN_TRANSACTION,
     KEYLESS,
+    OLD,
+    OWED,
     ROW_WORDS,
     SEEN,
+    SIMPLE,
     TOMBSTONE,
 )
 
@@ -59,20 +67,24 @@ class Finding(IntEnum):
     BATCH_KEPT = 5
     BATCH_GONE = 6  # with all its records
     NOT_JUDGED = 7  # a carried row
+    ABORTED = 8  # of an aborted transaction
+    MARKER_SPENT = 9  # of a transaction that has no batch left, past its horizon
+    BATCH_CONVERTED = 10  # of an older format before: ``batch_promises`` says whether rightly
 
-    LOST = 8
-    LOST_DELETE = 9
-    LOST_TAIL = 10
-    LOST_CONTROL = 11
-    ADDED = 12
-    CHANGED = 13
-    DOUBLED = 14
-    REVIVED = 15
-    BATCH_ADDED = 16
-    BATCH_CHANGED = 17
-    BATCH_RECODED = 18
-    HORIZON_MOVED = 19
-    BATCH_MISDATED = 20
+    LOST = 11
+    LOST_DELETE = 12
+    LOST_TAIL = 13
+    LOST_CONTROL = 14
+    ADDED = 15
+    CHANGED = 16
+    DOUBLED = 17
+    REVIVED = 18
+    BATCH_LOST = 19
+    BATCH_ADDED = 20
+    BATCH_CHANGED = 21
+    BATCH_RECODED = 22
+    HORIZON_MOVED = 23
+    BATCH_MISDATED = 24
 
     @property
     def label(self) -> str:
@@ -97,14 +109,19 @@ _SENTENCES = {
     Finding.BATCH_KEPT: "the batch is there",
     Finding.BATCH_GONE: "none of its records stayed",
     Finding.NOT_JUDGED: "",
+    Finding.ABORTED: "its transaction was aborted",
+    Finding.MARKER_SPENT: "a marker past its horizon, of whose transaction no batch was left",
+    Finding.BATCH_CONVERTED: "the batch was of an older format",
     Finding.LOST: "the last record of its key is missing",
     Finding.LOST_DELETE: "a delete is missing before its horizon has come, and it was the last record of its key",
-    Finding.LOST_TAIL: "a record at or above the high watermark is missing",
-    Finding.LOST_CONTROL: "a control record is missing",
+    Finding.LOST_TAIL: "a record at or above the last stable offset is missing",
+    Finding.LOST_CONTROL: "a control record is missing; a transaction's marker may go only when no batch of the "
+    "transaction is left and its horizon has come",
     Finding.ADDED: "a record that was not there before, or had another key",
     Finding.CHANGED: "the record's value, headers or timestamp are not what they were",
     Finding.DOUBLED: "the record is there twice",
     Finding.REVIVED: "the record is there although a later delete of its key has been removed",
+    Finding.BATCH_LOST: "the last batch of an active producer is missing",
     Finding.BATCH_ADDED: "a batch begins here that was not there before",
     Finding.BATCH_CHANGED: "the batch's offsets, leader epoch, producer, timestamp type or kind are not what they were",
     Finding.BATCH_RECODED: "the batch is compressed otherwise than before",
@@ -122,6 +139,9 @@ _BELOW_START = int(Finding.BELOW_START)
 _BATCH_KEPT = int(Finding.BATCH_KEPT)
 _BATCH_GONE = int(Finding.BATCH_GONE)
 _NOT_JUDGED = int(Finding.NOT_JUDGED)
+_ABORTED_GONE = int(Finding.ABORTED)
+_MARKER_SPENT = int(Finding.MARKER_SPENT)
+_BATCH_CONVERTED = int(Finding.BATCH_CONVERTED)
 _LOST = int(Finding.LOST)
 _LOST_DELETE = int(Finding.LOST_DELETE)
 _LOST_TAIL = int(Finding.LOST_TAIL)
@@ -130,6 +150,7 @@ _ADDED = int(Finding.ADDED)
 _CHANGED = int(Finding.CHANGED)
 _DOUBLED = int(Finding.DOUBLED)
 _REVIVED = int(Finding.REVIVED)
+_BATCH_LOST = int(Finding.BATCH_LOST)
 _BATCH_ADDED = int(Finding.BATCH_ADDED)
 _BATCH_CHANGED = int(Finding.BATCH_CHANGED)
 _BATCH_RECODED = int(Finding.BATCH_RECODED)
@@ -153,9 +174,9 @@ def judged(
     """Judge all that is said of the keys in ``rows``.
 
     ``rows``: carried ones first, then those of the log as it was, then those of the log under proof, each by
-    offset. ``limit``: the high watermark. Adds to ``counts`` the findings of the log as it was, behind them those of
-    the log under proof, then keys. Returns the rows in order of key, the finding of each, and with ``carries`` a row a
-    key for the part of the log before these rows.
+    offset. ``limit``: the last stable offset. Adds to ``counts`` the findings of the log as it was, behind them those
+    of the log under proof, then keys. Returns the rows in order of key, the finding of each, and with ``carries`` a row
+    a key for the part of the log before these rows.
     """
     # Stable: inside a key the rows keep the order in which they came.
     ordered = rows[np.argsort(rows[:, 0], kind="stable")]
@@ -230,13 +251,13 @@ def _judge(rows, log_start, limit, findings, counts, carried):
             end += 1
         kind = np.int64(rows[begin, 1])
         if kind & BATCH:
-            _judge_batch(rows, begin, middle, end, findings)
+            _judge_batch(rows, begin, middle, end, log_start, findings)
         else:
-            last, gone, seen = _judge_key(rows, begin, middle, end, log_start, limit, findings, counts)
+            last, bits = _judge_key(rows, begin, middle, end, log_start, limit, findings, counts)
             if not kind & (KEYLESS | CONTROL) and len(carried):
                 carried[filled, 0] = rows[begin, 0]
                 lane = rows[begin, 1] >> np.uint64(FLAG_BITS) << np.uint64(FLAG_BITS)
-                carried[filled, 1] = lane | np.uint64(CARRIED | (GONE if gone else 0) | (SEEN if seen else 0))
+                carried[filled, 1] = lane | np.uint64(CARRIED | bits)
                 carried[filled, 2] = np.uint64(last)
                 carried[filled, 3] = 0
                 carried[filled, 4] = 0
@@ -252,31 +273,35 @@ def _judge(rows, log_start, limit, findings, counts, carried):
 
 @njit(cache=True, nogil=True)
 def _judge_key(rows, begin, middle, end, log_start, limit, findings, counts):
-    """Judge one key; (its last offset in the part that may supersede, whether that one is a removed delete,
-    whether its last record now is known)."""
+    """Judge one key; (its last offset in the part that may supersede, and bits: whether that one is a removed delete,
+    whether its last record now is known, whether it has been counted)."""
     kind = np.int64(rows[begin, 1])
     is_key = not kind & (KEYLESS | CONTROL)
     last = np.int64(-1)
-    gone = False
-    seen = False
+    gone = seen = counted = False
     first = begin
     if kind & CARRIED:
         last = np.int64(rows[begin, 2])
-        gone = kind & GONE != 0
-        seen = kind & SEEN != 0
+        gone, seen, counted = kind & GONE != 0, kind & SEEN != 0, kind & COUNTED != 0
         findings[begin] = _NOT_JUDGED
         first = begin + 1
-    elif is_key and middle > begin:
-        counts[KEYS] += 1
-    if end > middle and is_key and not seen:
-        seen = True
-        if not np.int64(rows[end - 1, 1]) & TOMBSTONE:
-            counts[KEYS_ALIVE] += 1
     i = middle - 1
-    while last < 0 and i >= first:
+    while is_key and i >= first and (last < 0 or not counted):
         offset = np.int64(rows[i, 2])
-        if log_start <= offset < limit:
-            last = offset
+        if not np.int64(rows[i, 1]) & DISCARDABLE:
+            if not counted:
+                counted = True
+                counts[KEYS] += 1
+            if last < 0 and log_start <= offset < limit:
+                last = offset
+        i -= 1
+    i = end - 1
+    while is_key and i >= middle and not seen:
+        flags = np.int64(rows[i, 1])
+        if not flags & DISCARDABLE:
+            seen = True
+            if not flags & TOMBSTONE:
+                counts[KEYS_ALIVE] += 1
         i -= 1
     j = middle
     previous = np.int64(-1)  # offset of the row of the log under proof that was seen last
@@ -298,7 +323,9 @@ def _judge_key(rows, begin, middle, end, log_start, limit, findings, counts):
         elif offset >= limit:
             findings[i] = _LOST_TAIL
         elif flags & CONTROL:
-            findings[i] = _LOST_CONTROL
+            findings[i] = _MARKER_SPENT if flags & DISCARDABLE and flags & DUE else _LOST_CONTROL
+        elif flags & DISCARDABLE:
+            findings[i] = _ABORTED_GONE
         elif flags & KEYLESS:
             findings[i] = _KEYLESS_GONE
         elif last > offset:
@@ -316,25 +343,32 @@ def _judge_key(rows, begin, middle, end, log_start, limit, findings, counts):
         j += 1
     if gone:
         for j in range(middle, end):
-            if log_start <= np.int64(rows[j, 2]) < last and findings[j] == _KEPT:
+            shown = not np.int64(rows[j, 1]) & DISCARDABLE
+            if shown and log_start <= np.int64(rows[j, 2]) < last and findings[j] == _KEPT:
                 findings[j] = _REVIVED
-    return last, gone, seen
+    return last, (GONE if gone else 0) | (SEEN if seen else 0) | (COUNTED if counted else 0)
 
 
 @njit(cache=True, nogil=True)
-def _judge_batch(rows, begin, middle, end, findings):
+def _judge_batch(rows, begin, middle, end, log_start, findings):
     """Judge the batches of one base offset: one before, one after, where all is well."""
     for i in range(begin, middle):
-        findings[i] = _BATCH_KEPT if middle < end else _BATCH_GONE
+        owed = np.int64(rows[i, 1]) & OWED and np.int64(rows[i, 2]) >= log_start
+        findings[i] = _BATCH_KEPT if middle < end else _BATCH_LOST if owed else _BATCH_GONE
     for j in range(middle, end):
         flags = np.int64(rows[j, 1])
-        if j > middle or begin == middle:
+        simple = flags & SIMPLE != 0
+        if j > middle or (begin == middle and not simple):
             findings[j] = _BATCH_ADDED
             continue
-        was = np.int64(rows[begin, 1])
-        horizon = np.int64(rows[begin, 3])
         empty = flags & EMPTY != 0
-        if rows[j, 4] != rows[begin, 4]:
+        if begin == middle:
+            findings[j] = _BATCH_CONVERTED if flags & HONEST else _BATCH_MISDATED
+            continue
+        was = np.int64(rows[begin, 1])
+        converted = simple and was & OLD != 0
+        horizon = np.int64(rows[begin, 3])
+        if rows[j, 4] != rows[begin, 4] and not converted:
             findings[j] = _BATCH_CHANGED
         elif not empty and (flags ^ was) >> CODEC_SHIFT & 7:
             findings[j] = _BATCH_RECODED
@@ -343,4 +377,27 @@ def _judge_batch(rows, begin, middle, end, findings):
         elif not flags & HONEST and was & HONEST:
             findings[j] = _BATCH_MISDATED
         else:
-            findings[j] = _BATCH_KEPT
+            findings[j] = _BATCH_CONVERTED if converted else _BATCH_KEPT
+
+
+def mark_discardable(rows: UInt64Array, intervals: Int64Array) -> None:
+    """Set DISCARDABLE on the records in ``rows`` that lie in one of ``intervals`` (rows (first, last), ascending)."""
+    if not len(intervals):
+        return
+    flags = rows[:, 1]
+    asked = np.flatnonzero(flags & np.uint64(IN_TRANSACTION | BATCH | CARRIED) == np.uint64(IN_TRANSACTION))
+    offsets = rows[asked, 2].view(np.int64)
+    place = np.searchsorted(intervals[:, 0], offsets, side="right") - 1
+    inside = (place >= 0) & (offsets <= intervals[place, 1])
+    flags[asked[inside]] |= np.uint64(DISCARDABLE)
+
+
+def mark_owed(rows: UInt64Array, bases: Int64Array) -> None:
+    """Set OWED on the batches in ``rows`` whose base offset is one of ``bases``, which ascend."""
+    if not len(bases):
+        return
+    flags = rows[:, 1]
+    asked = np.flatnonzero(flags & np.uint64(BATCH))
+    offsets = rows[asked, 2].view(np.int64)
+    place = np.minimum(np.searchsorted(bases, offsets), len(bases) - 1)
+    flags[asked[bases[place] == offsets]] |= np.uint64(OWED)

@@ -6,6 +6,7 @@ partition, positions are bytes in a file; ``first``/``last`` include, ``end`` ex
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -141,6 +142,11 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.segments)
+
+    def path_of(self, offset: int) -> str:
+        """The segment that holds ``offset``, or would; the folder of a log without segments."""
+        n = bisect_right([segment.base_offset for segment in self.segments], offset) - 1
+        return self.segments[max(n, 0)].path if self.segments else self.folder
 
     def segment_end(self, index: int) -> int:
         """The offset behind segment ``index``: the next one's base, or the log's end."""

@@ -37,6 +37,19 @@ class Violation:
         return {"promise": self.promise, "message": self.message, "offset": self.offset, "path": self.path}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transactions:
+    """The transactions of a log, as its own markers tell them."""
+
+    open: int = 0  # without a marker
+    aborted: int = 0  # markers
+    committed: int = 0  # markers
+    aborted_records: int = 0  # that are still there
+
+    def to_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
 @dataclass(slots=True, kw_only=True)
 class Comparison:
     """A partition held against what it was before compaction; counts of records, save for the keys."""
@@ -47,6 +60,8 @@ class Comparison:
     superseded: int = 0  # missing, as a later record has the key
     expired: int = 0  # missing deletes past their horizon
     keyless: int = 0  # missing for want of a key
+    aborted: int = 0  # missing, as their transaction was aborted
+    markers: int = 0  # missing, of transactions without a batch left
     below_start: int = 0  # missing below the log's start
     keys: int = 0  # distinct, before
     keys_alive: int = 0  # whose last record now is no delete
@@ -74,6 +89,8 @@ class PartitionVerification:
     keyless_records: int = 0
     control_records: int = 0
     empty_batches: int = 0
+    old_batches: int = 0  # of formats v0 and v1
+    transactions: Transactions | None = None  # None: the log could not be read whole
     bytes: int = 0
     log_start_offset: int = 0
     end_offset: int = 0
@@ -90,6 +107,7 @@ class PartitionVerification:
     def to_dict(self) -> dict[str, Any]:
         out: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         out["status"] = str(self.status)
+        out["transactions"] = None if self.transactions is None else self.transactions.to_dict()
         out["problems"] = [problem.to_dict() for problem in self.problems]
         out["comparison"] = None if self.comparison is None else self.comparison.to_dict()
         return out
@@ -138,8 +156,8 @@ class VerifyReport:
         if compared:
             totals |= _sums(
                 compared,
-                ("records_before", "records_after", "superseded", "expired", "keyless", "below_start", "keys",
-                 "keys_alive", "violation_count"),
+                ("records_before", "records_after", "superseded", "expired", "keyless", "aborted", "markers",
+                 "below_start", "keys", "keys_alive", "violation_count"),
             )  # fmt: skip
         return {"partitions": partitions, "totals": totals, "seconds": self.seconds, "exit_status": self.exit_status}
 

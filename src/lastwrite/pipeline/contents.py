@@ -74,7 +74,7 @@ class Proof(Protocol):
 
     def contents(self, seed: bytes | None, is_after: bool, now_ms: int | None) -> Contents: ...
 
-    def indexes(self, log_path: str) -> IndexProof: ...
+    def indexes(self, piece: Piece) -> IndexProof: ...
 
     def judge_segment(
         self, segment: Segment, parts: Sequence[PieceContents], is_closed: bool, index_interval_bytes: int
@@ -266,16 +266,17 @@ class _Reader:
     def read(self, piece: Piece) -> PieceContents:
         found = PieceContents(self._unit.partition, self._unit.is_after, piece)
         tally: Int64Array = np.zeros(TALLIES, dtype=np.int64)
-        self._filled = 0
-        indexes = self._proof.indexes(piece.path)
+        self._filled = self._noted = 0
+        self._contents.is_old_due = piece.mtime_ns // 1_000_000 <= self._unit.old_tombstones_until_ms
+        indexes = self._proof.indexes(piece)
         try:
             for chunk in self._chunks.of(self._format, piece):
                 indexes.check(chunk.table, chunk.shift)
                 self._note(chunk, found)
                 self._take(chunk, piece, found, tally)
             self._flush(found)
-            found.is_whole = True
             self._flush_facts(found)
+            found.is_whole = True
         except UnsupportedFormat as error:
             found.problems.append(_problem(ProblemKind.UNSUPPORTED, error, piece))
         except CorruptLog as error:
@@ -330,7 +331,6 @@ class _Reader:
             RowBlock(self._scratch.path, position, count, int(offsets.min()), int(offsets.max()))
         )  # fmt: skip
 
-
     def _flush_facts(self, found: PieceContents) -> None:
         """Write the facts down, in the order of the log."""
         facts, self._noted = thinned(self._facts[: self._noted]), 0
@@ -340,6 +340,7 @@ class _Reader:
             found.facts.append(FactBlock("", 0, len(facts), facts))
         else:
             found.facts.append(FactBlock(self._scratch.path, self._scratch.append(facts), len(facts)))
+
 
 def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
     return Problem(kind, error.problem, error.path or piece.path, error.at, error.remedy)
@@ -351,16 +352,16 @@ def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
 def compare(unit: CompareUnit) -> Compared:
     """Judge the unit's buckets, at once where they fit, else in parts from the log's end backwards."""
     result = Compared(unit.partition, np.zeros(COUNTS, dtype=np.int64))
-    with _Buckets(unit) as buckets:
     discardable, owed = (None, None) if unit.lookups is None else unit.lookups.read()
+    with _Buckets(unit) as buckets:
         carried: UInt64Array = np.empty((0, ROW_WORDS), dtype=np.uint64)
         parts = buckets.parts()
         for first, end in parts:
             rows = np.concatenate([carried, *buckets.rows(first, end)])
-            ordered, findings, carried = judged(
             if discardable is not None and owed is not None:
                 mark_discardable(rows, discardable)
                 mark_owed(rows, owed)
+            ordered, findings, carried = judged(
                 rows, unit.log_start, unit.limit, result.counts, carries=first > _LOWEST
             )
             _collect(ordered, findings, result.broken)

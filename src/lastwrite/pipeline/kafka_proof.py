@@ -22,14 +22,16 @@ from lastwrite.logstore.single import read_small
 from lastwrite.model.columns import BatchTable, Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.verification import Violation
-from lastwrite.pipeline.contents import PieceContents
+from lastwrite.model.work import Piece
+from lastwrite.pipeline.contents import PieceContents, Rules
+from lastwrite.pipeline.kafka import KAFKA
 
 _DELETE_IT = "delete the index: a broker makes it anew"
-# Brokers before 4.0 made at most one entry an append, however large: no advice below that.
-_SPARSE_BYTES = 1 << 20
 _DELETE_INDEXES = "delete all indexes of the segment: a broker then makes them anew"
 _NO_END = (1 << 63) - 1
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
+# Brokers before 4.0 made at most one entry an append, however large: no advice below that.
+_SPARSE_BYTES = 1 << 20
 _NOTHING: Int64Array = np.empty(0, dtype=np.int64)
 
 
@@ -39,14 +41,12 @@ class KafkaProof:
     def contents(self, seed: bytes | None, is_after: bool, now_ms: int | None) -> KafkaContents:
         return KafkaContents(None if seed is None else seed_from(seed), is_after, now_ms)
 
-    def indexes(self, log_path: str) -> KafkaIndexProof:
-        return KafkaIndexProof(log_path)
+    def indexes(self, piece: Piece) -> KafkaIndexProof:
+        return KafkaIndexProof(piece)
 
     def index_interval_bytes(self, config: Mapping[str, object]) -> int:
         return KafkaTopicConfig.from_names(config).index_interval_bytes
 
-    def judge_segment(
-        self, segment: Segment, parts: Sequence[PieceContents], is_closed: bool, index_interval_bytes: int
     def rules(self, log: PartitionLog, config: Mapping[str, object]) -> Rules:
         """Kafka ages deletes of v0 and v1 by the file of the last clean segment (cleanup section 7)."""
         settings = KAFKA.settings(log, config)
@@ -83,9 +83,11 @@ class KafkaProof:
     def transactions(self, log: PartitionLog) -> KafkaTransactionProof:
         return KafkaTransactionProof(log)
 
+    def judge_segment(
+        self, segment: Segment, parts: Sequence[PieceContents], is_closed: bool, index_interval_bytes: int
     ) -> tuple[list[Problem], list[str]]:
         """What needs the whole segment; ``parts``: all its pieces, in order, each read to its end."""
-        indexes = KafkaIndexProof(segment.path)
+        indexes = KafkaIndexProof(segment)
         next_offset, largest, advice = segment.base_offset, NO_TIME, []
         for part in parts:
             indexes.hides(next_offset, largest)
@@ -135,17 +137,17 @@ def _meaning(name: str, path: str, first: int, end: int) -> object:
 class KafkaIndexProof:
     """The entries of a segment's two indexes, held against batches in order; see ``formats.kafka.index_truth``."""
 
-    def __init__(self, log_path: str) -> None:
-        self._log_path = log_path
+    def __init__(self, source: Segment | Piece) -> None:
+        self._log_path = log_path = source.path
         self.problems: list[Problem] = []
         self.offsets, self.positions = _NOTHING, _NOTHING
         self.times, self.time_offsets = _NOTHING, _NOTHING
         try:
-            self.offsets, self.positions = store.read_offset_index_of(log_path)
+            self.offsets, self.positions = store.read_offset_index(source)
         except LogError as error:
             self._unreadable(error, store.index_path(log_path))
         try:
-            self.times, self.time_offsets = store.read_time_index_of(log_path)
+            self.times, self.time_offsets = store.read_time_index(source)
         except LogError as error:
             self._unreadable(error, store.time_index_path(log_path))
         self._reached = NO_TIME
@@ -196,7 +198,6 @@ class KafkaIndexProof:
             self.problems.append(Problem(ProblemKind.DAMAGED, problem, path, position, _DELETE_IT))
 
 
-KAFKA_PROOF = KafkaProof()
 class KafkaTransactionProof:
     """The transaction indexes of a log, held against its transactions; see ``index_truth.TransactionTruth``."""
 
@@ -225,3 +226,4 @@ class KafkaTransactionProof:
         return found
 
 
+KAFKA_PROOF = KafkaProof()

@@ -6,10 +6,13 @@
 Structure: every batch by its checksum, every record, also inside compressed batches, offsets that rise, every
 index entry against the batches that are there, side files and names.
 
+Transactions are decided by their own markers, and the transaction indexes held against those.
+
 With ``before``, the log as it was, each partition is held against it record by record. That proof shares nothing
 with the engine that could hide a fault of it. The engine finds a key's losers by a set of fingerprints in one pass
 from the log's end; here all records of both logs are written down as rows of key, offset and content, under another
-digest and a fresh secret, sorted, and laid side by side: see ``compaction.promises`` for what must then hold.
+digest and a fresh secret, sorted, and laid side by side: see ``compaction.promises`` for what must then hold, and
+``compaction.batch_promises`` for transactions and producers.
 
 Memory is bounded as for ``compact``: pieces are read chunk by chunk, rows go to scratch files by bucket (40 bytes a
 record and a batch, of both logs), buckets are judged as many at once as fit. Nothing is written beside scratch.
@@ -34,6 +37,7 @@ from lastwrite.model.contents import (
     CONTROL_RECORDS,
     EMPTY_BATCHES,
     KEYLESS_RECORDS,
+    OLD_BATCHES,
     RECORDS,
     ROW_BYTES,
     SEED_WORDS,
@@ -49,6 +53,7 @@ from lastwrite.pipeline.contents import (
     CompareUnit,
     ContentsUnit,
     PieceContents,
+    Rules,
     compare,
     first_of_each_kind,
     proof_of,
@@ -56,6 +61,7 @@ from lastwrite.pipeline.contents import (
 )
 from lastwrite.pipeline.runner import Failed, Runner, SparkRunner
 from lastwrite.pipeline.session import local_workers
+from lastwrite.pipeline.settle import LogFacts, Settled, SettleUnit, settle
 from lastwrite.pipeline.system import System, system_named
 
 if TYPE_CHECKING:
@@ -93,8 +99,9 @@ def verify(
         before: the same as it was before compaction; None: check the structure only. Two single partitions are
             compared whatever they are called; else partitions meet by name.
         config: settings under upstream's names; ``index.interval.bytes`` says how dense indexes should be.
-        now_ms: the clock of the compaction: a delete may be missing if its horizon had come by then. None: if it
-            had any horizon.
+        now_ms: the clock of the compaction: a delete may be missing if its horizon had come by then, and the last
+            batch of a producer that was forgotten by then. None: a delete if it had any horizon, a batch if its
+            producer is forgotten by now.
         memory, spark, master, conf: as for ``compact``.
 
     Raises:
@@ -113,7 +120,7 @@ def verify(
     for folder in (folder for pair in pairs for folder in pair if folder is not None):
         found.refuse_if_held(found.root_of(folder), [found.name_of(folder)])
     with runner_for(spark, master, memory, conf or {}, progress) as (runner, plan):
-        scratch = None if before is None else _scratch_parent(runner)
+        scratch = _scratch_parent(runner, before is not None)
         verifier = _Verifier(found, runner, plan.limits(), settings, now_ms, scratch, progress)
         partitions = [job.found for job in verifier.run(pairs)]
     return VerifyReport(partitions=partitions, seconds=time.perf_counter() - begin)
@@ -136,22 +143,24 @@ def _pairs(
     return [(names.get(name), earlier.get(name)) for name in sorted({*names, *earlier})]
 
 
-def _scratch_parent(runner: Runner) -> str | None:
-    """Where rows go on their way between tasks; None: the system's temporary folder.
+def _scratch_parent(runner: Runner, is_needed: bool) -> str | None:
+    """Where rows and facts go on their way between tasks; "": the system's temporary folder; None: nowhere.
 
     Raises:
         InvalidConfig: the workers are on other machines, and share no folder that we know of.
     """
     if not isinstance(runner, SparkRunner):
-        return None
+        return ""
     context = runner.session.sparkContext
     parent: str | None = context.getConf().get("spark.lastwrite.scratch", None)
-    if parent is None and not local_workers(str(context.master)):
+    if parent is not None or local_workers(str(context.master)):
+        return parent or ""
+    if is_needed:
         raise InvalidConfig(
             "verify compares through files that all workers see",
             remedy="set spark.lastwrite.scratch to a shared folder, or run with --master local[*]",
         )
-    return parent
+    return None
 
 
 @dataclass(slots=True)
@@ -171,11 +180,14 @@ class _Side:
         ends = [part.next_offset for part in self.parts if part.piece.segment == last]
         return max([*ends, self.log.segments[last].base_offset])
 
-    def path_of(self, offset: int) -> str:
-        """The segment that holds ``offset``, or would."""
-        bases = [segment.base_offset for segment in self.log.segments]
-        n = int(np.searchsorted(bases, offset, side="right")) - 1
-        return self.log.segments[max(n, 0)].path if bases else self.log.folder
+    @property
+    def is_whole(self) -> bool:
+        """Every byte was read."""
+        return sum(part.piece.bytes for part in self.parts if part.is_whole) == self.log.size_bytes
+
+    @property
+    def facts(self) -> LogFacts:
+        return LogFacts(self.log, tuple(block for part in self.parts for block in part.facts))
 
 
 @dataclass(slots=True)
@@ -187,13 +199,20 @@ class _Job:
     before_folder: str | None
     sides: dict[bool, _Side] = field(default_factory=dict)  # by: is it the log under proof
     seed: bytes | None = None
+    rules: Rules | None = None  # where there is something to compare with
     bits: int = 0
     counts: Int64Array = field(default_factory=lambda: np.zeros(COUNTS, dtype=np.int64))
     broken: list[tuple[int, int, bool]] = field(default_factory=list)
+    settled: Settled | None = None
+
+    @property
+    def can_settle(self) -> bool:
+        """The log under proof, and the log as it was if there is one, were read to their ends."""
+        return len(self.sides) == 1 + (self.seed is not None) and all(side.is_whole for side in self.sides.values())
 
     @property
     def is_compared(self) -> bool:
-        return self.seed is not None and self.found.status is VerifyStatus.VERIFIED
+        return self.seed is not None and self.settled is not None and self.found.status is VerifyStatus.VERIFIED
 
     def problem(self, problem: Problem) -> None:
         """Note a problem, once a place."""
@@ -211,7 +230,7 @@ class _Job:
         if self.found.comparison is None:
             self.found.comparison = Comparison(folder=self.before_folder or "")
         self.found.comparison.violation_count += len(violations)
-        self.found.comparison.violations += violations
+        self.found.comparison.violations += violations[: _MOST_VIOLATIONS - len(self.found.comparison.violations)]
         if violations:
             self.found.worsen(VerifyStatus.BROKEN, str(violations[0]))
 
@@ -228,7 +247,9 @@ class _Verifier:
         self._runner = runner
         self._limits = limits
         self._interval = self._proof.index_interval_bytes(config)
+        self._config = config
         self._now_ms = now_ms
+        self._clock_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         self._scratch = scratch
         self._progress = progress
         # Rows that a task holds, with their sorted copy, their order and what is carried: three times their size.
@@ -248,15 +269,18 @@ class _Verifier:
         yield from self._run_wave(wave)
 
     def _run_wave(self, wave: list[_Job]) -> list[_Job]:
-        scratch = make_folder(self._scratch)
+        scratch = None if self._scratch is None else make_folder(self._scratch or None)
+        folder = None if scratch is None else str(scratch)
         try:
-            self._read(wave, str(scratch))
+            self._read(wave, folder)
             for job in wave:
                 for is_after, side in job.sides.items():
                     self._judge_structure(job, side, is_after)
+            self._settle([job for job in wave if job.can_settle], folder)
             self._compare([job for job in wave if job.is_compared])
         finally:
-            remove_folder(scratch)
+            if scratch is not None:
+                remove_folder(scratch)
         return wave
 
     # ------------------------------------------------------------------ plan
@@ -270,6 +294,8 @@ class _Verifier:
         self._open(job, True, after)
         if before is not None:
             self._open(job, False, before)
+            if False in job.sides:
+                job.rules = self._proof.rules(job.sides[False].log, self._config)
             job.seed = secrets.token_bytes(8 * SEED_WORDS)
             rows = sum(self._estimate(side.log) for side in job.sides.values())
             job.bits = bucket_bits(rows, min(self._most_rows, _FEW_ROWS) // 4)
@@ -308,7 +334,7 @@ class _Verifier:
 
     # ------------------------------------------------------------------ read
 
-    def _read(self, wave: Sequence[_Job], scratch: str) -> None:
+    def _read(self, wave: Sequence[_Job], scratch: str | None) -> None:
         units = [
             self._unit(job, is_after, pieces, scratch)
             for job in wave
@@ -329,10 +355,11 @@ class _Verifier:
         if again:
             self._run_reads(wave, "check again", again)
 
-    def _unit(self, job: _Job, is_after: bool, pieces: Sequence[Piece], scratch: str) -> ContentsUnit:
+    def _unit(self, job: _Job, is_after: bool, pieces: Sequence[Piece], scratch: str | None) -> ContentsUnit:
+        until = job.rules.old_tombstones_until_ms if job.rules is not None and not is_after else -1
         return ContentsUnit(
             partition=job.number, is_after=is_after, system=self._system.name, pieces=tuple(pieces), bits=job.bits,
-            seed=job.seed, now_ms=self._now_ms, limits=self._limits, scratch=scratch,
+            seed=job.seed, now_ms=self._now_ms, old_tombstones_until_ms=until, limits=self._limits, scratch=scratch,
         )  # fmt: skip
 
     def _run_reads(self, wave: Sequence[_Job], name: str, units: Sequence[ContentsUnit]) -> None:
@@ -386,7 +413,32 @@ class _Verifier:
         job.found.keyless_records = sums[KEYLESS_RECORDS]
         job.found.control_records = sums[CONTROL_RECORDS]
         job.found.empty_batches = sums[EMPTY_BATCHES]
+        job.found.old_batches = sums[OLD_BATCHES]
         job.found.end_offset = side.end_offset
+
+    # ------------------------------------------------------------------ settle
+
+    def _settle(self, jobs: Sequence[_Job], scratch: str | None) -> None:
+        by_number = {job.number: job for job in jobs}
+        units = [
+            SettleUnit(
+                partition=job.number, system=self._system.name,
+                before=job.sides[False].facts if False in job.sides else None, after=job.sides[True].facts,
+                clock_ms=self._clock_ms,
+                producer_expiration_ms=0 if job.rules is None else job.rules.producer_expiration_ms, scratch=scratch,
+            )
+            for job in jobs
+        ]  # fmt: skip
+        weights = [sum(side.log.size_bytes for side in job.sides.values()) for job in jobs]
+        for answer in self._runner.run("settle", settle, units, weights, self._progress) if units else ():
+            if isinstance(answer, Failed):
+                by_number[answer.unit.partition].fail(answer.error)
+                continue
+            job = by_number[answer.partition]
+            job.settled = answer
+            job.found.transactions = answer.transactions
+            for problem in answer.problems:
+                job.problem(problem)
 
     # ------------------------------------------------------------------ compare
 
@@ -407,7 +459,8 @@ class _Verifier:
                 self._account(job)
 
     def _compare_units(self, job: _Job) -> Iterator[CompareUnit]:
-        was, now = job.sides[False], job.sides[True]
+        was, now, settled = job.sides[False], job.sides[True], job.settled
+        assert settled is not None  # else it is not compared
         blocks = {is_after: [b for part in side.parts for b in part.blocks] for is_after, side in job.sides.items()}
         rows = sum(block.count for side in blocks.values() for block in side)
         if not rows:
@@ -423,14 +476,14 @@ class _Verifier:
                 partition=job.number, bits=job.bits, first_bucket=buckets * n // tasks,
                 end_bucket=buckets * (n + 1) // tasks, before=tuple(blocks[False]), after=tuple(blocks[True]),
                 # A copy without its root's checkpoints knows neither: the other log does.
-                log_start=max(was.log.log_start, now.log.log_start),
-                limit=min(was.log.high_watermark, now.log.high_watermark), most_rows=self._most_rows,
+                log_start=max(was.log.log_start, now.log.log_start), limit=settled.limit,
+                lookups=settled.lookups, most_rows=self._most_rows,
             )  # fmt: skip
 
     def _account(self, job: _Job) -> None:
         """The figures of the comparison, and the broken promises in words."""
-        was, now = job.sides[False], job.sides[True]
-        counts = job.counts
+        sides, counts = job.sides, job.counts
+        was, now = sides[False], sides[True]
         comparison = job.found.comparison = Comparison(
             folder=job.before_folder or "",
             records_before=_records(was),
@@ -438,26 +491,33 @@ class _Verifier:
             superseded=int(counts[Finding.SUPERSEDED]),
             expired=int(counts[Finding.EXPIRED]),
             keyless=int(counts[Finding.KEYLESS]),
+            aborted=int(counts[Finding.ABORTED]),
+            markers=int(counts[Finding.MARKER_SPENT]),
             below_start=int(counts[Finding.BELOW_START]),
             keys=int(counts[KEYS]),
             keys_alive=int(counts[KEYS_ALIVE]),
         )
         violations = [
-            Violation(
-                Finding(finding).label, Finding(finding).sentence, offset, (now if is_after else was).path_of(offset)
-            )
+            Violation(Finding(finding).label, Finding(finding).sentence, offset, sides[is_after].log.path_of(offset))
             for finding, offset, is_after in first_of_each_kind(job.broken)
         ]
         job.break_promise(*violations[:_MOST_VIOLATIONS])
         broken = [*counts[Finding.LOST : FINDINGS], *counts[FINDINGS + Finding.LOST : KEYS]]
         comparison.violation_count = int(sum(broken))
+        if job.settled is not None:
+            job.break_promise(*job.settled.violations)
+            comparison.violation_count += job.settled.violation_count - len(job.settled.violations)
         if now.end_offset != was.end_offset:
             message = f"the log ended at offset {was.end_offset}, and ends at {now.end_offset}"
-            job.break_promise(Violation("log_end", message, now.end_offset, now.path_of(now.end_offset)))
+            job.break_promise(Violation("log_end", message, now.end_offset, now.log.path_of(now.end_offset)))
         with contextlib.suppress(OSError):
             job.break_promise(*self._proof.differences(was.log, now.log))
         if was.log.log_start != now.log.log_start:
-            job.found.advice.append(f"the log started at offset {was.log.log_start}, and starts at {now.log.log_start}")
+            message = f"the log started at offset {was.log.log_start}, and starts at {now.log.log_start}"
+            if job.rules is not None and job.rules.keeps_start and was.log.log_start < now.log.log_start:
+                job.break_promise(Violation("log_start", message, now.log.log_start, now.log.folder))
+            else:
+                job.found.advice.append(message)
 
 
 def _records(side: _Side) -> int:
@@ -471,8 +531,9 @@ def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list
     end_offset = log.segment_end(n) if n + 1 < len(log.segments) else (1 << 63) - 1
     return [
         Piece(
-            number=number + k, segment=n, path=segment.path, start=start, end=end, size_bytes=segment.size_bytes,
+            number=number + k, segment=n, path=segment.path, start=start, end=end, size_bytes=segment.file_bytes,
             mtime_ns=segment.mtime_ns, lowest_offset=segment.base_offset, end_offset=end_offset, keyed=True,
+            is_indexed=segment.is_indexed,
         )
         for k, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False))
         if end > start

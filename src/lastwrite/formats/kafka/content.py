@@ -8,6 +8,9 @@ compaction copies stays equal and any other byte does not.
 Of a batch's header the digest holds what no compaction may change: base and last offset, leader epoch, producer id,
 epoch and sequence, the bits for timestamp type, transaction and control, and with append time the largest
 timestamp, which is then every record's. Codec, delete horizon and largest timestamp have rules of their own.
+
+Batches of format v0 and v1 come here as the v2 batches that they become (see ``old``), so that what Kafka's cleaner
+makes of them has the same rows; they age by their file's time.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -19,29 +22,61 @@ from numba import njit
 from lastwrite.errors import CorruptLog
 from lastwrite.formats.intrinsics import folded_product, load64, swap64
 from lastwrite.formats.kafka import kernels
-from lastwrite.model.columns import IS_CONTROL, NO_HORIZON, BatchTable, ByteArray, Int64Array, Run, UInt64Array
+from lastwrite.model.columns import (
+    HAS_PRODUCER,
+    IS_CONTROL,
+    IS_OLD,
+    IS_TRANSACTIONAL,
+    NO_HORIZON,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+    Run,
+    UInt64Array,
+)
 from lastwrite.model.contents import (
+    ABORT_MARKER,
     AFTER,
+    BASE,
     BATCH,
     CODEC_SHIFT,
+    COMMIT_MARKER,
     CONTROL,
     CONTROL_RECORDS,
     DUE,
+    EMPTIED_MARKER,
     EMPTY,
     EMPTY_BATCHES,
+    EPOCH,
     FLAG_BITS,
     HONEST,
+    HORIZON,
+    IDEMPOTENT_DATA,
+    IN_TRANSACTION,
     KEYLESS,
     KEYLESS_RECORDS,
+    KIND,
+    LAST,
+    OLD,
+    OLD_BATCHES,
+    OLD_DATA,
+    PRESENT,
+    PRODUCER,
     RECORDS,
     SEED_WORDS,
+    SHAPE,
+    SIMPLE,
+    SIMPLE_DATA,
+    TIME,
     TOMBSTONE,
     TOMBSTONES,
+    TRANSACTION_DATA,
 )
 
 _LANE = np.uint64(0xFFFFFFFFFFFFFFFF << FLAG_BITS & 0xFFFFFFFFFFFFFFFF)
 _APPEND_TIME = 8
 _KINDS = 8 | 16 | 32  # timestamp type, transactional, control
+_NO_EPOCH = np.uint64(0xFFFFFFFF)  # leader epoch -1
 
 _RESTORE = "restore this file from a replica or a backup"
 _WORDS = {
@@ -70,20 +105,23 @@ class KafkaContents:
         self._emits = seed is not None
         self._side = AFTER if is_after else 0
         self._now_ms = np.iinfo(np.int64).max if now_ms is None else now_ms
+        self.is_old_due = False  # the file is old enough for deletes of older formats to be missing
 
     def take(
-        self, run: Run, table: BatchTable, buffer: ByteArray, rows: UInt64Array, filled: int, tally: Int64Array
-    ) -> int:
+        self, run: Run, table: BatchTable, buffer: ByteArray, rows: UInt64Array, filled: int, tally: Int64Array,
+        facts: Int64Array, noted: int,
+    ) -> tuple[int, int]:  # fmt: skip
         """Visit every record of ``run``, whose batches lie in ``buffer``; rows go to ``rows`` from ``filled`` on.
 
-        Adds to ``tally``; returns the rows filled now, a row a record and a row a batch.
+        ``facts`` takes those of the batches from ``noted`` on; it has room for all. Adds to ``tally``; returns the rows
+        filled now, a row a record and a row a batch, and the facts.
 
         Raises:
             CorruptLog: a record contradicts the format; the position is one of ``buffer``.
         """
-        done, code, b, at = contents(
-            run.plain, buffer, table, run.first, run.last, self._seed, self._side, self._now_ms, self._emits,
-            rows, filled, tally,
+        done, noted, code, b, at = contents(
+            run.plain, buffer, table, run.first, run.last, self._seed, self._side, self._now_ms, self.is_old_due,
+            self._emits, rows, filled, tally, facts, noted,
         )  # fmt: skip
         if code != kernels.OK:
             row = table[b]
@@ -91,8 +129,8 @@ class KafkaContents:
                 raise CorruptLog(_WORDS[code], int(at), remedy=_RESTORE)
             inside = int(at) - int(row["plain_start"])
             words = f"{_WORDS[code]}, at byte {inside} of the decompressed records"
-            raise CorruptLog(words, int(row["position"]), remedy=_RESTORE)
-        return int(done)
+            raise CorruptLog(words, int(row["origin"]), remedy=_RESTORE)
+        return int(done), int(noted)
 
 
 @njit(cache=True, nogil=True)
@@ -126,10 +164,12 @@ def _joined(one, two, word, more, seed):
 
 
 @njit(cache=True, nogil=True)
-def contents(plain, buffer, table, first, last, seed, side, now_ms, emits, rows, filled, tally):
-    """The rows of the batches ``table[first:last]``; headers lie in ``buffer``, records in ``plain``.
+def contents(
+    plain, buffer, table, first, last, seed, side, now_ms, is_old_due, emits, rows, filled, tally, facts, noted
+):  # fmt: skip
+    """The rows and facts of the batches ``table[first:last]``; headers lie in ``buffer``, records in ``plain``.
 
-    Returns (rows filled, code, batch at fault, position in ``plain``).
+    Returns (rows filled, facts noted, code, batch at fault, position in ``plain``).
     """
     for b in range(first, last):
         row = table[b]
@@ -138,7 +178,12 @@ def contents(plain, buffer, table, first, last, seed, side, now_ms, emits, rows,
         base_time = np.int64(swap64(load64(buffer, head + 27)))
         append_time = attributes & _APPEND_TIME != 0
         control = row.flags & IS_CONTROL != 0
+        old = row.flags & IS_OLD != 0
+        in_transaction = IN_TRANSACTION if row.flags & IS_TRANSACTIONAL else 0
         due = DUE if row.horizon != NO_HORIZON and row.horizon <= now_ms else 0
+        if old and is_old_due:
+            due = DUE
+        marker = EMPTIED_MARKER
         at = row.plain_start
         end = row.plain_end
         before = np.int64(-1)
@@ -147,14 +192,17 @@ def contents(plain, buffer, table, first, last, seed, side, now_ms, emits, rows,
         for _ in range(row.records):
             stop, stamp, offset_at, delta, key_at, key_length, value_length = kernels._record(plain, at, end)
             if stop < 0:
-                return filled, kernels.BAD_RECORD, b, at
+                return filled, noted, kernels.BAD_RECORD, b, at
             if delta <= before or delta > top:
-                return filled, kernels.BAD_OFFSET, b, at
+                return filled, noted, kernels.BAD_OFFSET, b, at
             before = delta
-            flags = side
+            flags = side | in_transaction
             if control:
-                flags |= CONTROL
+                flags |= CONTROL | due
                 tally[CONTROL_RECORDS] += 1
+                marker = -1
+                if key_length >= 4 and plain[key_at + 2] == 0 and plain[key_at + 3] <= 1:
+                    marker = COMMIT_MARKER if plain[key_at + 3] else ABORT_MARKER
             elif key_length < 0:
                 flags |= KEYLESS
                 tally[KEYLESS_RECORDS] += 1
@@ -180,14 +228,43 @@ def contents(plain, buffer, table, first, last, seed, side, now_ms, emits, rows,
                 filled += 1
             at = stop
         if at != end:
-            return filled, kernels.TRAILING, b, at
+            return filled, noted, kernels.TRAILING, b, at
         tally[RECORDS] += row.records
         if row.records == 0:
             tally[EMPTY_BATCHES] += 1
+        if old:
+            tally[OLD_BATCHES] += 1
+        epoch = load64(buffer, head + 8) >> np.uint64(32)  # leader epoch, behind the length
+        has_producer = row.flags & HAS_PRODUCER != 0
+        simple = not old and not control and not has_producer and epoch == _NO_EPOCH
+        kind = marker
+        if not control:
+            kind = -1
+            if old:
+                kind = OLD_DATA
+            elif simple:
+                kind = SIMPLE_DATA
+            elif has_producer:
+                kind = TRANSACTION_DATA if in_transaction else IDEMPOTENT_DATA
+        if kind >= 0:
+            facts[noted, BASE] = row.base_offset
+            facts[noted, LAST] = row.next_offset - 1
+            facts[noted, PRODUCER] = row.producer_id
+            facts[noted, EPOCH] = row.producer_epoch
+            facts[noted, KIND] = kind
+            facts[noted, HORIZON] = row.horizon
+            facts[noted, TIME] = latest if control and row.records > 0 else row.max_timestamp
+            facts[noted, PRESENT] = row.records
+            facts[noted, SHAPE] = row.codec | (8 if append_time else 0)
+            noted += 1
         if emits:
             flags = side | BATCH | row.codec << CODEC_SHIFT
             if row.records == 0:
                 flags |= EMPTY
+            if old:
+                flags |= OLD
+            if simple:
+                flags |= SIMPLE
             if append_time or row.records == 0 or latest == row.max_timestamp:
                 flags |= HONEST
             base = np.uint64(row.base_offset)
@@ -197,10 +274,9 @@ def contents(plain, buffer, table, first, last, seed, side, now_ms, emits, rows,
             rows[filled, 2] = base
             rows[filled, 3] = np.uint64(row.horizon)
             one, two = digest(buffer, head + 43, head + 57, seed)  # producer id, epoch, base sequence
-            epoch = load64(buffer, head + 8) >> np.uint64(32)  # leader epoch, behind the length
             one, two = _joined(one, two, np.uint64(top), epoch, seed)
             time = row.max_timestamp if append_time else np.int64(0)
             one, two = _joined(one, two, np.uint64(attributes & _KINDS), np.uint64(time), seed)
             rows[filled, 4] = one
             filled += 1
-    return filled, kernels.OK, last, 0
+    return filled, noted, kernels.OK, last, 0

@@ -7,19 +7,32 @@ Fewer entries than there could be are no lie: any subset of true entries is a tr
 
 Each function takes batches in order, row for row, and answers with the first wrong entry's row, or None.
 
-Source: spec/kafka-storage.md S.10, S.11, S.21.
+Source: spec/kafka-storage.md S.10, S.11, S.12, S.21.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from lastwrite.model.contents import (
+    ABORT_MARKER,
+    COMMIT_MARKER,
+    FIRST_LEFT,
+    LAST_LEFT,
+    LEFT,
+    MARKER,
+    OWNER,
+    VERDICT,
+)
+
 Int64s = npt.NDArray[np.int64]
 
 NO_TIME = np.iinfo(np.int64).min
+_NEVER = np.iinfo(np.int64).max
 
 
 class Lie(NamedTuple):
@@ -116,3 +129,70 @@ def wrong_last_time(times: Int64s, offsets: Int64s, next_offset: int, largest: i
 def widest_gap(positions: Int64s, size_bytes: int) -> int:
     """The most bytes that a reader scans who is led by the offset index."""
     return int(np.diff(np.concatenate([[0], positions, [size_bytes]])).max())
+
+
+class TransactionTruth:
+    """Holds entries of transaction indexes against the transactions that the log's own markers tell.
+
+    An entry ``(producer, first, last, stable)`` makes a reader drop the producer's transactional batches that end at
+    ``first`` or later and below the ABORT marker at ``last``. It must not reach back over a committed transaction, nor
+    begin behind data that is left. ``stable`` ends the search for further entries, so none that is needed may begin
+    below it: it is no later than the first offset of any other transaction that was open then. An aborted
+    transaction with data left must have an entry; one for data that is gone does no harm.
+
+    ``transactions``: rows of ``model.contents``, ascending by marker; ``first_open``: of the earliest without a marker.
+    Source: spec/kafka-storage.md S.12; spec/kafka-cleanup.md section 14.
+    """
+
+    def __init__(self, transactions: Int64s, first_open: int | None) -> None:
+        self._markers = transactions[:, MARKER]
+        self._transactions = transactions
+        begins = np.where(transactions[:, LEFT] > 0, transactions[:, FIRST_LEFT], _NEVER)
+        begins = np.append(begins, _NEVER if first_open is None else first_open)
+        # Of the transactions from here on, the first offset of the earliest.
+        self._earliest = np.minimum.accumulate(begins[::-1])[::-1]
+        committed = transactions[(transactions[:, VERDICT] == COMMIT_MARKER) & (transactions[:, LEFT] > 0)]
+        self._committed = committed[np.lexsort((committed[:, MARKER], committed[:, OWNER]))]
+
+    def first_lie(self, entries: Sequence[tuple[int, int, int, int]], base_offset: int, end_offset: int) -> Lie | None:
+        """The first wrong entry of the segment of these offsets, or the place where one is missing.
+
+        ``entries``: (producer, first offset, last offset, last stable offset), by last offset.
+        """
+        named = set()
+        for row, (producer, first, last, stable) in enumerate(entries):
+            words = self._lie(producer, first, last, stable, end_offset)
+            if words is not None:
+                return Lie(row, f"the entry (producer {producer}, offsets {first} to {last}) {words}")
+            named.add(last)
+        low, high = np.searchsorted(self._markers, [base_offset, end_offset])
+        here = self._transactions[low:high]
+        for found in here[(here[:, VERDICT] == ABORT_MARKER) & (here[:, LEFT] > 0)].tolist():
+            if found[MARKER] not in named:
+                row = sum(last < found[MARKER] for _, _, last, _ in entries)
+                return Lie(
+                    row,
+                    f"an entry is missing for producer {found[OWNER]}, whose transaction was aborted at offset "
+                    f"{found[MARKER]}: its data from offset {found[FIRST_LEFT]} on would be read as committed",
+                )
+        return None
+
+    def _lie(self, producer: int, first: int, last: int, stable: int, end_offset: int) -> str | None:
+        if last >= end_offset:
+            return f"lies behind its segment, which ends before offset {end_offset}"
+        at = int(np.searchsorted(self._markers, last))
+        found = self._transactions[at] if at < len(self._transactions) else None
+        if found is None or tuple(found[[MARKER, OWNER, VERDICT]]) != (last, producer, ABORT_MARKER):
+            return "names a marker that is not there"
+        if found[LEFT] and found[FIRST_LEFT] < first:
+            return f"begins behind data of its transaction, at offset {int(found[FIRST_LEFT])}"
+        low = int(np.searchsorted(self._committed[:, OWNER], producer))
+        high = int(np.searchsorted(self._committed[:, OWNER], producer, side="right"))
+        before = low + int(np.searchsorted(self._committed[low:high, MARKER], last)) - 1
+        if before >= low and self._committed[before, LAST_LEFT] >= first:
+            return f"reaches back over data that was committed, up to offset {int(self._committed[before, LAST_LEFT])}"
+        earliest = int(self._earliest[at + 1])
+        bound = min(last + 1, earliest if earliest < last else _NEVER)
+        if stable > bound:
+            return f"calls {stable} stable, but that is {bound}"
+        return None

@@ -1,0 +1,340 @@
+"""What compaction promises of transactions, producers and converted batches, judged from the batches of a log.
+
+The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. Whether a batch was aborted its own bytes do not
+say: the *next marker of its producer* decides. So batches are gone through from the log's end backwards, and of each
+producer the marker seen last decides. The engine goes forwards, by the transaction index; here the log itself speaks,
+and the index is held against it (``formats.kafka.index_truth``).
+
+- A batch that was aborted before is aborted afterwards, or gone. Without its marker it would be open, or fall to the
+  producer's next marker: aborted data read as committed.
+- A marker is *spent* when no batch of its transaction is left, not even an empty one. Only then may it be missing.
+- A transaction without a marker is open: at and above its first batch nothing is stable, nor where a marker is not
+  replicated.
+- The last data batch of an active producer stays, empty if need be. A producer whose epoch a marker began has no such
+  batch; of it all control batches of that epoch stay.
+- A batch of an older format may come out as one v2 batch of the same codec, with first and last offset drawn in to
+  those of its records.
+
+Facts are rows of ``model.contents``, in blocks, in the order of the log. Memory: a block, 56 bytes a marker, 16 bytes a
+stretch of aborted data, 24 bytes a batch of an open transaction.
+
+Source: spec/kafka-cleanup.md sections 3, 6, 8 and 20; spec/kafka-storage.md S.12, S.13.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from lastwrite.model.columns import Int64Array
+from lastwrite.model.contents import (
+    ABORT_MARKER,
+    BASE,
+    COMMIT_MARKER,
+    EMPTIED_MARKER,
+    EPOCH,
+    FIRST_LEFT,
+    IDEMPOTENT_DATA,
+    KIND,
+    LAST,
+    LAST_LEFT,
+    LEFT,
+    LEFT_RECORDS,
+    MARKER,
+    OLD_DATA,
+    OWNER,
+    PRESENT,
+    PRODUCER,
+    SHAPE,
+    SIMPLE_DATA,
+    TIME,
+    TRANSACTION_DATA,
+    TRANSACTION_WORDS,
+    VERDICT,
+)
+
+Facts = Sequence[Int64Array]
+
+_CODEC = 7
+
+
+class KnownProducer(NamedTuple):
+    """What a snapshot says of a producer."""
+
+    producer_id: int
+    epoch: int
+    last_offset: int  # of its last data batch in this epoch; -1: none
+    base_offset: int  # of that batch
+    timestamp_ms: int
+    open_from: int  # first offset of its open transaction; -1: none
+
+
+class Snapshot(NamedTuple):
+    """The producers of a log as of an offset, which the facts from there on change."""
+
+    offset: int
+    producers: tuple[KnownProducer, ...]
+
+
+@dataclass(slots=True)
+class History:
+    """The transactions of one log, as its markers tell them."""
+
+    transactions: Int64Array  # finished ones: rows of ``model.contents``, ascending by marker
+    aborted: Int64Array  # stretches (first, last offset) of aborted data, ascending
+    open: Int64Array  # batches (first, last offset, producer) without a marker, ascending
+
+    @property
+    def discardable(self) -> Int64Array:
+        """Stretches of what may go whatever its key: aborted data, and markers whose transaction has no batch left."""
+        spent = self.transactions[self.transactions[:, LEFT] == 0, MARKER]
+        rows = np.concatenate([self.aborted, np.stack([spent, spent], axis=1)])
+        return rows[np.argsort(rows[:, 0], kind="stable")]
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """What lies below is replicated, and of decided transactions."""
+        unreplicated = self.transactions[self.transactions[:, MARKER] >= high_watermark]
+        firsts = unreplicated[unreplicated[:, LEFT] > 0, FIRST_LEFT]
+        return min(int(n) for n in (high_watermark, *firsts, *self.open[:1, 0]))
+
+    def count(self, verdict: int) -> int:
+        return int(np.count_nonzero(self.transactions[:, VERDICT] == verdict))
+
+    @property
+    def aborted_records(self) -> int:
+        """Records of aborted transactions that are still there."""
+        return int(self.transactions[self.transactions[:, VERDICT] == ABORT_MARKER, LEFT_RECORDS].sum())
+
+    @property
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """(producer, first offset) of each, by first offset."""
+        producers, rows = np.unique(self.open[:, 2], return_index=True)
+        return sorted(
+            zip(producers.tolist(), self.open[rows, 0].tolist(), strict=True), key=lambda found: found[1]
+        )  # fmt: skip
+
+
+def thinned(facts: Int64Array) -> Int64Array:
+    """``facts`` without those that later ones of a producer make meaningless; copied."""
+    plain = np.flatnonzero(facts[:, KIND] == IDEMPOTENT_DATA)
+    _, last = np.unique(facts[plain, PRODUCER][::-1], return_index=True)
+    kept = facts[:, KIND] != IDEMPOTENT_DATA
+    kept[plain[len(plain) - 1 - last]] = True
+    found: Int64Array = facts[kept]
+    return found
+
+
+def history(blocks: Facts) -> History:
+    """Decide every transaction that has a batch or a marker in ``blocks``."""
+    ids, markers = _producers(blocks)
+    verdicts: Int64Array = np.full(len(ids), -1, dtype=np.int64)
+    deciding = np.zeros(len(ids), dtype=np.int64)
+    transactions: Int64Array = np.empty((markers, TRANSACTION_WORDS), dtype=np.int64)
+    aborted: list[Int64Array] = []
+    still_open: list[Int64Array] = []
+    filled = 0
+    for n in range(len(blocks) - 1, -1, -1):
+        block = blocks[n]
+        block = block[(block[:, KIND] >= TRANSACTION_DATA) & (block[:, KIND] <= COMMIT_MARKER)]
+        gone = np.empty((len(block), 2), dtype=np.int64)
+        left = np.empty((len(block), 3), dtype=np.int64)
+        slots = np.searchsorted(ids, block[:, PRODUCER])
+        filled, first_gone, first_left = _decide(block, slots, verdicts, deciding, transactions, filled, gone, left)
+        aborted.append(gone[first_gone:].copy())
+        still_open.append(left[first_left:].copy())
+    return History(
+        transactions[::-1],
+        np.concatenate([np.empty((0, 2), np.int64), *aborted[::-1]]),
+        np.concatenate([np.empty((0, 3), np.int64), *still_open[::-1]]),
+    )
+
+
+def _producers(blocks: Facts) -> tuple[Int64Array, int]:
+    """The ids of all producers, ascending, and how many markers there are."""
+    ids: Int64Array = np.empty(0, dtype=np.int64)
+    markers = 0
+    for block in blocks:
+        ids = np.union1d(ids, block[:, PRODUCER])
+        markers += int(np.count_nonzero((block[:, KIND] == ABORT_MARKER) | (block[:, KIND] == COMMIT_MARKER)))
+    return ids, markers
+
+
+@njit(cache=True, nogil=True)
+def _decide(facts, slots, verdicts, deciding, transactions, filled, gone, left):
+    """Go through ``facts`` from the last to the first. ``verdicts`` and ``deciding`` have a row a producer: the kind of
+    the marker seen last and its row in ``transactions``, which is filled in descending order. ``gone`` and ``left``
+    are filled from their ends; returns (transactions filled, where ``gone`` begins, where ``left`` begins)."""
+    g = len(gone)
+    o = len(left)
+    for i in range(len(facts) - 1, -1, -1):
+        kind = facts[i, KIND]
+        slot = slots[i]
+        if kind != TRANSACTION_DATA:
+            verdicts[slot] = kind
+            deciding[slot] = filled
+            transactions[filled, MARKER] = facts[i, LAST]
+            transactions[filled, OWNER] = facts[i, PRODUCER]
+            transactions[filled, VERDICT] = kind
+            transactions[filled, LEFT] = 0
+            transactions[filled, FIRST_LEFT] = -1
+            transactions[filled, LAST_LEFT] = -1
+            transactions[filled, LEFT_RECORDS] = 0
+            filled += 1
+            continue
+        if verdicts[slot] < 0:
+            o -= 1
+            left[o, 0] = facts[i, BASE]
+            left[o, 1] = facts[i, LAST]
+            left[o, 2] = facts[i, PRODUCER]
+            continue
+        row = transactions[deciding[slot]]
+        row[LEFT] += 1
+        row[FIRST_LEFT] = facts[i, BASE]
+        row[LAST_LEFT] = max(row[LAST_LEFT], facts[i, LAST])
+        row[LEFT_RECORDS] += facts[i, PRESENT]
+        if verdicts[slot] == ABORT_MARKER:
+            if g < len(gone) and gone[g, 0] == facts[i, LAST] + 1:
+                gone[g, 0] = facts[i, BASE]
+            else:
+                g -= 1
+                gone[g, 0] = facts[i, BASE]
+                gone[g, 1] = facts[i, LAST]
+    return filled, g, o
+
+
+def owed_batches(
+    blocks: Facts, log_start: int, snapshot: Snapshot | None, clock_ms: int, expiration_ms: int
+) -> Int64Array:
+    """Base offsets, ascending, of the batches that active producers need to be recognised again.
+
+    Without a snapshot the batches from the log's start on tell all. ``clock_ms``: a producer that was silent for
+    ``expiration_ms`` by then is forgotten, and its batches with it.
+    """
+    known = () if snapshot is None else snapshot.producers
+    ids = np.union1d(_producers(blocks)[0], np.array([p.producer_id for p in known], dtype=np.int64))
+    # Epoch, last offset, base offset, time, whether known.
+    states: Int64Array = np.zeros((len(ids), 5), dtype=np.int64)
+    for producer in known:
+        states[np.searchsorted(ids, producer.producer_id)] = (
+            producer.epoch, producer.last_offset, producer.base_offset, producer.timestamp_ms, 1,
+        )  # fmt: skip
+    first = log_start if snapshot is None else snapshot.offset
+    for block in blocks:
+        later = block[(block[:, LAST] >= first) & (block[:, PRODUCER] >= 0)]
+        _follow(later, np.searchsorted(ids, later[:, PRODUCER]), states)
+    active = (states[:, 4] == 1) & (clock_ms - states[:, 3] < expiration_ms)
+    owed = [states[active & (states[:, 1] >= 0), 2]]
+    epochs = np.where(active & (states[:, 1] < 0), states[:, 0], -1)
+    for block in blocks if (epochs >= 0).any() else ():
+        control = block[(block[:, KIND] >= ABORT_MARKER) & (block[:, KIND] <= EMPTIED_MARKER)]
+        control = control[control[:, PRODUCER] >= 0]
+        slots = np.searchsorted(ids, control[:, PRODUCER])
+        owed.append(control[(control[:, EPOCH] == epochs[slots]), BASE])
+    found: Int64Array = np.unique(np.concatenate(owed))
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _follow(facts, slots, states):
+    """Change the producers' states as a broker does that reads these batches."""
+    for i in range(len(facts)):
+        kind = facts[i, KIND]
+        state = states[slots[i]]
+        if kind == IDEMPOTENT_DATA or kind == TRANSACTION_DATA:
+            state[1] = facts[i, LAST]
+            state[2] = facts[i, BASE]
+        elif kind == ABORT_MARKER or kind == COMMIT_MARKER:
+            if state[4] == 0 or state[0] != facts[i, EPOCH]:
+                state[1] = -1
+        else:
+            continue
+        state[0] = facts[i, EPOCH]
+        state[3] = facts[i, TIME]
+        state[4] = 1
+
+
+def unmarked(found: History, snapshot: Snapshot | None) -> Int64Array:
+    """Batches (first, last offset, producer) without a marker, of producers that have no open transaction.
+
+    Only a snapshot knows: of what follows it every transaction without a marker is open.
+    """
+    if snapshot is None:
+        return found.open[:0]
+    begun = {p.producer_id: p.open_from for p in snapshot.producers if p.open_from >= 0}
+    wrong = [
+        last < snapshot.offset and not 0 <= begun.get(producer, -1) <= first
+        for first, last, producer in found.open.tolist()
+    ]
+    lost: Int64Array = found.open[np.array(wrong, dtype=bool)]
+    return lost
+
+
+class Redecided(NamedTuple):
+    """A batch whose transaction has another outcome than before."""
+
+    offset: int
+    producer_id: int
+    was_aborted: bool
+    is_open: bool  # now
+
+
+def redecided(blocks: Facts, before: History, after: History) -> Iterator[Redecided]:
+    """The transactional batches of the log under proof that readers would take for something else than before."""
+    for block in blocks:
+        data = block[block[:, KIND] == TRANSACTION_DATA]
+        was, now = _inside(before.aborted, data[:, BASE]), _inside(after.aborted, data[:, BASE])
+        opened = _inside(after.open, data[:, BASE])
+        for i in np.flatnonzero((was != now) | (opened & ~_inside(before.open, data[:, BASE]))).tolist():
+            yield Redecided(int(data[i, BASE]), int(data[i, PRODUCER]), bool(was[i]), bool(opened[i]))
+
+
+def _inside(stretches: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]:
+    """Which of ``offsets`` lie in one of the ascending ``stretches`` (first, last, …)."""
+    if not len(stretches):
+        return np.zeros(len(offsets), dtype=np.bool_)
+    place = np.searchsorted(stretches[:, 0], offsets, side="right") - 1
+    inside: npt.NDArray[np.bool_] = (place >= 0) & (offsets <= stretches[place, 1])
+    return inside
+
+
+def wrongly_converted(before: Facts, after: Facts) -> Iterator[int]:
+    """Base offsets of batches of the log under proof that no batch of the log as it was could have become.
+
+    Looks at batches without producer and leader epoch only, which batches of older formats become.
+    """
+    source = iter(before)
+    window: Int64Array = np.empty((0, 0), dtype=np.int64)
+    exhausted = False
+    taken = -1  # base offset of the old batch that the one before came from
+    for block in after:
+        made = block[block[:, KIND] == SIMPLE_DATA]
+        if not len(made):
+            continue
+        reach = int(made[-1, BASE])
+        while not exhausted and (not len(window) or window[-1, BASE] <= reach):
+            more = next(source, None)
+            exhausted = more is None
+            if more is not None:
+                more = more[(more[:, KIND] == OLD_DATA) | (more[:, KIND] == SIMPLE_DATA)]
+                window = more if not len(window) else np.concatenate([window, more])
+        if not len(window):
+            yield from made[:, BASE].tolist()
+            continue
+        place = np.searchsorted(window[:, BASE], made[:, BASE], side="right") - 1
+        was = window[np.maximum(place, 0)]
+        same = (place >= 0) & (was[:, KIND] == SIMPLE_DATA) & (was[:, BASE] == made[:, BASE])
+        differs = was[:, SHAPE] ^ made[:, SHAPE]
+        differs = np.where(made[:, PRESENT] == 0, differs & ~_CODEC, differs)
+        drawn_in = (place >= 0) & (was[:, KIND] == OLD_DATA) & (made[:, LAST] <= was[:, LAST]) & (differs == 0)
+        for i in range(len(made)):
+            if drawn_in[i] and int(was[i, BASE]) != taken:
+                taken = int(was[i, BASE])
+            elif not same[i]:
+                yield int(made[i, BASE])
+        window = window[window[:, LAST] >= reach]

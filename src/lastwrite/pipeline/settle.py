@@ -1,0 +1,155 @@
+"""A stage of ``verify`` between reading and comparing: what the facts of two logs say.
+
+Which transactions were aborted, which batches must stay and where the stable part ends follows from few batches, whose
+facts ``read_contents`` noted. One unit judges all of a partition's, by ``compaction.batch_promises``, and writes down
+for ``compare`` what follows for records. Memory: see there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from lastwrite.compaction.batch_promises import (
+    History,
+    Redecided,
+    history,
+    owed_batches,
+    redecided,
+    unmarked,
+    wrongly_converted,
+)
+from lastwrite.logstore.scratch import ScratchWriter
+from lastwrite.model.columns import Int64Array
+from lastwrite.model.contents import ABORT_MARKER, COMMIT_MARKER
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.model.verification import Transactions, Violation
+from lastwrite.pipeline.contents import FactBlock, Lookups, Proof, proof_of
+
+_EXAMPLES = 20  # of broken promises of a kind that are named
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """A log and what was noted of its batches, in the order of the log."""
+
+    log: PartitionLog
+    blocks: tuple[FactBlock, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettleUnit:
+    """One partition."""
+
+    partition: int
+    system: str
+    before: LogFacts | None
+    after: LogFacts
+    clock_ms: int  # for what producers are active
+    producer_expiration_ms: int
+    scratch: str | None
+
+
+@dataclass(slots=True)
+class Settled:
+    """What facts say of one partition."""
+
+    partition: int
+    transactions: Transactions
+    limit: int  # the last stable offset of the log as it was, or of the log under proof where there is no other
+    lookups: Lookups | None = None
+    problems: list[Problem] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)  # some of each kind
+    violation_count: int = 0
+
+    def break_promise(self, broken: Iterable[Violation]) -> None:
+        for n, violation in enumerate(broken):
+            self.violation_count += 1
+            if n < _EXAMPLES:
+                self.violations.append(violation)
+
+
+class _Blocks(Sequence[Int64Array]):
+    """Blocks that are read when they are asked for."""
+
+    def __init__(self, blocks: Sequence[FactBlock]) -> None:
+        self._blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __getitem__(self, n: int) -> Int64Array:  # type: ignore[override]
+        return self._blocks[n].read()
+
+
+def settle(unit: SettleUnit) -> Settled:
+    """Judge the facts of a partition."""
+    proof = proof_of(unit.system)
+    blocks = _Blocks(unit.after.blocks)
+    found = history(blocks)
+    settled = Settled(unit.partition, _figures(found), found.last_stable_offset(unit.after.log.high_watermark))
+    lies = _structure(proof, unit.after.log, found, unmarked_counts=unit.before is None)
+    if unit.before is None:
+        settled.problems += lies
+        return settled
+    # A log whose index told the truth before has been broken in between.
+    settled.break_promise(Violation("transaction_index", lie.message, None, lie.path) for lie in lies)
+    earlier = _Blocks(unit.before.blocks)
+    was = history(earlier)
+    settled.limit = was.last_stable_offset(min(unit.before.log.high_watermark, unit.after.log.high_watermark))
+    settled.problems += _structure(proof, unit.before.log, was, unmarked_counts=True)
+    path_of = unit.after.log.path_of
+    settled.break_promise(
+        Violation("redecided", _in_words(batch), batch.offset, path_of(batch.offset))
+        for batch in redecided(blocks, was, found)
+    )
+    settled.break_promise(
+        Violation("batch_added", "no batch could have become this one", offset, path_of(offset))
+        for offset in wrongly_converted(earlier, blocks)
+    )
+    snapshot = proof.snapshot(unit.before.log)
+    owed = owed_batches(
+        earlier, unit.before.log.log_start, snapshot, unit.clock_ms, unit.producer_expiration_ms
+    )  # fmt: skip
+    discardable = was.discardable
+    if unit.scratch is not None and (len(discardable) or len(owed)):
+        writer = ScratchWriter(unit.scratch, "lookups")
+        try:
+            position = writer.append(*(numbers for numbers in (discardable, owed) if len(numbers)))
+        finally:
+            writer.close()
+        settled.lookups = Lookups(writer.path, position, len(discardable), len(owed))
+    return settled
+
+
+def _structure(proof: Proof, log: PartitionLog, found: History, unmarked_counts: bool) -> list[Problem]:
+    """What is wrong with the transactions of one log."""
+    first_open = int(found.open[0, 0]) if len(found.open) else None
+    problems = proof.transactions(log).problems(found.transactions, first_open)
+    lost = unmarked(found, proof.snapshot(log)) if unmarked_counts else ()
+    for first, _, producer in islice(lost, 1):
+        problems.append(
+            Problem(
+                ProblemKind.DAMAGED,
+                f"producer {producer} began a transaction at offset {first} that no marker ends, and has none open: "
+                "its marker is missing, and readers take the data for open, or for what a later marker says",
+                log.path_of(int(first)), None, "restore this file from a replica or a backup",
+            )
+        )  # fmt: skip
+    return problems
+
+
+def _in_words(batch: Redecided) -> str:
+    was = "aborted" if batch.was_aborted else "committed"
+    now = "open" if batch.is_open else "committed" if batch.was_aborted else "aborted"
+    return f"a transaction of producer {batch.producer_id} was {was}, and readers take its data for {now} now"
+
+
+def _figures(found: History) -> Transactions:
+    return Transactions(
+        open=len(found.open_transactions),
+        aborted=found.count(ABORT_MARKER),
+        committed=found.count(COMMIT_MARKER),
+        aborted_records=found.aborted_records,
+    )

@@ -1,0 +1,234 @@
+"""What a faulty compaction would have done: one thing wrong in a log that was compacted rightly.
+
+Each fault takes the log before and after, and gives the places where it could strike, each with the promise that
+it breaks. ``strike`` writes the log with that one fault. By models and bytes alone, without the code under test.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lastwrite.formats.kafka.batch import decode_batch, rebuild_batch
+from tests.logs import NAME, bases, decode_model, header_at, read_segments, write_segment
+from tests.model import ModelAborted, ModelBatch, ModelSegment, aborted_offsets
+
+Batches = dict[int, bytes]  # by base offset
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong: batches that are others (None: gone), entries of transaction indexes that are."""
+
+    promise: str  # that it breaks
+    offset: int | None  # where
+    batches: Mapping[int, bytes | None]
+    aborted: Callable[[ModelAborted], ModelAborted | None] = lambda entry: entry
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A log before and after a true compaction, and what is known of it beside."""
+
+    before: tuple[ModelSegment, ...]
+    after: tuple[ModelSegment, ...]
+    was: Batches
+    now: Batches
+    last_stable: int
+    log_start: int
+    now_ms: int
+    last_batches: frozenset[int]  # last offsets of the last batches of active producers
+
+
+def read_pair(
+    before: Path, after: Path, *, last_stable: int, log_start: int, now_ms: int, last_batches: frozenset[int]
+) -> Pair:
+    was, now = read_segments(before / NAME), read_segments(after / NAME)
+    return Pair(
+        was, now, _bytes(before / NAME), _bytes(after / NAME), last_stable,
+        max(log_start, now[0].base_offset if now else 0), now_ms, last_batches,
+    )  # fmt: skip
+
+
+def _bytes(folder: Path) -> Batches:
+    found = {}
+    for base in bases(folder):
+        data, at = (folder / f"{base:020d}.log").read_bytes(), 0
+        while at < len(data):
+            size = header_at(data, at).size_bytes
+            found[decode_model(data, at)[0].base_offset] = data[at : at + size]
+            at += size
+    return found
+
+
+def _all(segments: tuple[ModelSegment, ...]) -> list[ModelBatch]:
+    return [batch for segment in segments for batch in segment.batches]
+
+
+def _without(batch: bytes, offset: int) -> bytes:
+    """The batch with one record fewer; a shell, where that was the only one."""
+    whole = decode_batch(batch, 0)
+    left = [record for record in whole.records if record.offset != offset]
+    return rebuild_batch(whole.header, left, delete_horizon_ms=whole.header.delete_horizon_ms if left else None)
+
+
+def committed_record_lost(pair: Pair) -> Iterator[Fault]:
+    """The last write of a key is gone."""
+    hidden = aborted_offsets(pair.before)
+    latest = {
+        record.key: record.offset
+        for batch in _all(pair.before) if not batch.control
+        for record in batch.records
+        if record.key is not None and record.offset not in hidden
+        and pair.log_start <= record.offset < pair.last_stable
+    }  # fmt: skip
+    for batch in _all(pair.after):
+        for record in batch.records:
+            is_last = latest.get(record.key or b"", -1) == record.offset and record.key is not None
+            if batch.magic == 2 and not batch.control and is_last and record.value is not None:
+                without = _without(pair.now[batch.base_offset], record.offset)
+                yield Fault("lost", record.offset, {batch.base_offset: without})
+
+
+def tail_lost(pair: Pair) -> Iterator[Fault]:
+    """A record of an open transaction, or behind its begin."""
+    for batch in _all(pair.after):
+        for record in batch.records:
+            if record.offset >= max(pair.last_stable, pair.log_start) and batch.magic == 2:
+                without = _without(pair.now[batch.base_offset], record.offset)
+                yield Fault("lost_tail", record.offset, {batch.base_offset: without})
+
+
+def aborted_record_revived(pair: Pair) -> Iterator[Fault]:
+    """Aborted data that was gone is back."""
+    hidden = aborted_offsets(pair.before)
+    for batch in _all(pair.before):
+        if batch.base_offset not in pair.now and pair.log_start <= batch.base_offset and not batch.control:
+            for record in batch.records:
+                # Aborted records may stay; what comes back as something else may not.
+                if record.offset in hidden and batch.transactional:
+                    header = decode_batch(pair.was[batch.base_offset], 0).header
+                    plain = header._replace(attributes=header.attributes & ~16)
+                    back = rebuild_batch(plain, decode_batch(pair.was[batch.base_offset], 0).records)
+                    yield Fault("batch_changed", batch.base_offset, {batch.base_offset: back})
+                    break
+
+
+def marker_dropped(pair: Pair) -> Iterator[Fault]:
+    """A marker whose data was left when the round began, or whose horizon has not come."""
+    begun: set[int] = set()
+    for batch in _all(pair.before):
+        if batch.marker is None:
+            if batch.transactional and not batch.control:
+                begun.add(batch.producer_id)
+            continue
+        early = batch.horizon_ms is None or batch.horizon_ms > pair.now_ms
+        is_needed = batch.producer_id in begun or early
+        begun.discard(batch.producer_id)
+        stable = pair.log_start <= batch.base_offset < pair.last_stable and not _ends(pair, batch)
+        if (
+            is_needed
+            and stable
+            and batch.base_offset in pair.now
+            and decode_batch(pair.now[batch.base_offset], 0).records
+        ):
+            yield Fault("lost_control", batch.base_offset, {batch.base_offset: None})
+
+
+def marker_dropped_while_data_remains(pair: Pair) -> Iterator[Fault]:
+    """An ABORT marker is gone, its data and its index entry are not."""
+    begun: dict[int, int] = {}
+    for batch in _all(pair.after):
+        if batch.marker is None and batch.transactional and not batch.control:
+            begun.setdefault(batch.producer_id, batch.base_offset)
+        elif batch.marker is not None:
+            first = begun.pop(batch.producer_id, None)
+            if batch.marker == "abort" and first is not None and first >= pair.log_start and not _ends(pair, batch):
+                if _next_marker(pair, batch) == "abort":  # the data falls to that one, and stays aborted
+                    yield Fault("lost_control", batch.base_offset, {batch.base_offset: None})
+                else:
+                    yield Fault("redecided", first, {batch.base_offset: None})
+
+
+def _next_marker(pair: Pair, marker: ModelBatch) -> str | None:
+    following = (b.marker for b in _all(pair.after) if b.base_offset > marker.base_offset and _is_same(b, marker))
+    return next((kind for kind in following if kind is not None), None)
+
+
+def _is_same(batch: ModelBatch, other: ModelBatch) -> bool:
+    return batch.producer_id == other.producer_id
+
+
+def _ends(pair: Pair, batch: ModelBatch) -> bool:
+    """Without it the log ends earlier, and so does what is replicated."""
+    return batch.base_offset == max(pair.now)
+
+
+def shell_dropped(pair: Pair) -> Iterator[Fault]:
+    """The last batch of an active producer, which had lost its records."""
+    for batch in _all(pair.after):
+        if batch.last_offset in pair.last_batches and not batch.records and batch.base_offset >= pair.log_start:
+            yield Fault("batch_lost", batch.base_offset, {batch.base_offset: None})
+
+
+def sequence_changed(pair: Pair) -> Iterator[Fault]:
+    for batch in _all(pair.after):
+        if batch.base_sequence >= 0:
+            whole = decode_batch(pair.now[batch.base_offset], 0)
+            header = whole.header._replace(base_sequence=batch.base_sequence + 1)
+            other = rebuild_batch(header, whole.records, delete_horizon_ms=header.delete_horizon_ms)
+            yield Fault("batch_changed", batch.base_offset, {batch.base_offset: other})
+
+
+def _aborted_with_data(pair: Pair) -> Iterator[tuple[ModelAborted, int]]:
+    """The entries whose data is still there, with its last offset."""
+    data = {
+        (batch.producer_id, batch.last_offset) for batch in _all(pair.after)
+        if batch.transactional and not batch.control
+    }  # fmt: skip
+    for segment in pair.after:
+        for entry in segment.aborted:
+            mine = [last for producer, last in data if producer == entry.producer_id]
+            inside = [last for last in mine if entry.first_offset <= last < entry.last_offset]
+            if inside:
+                yield entry, max(inside)
+
+
+def index_entry_dropped(pair: Pair) -> Iterator[Fault]:
+    for lost, _ in _aborted_with_data(pair):
+        yield Fault("transaction_index", None, {}, lambda entry, lost=lost: None if entry == lost else entry)  # type: ignore[misc]
+
+
+def index_entry_begins_late(pair: Pair) -> Iterator[Fault]:
+    for found, last in _aborted_with_data(pair):
+        late = replace(found, first_offset=last + 1)
+        yield Fault(
+            "transaction_index", None, {}, lambda entry, found=found, late=late: late if entry == found else entry
+        )  # type: ignore[misc]
+
+
+FAULTS: tuple[Callable[[Pair], Iterator[Fault]], ...] = (
+    committed_record_lost, tail_lost, aborted_record_revived, marker_dropped, marker_dropped_while_data_remains,
+    shell_dropped, sequence_changed, index_entry_dropped, index_entry_begins_late,
+)  # fmt: skip
+
+
+def strike(pair: Pair, fault: Fault, after: Path, target: Path) -> None:
+    """Write to ``target`` the log in ``after``, with one fault."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(after, target)
+    batches: dict[int, bytes | None] = {**pair.now, **fault.batches}
+    starts = [segment.base_offset for segment in pair.after]
+    for segment, end in zip(pair.after, [*starts[1:], 1 << 62], strict=True):
+        inside = {base for base in fault.batches if segment.base_offset <= base < end}
+        entries = [fault.aborted(entry) for entry in segment.aborted]
+        if inside or entries != list(segment.aborted):
+            index = target / NAME / f"{segment.base_offset:020d}.txnindex"
+            index.unlink(missing_ok=True)
+            write_segment(
+                target / NAME, segment.base_offset,
+                [b for base, b in sorted(batches.items()) if segment.base_offset <= base < end and b is not None],
+                aborted=[entry for entry in entries if entry is not None],
+            )  # fmt: skip
