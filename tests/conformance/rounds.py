@@ -172,11 +172,17 @@ def _asked_of_a_copy(oracle: Oracle, op: str, root: Path, arguments: dict[str, A
 
 def check_seed(oracle: Oracle, seed: int) -> Counter[str]:
     """Everything, for all rounds of a seed; what occurred in it, counted."""
-    plan = scenario(seed)
     met: Counter[str] = Counter(logs=1)
+    for round_ in checked(oracle, scenario(seed)):
+        met += _occurred(round_)
+    return met
+
+
+def checked(oracle: Oracle, plan: dict[str, Any]) -> Iterator[Round]:
+    """The rounds of a plan, each checked when the next is asked for."""
     with tempfile.TemporaryDirectory(prefix="lastwrite-oracle-", dir=SCRATCH) as folder:
         for round_ in played(oracle, plan, Path(folder)):
-            met += _occurred(round_)
+            yield round_
             check_reading(oracle, round_)
             if round_.compacts and not round_.gave_up and not check_rules(round_):
                 break  # no running broker would go on from what Kafka left here
@@ -185,7 +191,6 @@ def check_seed(oracle: Oracle, seed: int) -> Counter[str]:
             check_sparing(oracle, round_)
             if not round_.agrees:
                 break  # Kafka forgot a transaction below the log's start: its index no longer says what its log does
-    return met
 
 
 def _occurred(round_: Round) -> Counter[str]:

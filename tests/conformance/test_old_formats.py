@@ -22,11 +22,7 @@ from tests.conformance.oracle import MAP_SLOTS, Oracle, scenario, shut_down
 from tests.conformance.rounds import (
     Round,
     batches_of,
-    check_like_broker,
-    check_model,
-    check_reading,
-    check_rules,
-    check_sparing,
+    checked,
     played,
     seen_as_new,
 )
@@ -89,21 +85,6 @@ def plan_of(*phases: tuple[int, Sequence[Any], int], plain: bool = False, **conf
     }
 
 
-def check_plan(oracle: Oracle, plan: dict[str, Any]) -> list[Round]:
-    """Everything that ``rounds`` knows to ask, for all rounds of ``plan``."""
-    rounds = []
-    with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
-        for round_ in played(oracle, plan, Path(folder)):
-            rounds.append(round_)
-            check_reading(oracle, round_)
-            if round_.compacts and not round_.gave_up and not check_rules(round_):
-                break
-            check_model(round_)
-            check_like_broker(oracle, round_, plan["plain"])
-            check_sparing(oracle, round_)
-    return rounds
-
-
 def kept(round_: Round) -> list[tuple[int, str | None]]:
     """Offset and key of each record that the cleaner left."""
     return [
@@ -134,7 +115,7 @@ def test_each_magic_in_each_codec(magic: int, codec: str, oracle: Oracle) -> Non
     ]
     second = [*new(("c", "2"), ("e", None)), *old(magic, codec, ("g", None), ("h", "2")), ROLL]
     plan = plan_of((START, first, START + 10), (START + 20, second, START + 30), (START + 5000, [ROLL], START + 5000))
-    rounds = check_plan(oracle, plan)
+    rounds = list(checked(oracle, plan))
     assert kept(rounds[0])[-1] == (18, "k")
     assert {batch.magic for batch in batches_of(rounds[0].left)} == {2}
     assert (8, "") in kept(rounds[0]) and 6 not in dict(kept(rounds[0]))
@@ -153,7 +134,7 @@ def test_append_time(codec: str, oracle: Oracle) -> None:
     ]
     second = [*old(1, codec, ("a", "2"), append_time=START + 700), ROLL]
     plan = plan_of((START, first, START + 700), (START + 700, second, START + 900), plain=codec == "none")
-    rounds = check_plan(oracle, plan)
+    rounds = list(checked(oracle, plan))
     times = {r.offset: r.timestamp_ms for batch in batches_of(rounds[0].left) for r in batch.records}
     assert times == {0: START + 500, 3: START + 600, 4: START + 600, 5: START + 5, 6: -1}
 
@@ -164,16 +145,13 @@ def test_append_time(codec: str, oracle: Oracle) -> None:
 def test_tombstones_age_by_their_file(past: int, magic: int, codec: str, oracle: Oracle) -> None:
     """One goes if its file was last changed at or before the last clean file's change minus the retention."""
     retention = int(CONFIG["delete.retention.ms"])
-    rounds = check_plan(
-        oracle,
-        plan_of(
-            (START + 50_000, [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL], START + 50_001),
-            # The clock goes back, as it does when a replica is copied from elsewhere.
-            (START + 50_000 - retention - past, [*old(magic, codec, ("a", None), ("c", "1")), ROLL], START + 60_000),
-            (START + 70_000, [*new(("d", "1")), ROLL], START + 70_000),
-            plain=False,
-        ),
-    )  # fmt: skip
+    plan = plan_of(
+        (START + 50_000, [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL], START + 50_001),
+        # The clock goes back, as it does when a replica is copied from elsewhere.
+        (START + 50_000 - retention - past, [*old(magic, codec, ("a", None), ("c", "1")), ROLL], START + 60_000),
+        (START + 70_000, [*new(("d", "1")), ROLL], START + 70_000),
+    )
+    rounds = list(checked(oracle, plan))
     tombstone_stays = past < 0
     assert (dict(kept(rounds[1])).get(2) == "a") == tombstone_stays
     horizons = [batch.horizon_ms for batch in batches_of(rounds[1].left) if batch.base_offset == 2]
@@ -187,7 +165,7 @@ def test_what_kafka_gives_up_is_solved(magic: int, codec: str, oracle: Oracle) -
     """A tombstone that may go, or a keyless record, in an old batch that ends the replicated log: an empty v2 batch."""
     first = [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL]
     second = [*old(magic, codec, (None, "no key"), (None, "either")), ROLL]
-    rounds = check_plan(oracle, plan_of((START, first, START + 1), (START + 2, second, START + 3)))
+    rounds = list(checked(oracle, plan_of((START, first, START + 1), (START + 2, second, START + 3))))
     assert rounds[1].gave_up
 
 
@@ -195,7 +173,7 @@ def test_nothing_changes_so_nothing_is_written(oracle: Oracle) -> None:
     """An old segment all of whose records stay, and which has no tombstone, stays as it is."""
     first = [*old(0, "lz4", ("a", "1"), ("b", "1")), *old(1, "none", ("c", "1")), ROLL]
     plan = plan_of((START, first, START + 1), (START + 2, [*new(("d", "1")), ROLL], START + 3))
-    check_plan(oracle, plan)
+    list(checked(oracle, plan))
     with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
         for round_ in played(oracle, plan, Path(folder)):
             ours = round_.before
@@ -238,7 +216,7 @@ def made_older(plan: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(1, 41))
 def test_drawn_logs(seed: int, oracle: Oracle) -> None:
     rng = random.Random(f"old-{seed}")
-    check_plan(oracle, made_older(scenario(1000 + seed), rng))
+    assert list(checked(oracle, made_older(scenario(1000 + seed), rng)))
 
 
 # ---------------------------------------------------------------------- what Kafka no longer writes
