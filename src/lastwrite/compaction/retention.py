@@ -107,6 +107,8 @@ def _ask(
     segment = log.segments[place]
     end = log.segment_end(place)
     is_last = place + 1 == len(log.segments)
+    if is_last and log.is_torn:
+        return False, "a crash cut it short, and only a broker's start may end the log there"
     if is_last and not segment.size_bytes:
         return False, "it is empty and the last one: a broker appends to it"
     if log.high_watermark < end:

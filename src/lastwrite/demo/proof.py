@@ -44,7 +44,7 @@ def read_table(folder: str) -> Table:
     records = tombstones = 0
     for segment in log.segments:
         data = np.empty(segment.size_bytes, np.uint8)
-        with SegmentReader(segment.path, segment.size_bytes, segment.mtime_ns) as reader:
+        with SegmentReader(segment.path, segment.file_bytes, segment.mtime_ns) as reader:
             reader.read_into(data, 0)
         try:
             for _, batch in iter_batches(memoryview(data)):

@@ -8,8 +8,9 @@ reads a segment, and the headers at the end of the last one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 from lastwrite.errors import CorruptLog, LogError, NotALog, UnsupportedFormat
 from lastwrite.formats.kafka.batch import BATCH_HEADER, decode_batch_header
@@ -27,25 +28,29 @@ from lastwrite.formats.kafka.names import (
     LOG_STARTS,
     METADATA_TOPIC,
     PARTITION_METADATA,
+    SEGMENT_KINDS,
     FileKind,
     FolderState,
+    Suffix,
     classify,
     decode_folder_name,
-    Suffix,
     segment_file_name,
 )
 from lastwrite.formats.kafka.snapshot import ProducerEntry, decode_snapshot
 from lastwrite.formats.kafka.text import decode_leader_epochs, decode_partition_metadata
+from lastwrite.logstore import unclean
 from lastwrite.logstore.checkpoints import read_offsets
 from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.producers import decode_aborted, read_producers
-from lastwrite.logstore.recovery import is_intent, perform, settle
+from lastwrite.logstore.producers import decode_aborted, read_history, read_producers
+from lastwrite.logstore.recovery import is_intent, orphans, perform, remove_orphans, settle
 from lastwrite.logstore.walking import Walk, walk_tail
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 
 _RESTORE = "nothing was changed; restore this file from a replica or a backup"
 _REBUILD = "start the broker on this log once: it makes indexes anew; or delete all three and let it"
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
+_SETTLED_LATER = "nothing to do: compact, or the broker's next start, puts it in order"
+_NOTHING_LOST = 1 << 63  # the recovery point where a broker shut down in order
 _REBUILD_ABORTED = "delete it and the .index beside it, and start the broker on this log once: it makes both anew"
 
 # ---------------------------------------------------------------------- where partitions lie
@@ -147,12 +152,23 @@ def root_of(folder: str) -> str:
 
 
 def recover(folder: str) -> None:
-    """Bring to its end, or undo, what a crash left half done; the caller holds the root's lock.
+    """Bring to its end, or undo, what a crash left half done; the caller holds the partition.
+
+    Indexes without a segment go. In a root whose broker was killed, closed segments get the indexes that its next
+    start would give them; what that would cut or remove stays, out of our sight. A damaged log is left as it is.
 
     Raises:
         LogError: a file cannot be changed; the next call goes on where this one stopped.
     """
     perform(folder, settle(folder, _names(folder)), partition_name(folder), root_of(folder))
+    remove_orphans(folder, _names(folder))
+    if not unclean.was_killed(root_of(folder)):
+        return
+    log = read_partition(folder)
+    if any(problem.kind is ProblemKind.DAMAGED for problem in log.problems):
+        return
+    for n, segment in enumerate(log.segments[:-1]):
+        unclean.mend_indexes(segment, log.aborted_in(n))
 
 
 def _names(folder: str) -> list[str]:
@@ -180,26 +196,37 @@ class _Reading:
         self._name = partition_name(folder)
         self._root = root_of(folder)
         self._problems: list[Problem] = []
-        self._aborted: list[AbortedTransaction] = []
+        self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}  # by segment
+        self._unsure: set[int] = set()  # segments whose transaction index may not be what the broker meant
         names = _names(folder)
         self._settlement = settle(folder, names)
         self._live = self._settlement.live(names)
+        self._say_what_is_settled(names)
+        for name in orphans(self._live):
+            self._recovered("an index without its segment, which does not count", name)
+            del self._live[name]
+        self._bases = sorted(int(name[:20]) for name in self._live if classify(name).kind is FileKind.LOG)
+        self._was_killed = unclean.was_killed(self._root)
+        self._recovery_point = unclean.recovery_point(self._root, self._name) if self._was_killed else _NOTHING_LOST
+        # From the segment that begins here on a broker that was killed may not have flushed all that it wrote.
+        self._unflushed = max((base for base in self._bases if base <= self._recovery_point), default=0)
 
     def log(self) -> PartitionLog:
         for name in sorted(self._live):
             self._look_at(name)
-        bases = sorted(int(name[:20]) for name in self._live if classify(name).kind is FileKind.LOG)
-        segments = tuple(self._segment(base, is_active=base == bases[-1]) for base in bases)
-        log_start = max(self._offset(LOG_STARTS) or 0, bases[0] if bases else 0)
-        end_offset = log_start
-        if segments:
-            active = segments[-1]
-            tail = self._tail(active)
-            end_offset = tail.end_offset
-            # The time index of a segment that is still appended to may lag behind its records.
-            indexed = active.largest_timestamp_ms if active.time_index_bytes else -1
-            if tail.largest_timestamp_ms > indexed:
-                segments = (*segments[:-1], replace(active, largest_timestamp_ms=tail.largest_timestamp_ms))
+        bases = self._bases
+        segments, end_offset = self._segments()
+        lowest_start = self._offset(LOG_STARTS) or 0
+        log_start = max(lowest_start, bases[0] if bases else 0)
+        if not bases:
+            end_offset = log_start
+        elif end_offset < lowest_start and not any(p.kind is ProblemKind.DAMAGED for p in self._problems):
+            first = segment_file_name(bases[0], FileKind.LOG)
+            message = f"the log ends at offset {end_offset}, before its start at {lowest_start}: nothing of it counts"
+            self._recovered(message, first)
+            segments, end_offset = (), lowest_start
+        seen = {os.path.basename(segment.path) for segment in segments}
+        logs = {self._live[segment_file_name(base, FileKind.LOG)] for base in bases}
         watermark = self._offset(HIGH_WATERMARKS)
         high_watermark = end_offset if watermark is None else min(watermark, end_offset)
         snapshots = [int(name[:20]) for name in self._live if classify(name).kind is FileKind.SNAPSHOT]
@@ -207,7 +234,7 @@ class _Reading:
             segments, snapshots, self._snapshot, log_start, high_watermark, end_offset
         )
         intent = self._settlement.intent
-        return PartitionLog(
+        listed = PartitionLog(
             name=self._name,
             folder=self._folder,
             segments=segments,
@@ -217,13 +244,43 @@ class _Reading:
             checkpoint=self._offset(CLEANER_OFFSETS) if intent is None else intent.first_dirty_offset,
             problems=tuple(self._problems),
             producers=producers,
-            aborted=tuple(sorted(self._aborted, key=lambda entry: entry.last_offset)),
+            aborted=tuple(entry for base in bases for entry in self._aborted.get(base, ())),
             first_unstable_offset=first_unstable,
+            unseen=tuple(sorted(logs - seen)),
         )
+        return self._with_aborted(listed) if self._unsure else listed
+
+    def _with_aborted(self, log: PartitionLog) -> PartitionLog:
+        """With the aborted transactions that a broker's start would find in the log, where it believes no index."""
+        told = replace(log, aborted=read_history(log).aborted)
+        segments: list[Segment] = []
+        aborted: list[AbortedTransaction] = []
+        for n, segment in enumerate(log.segments):
+            known, found = self._aborted.get(segment.base_offset, ()), told.aborted_in(n)
+            if segment.base_offset in self._unsure and _markers(known) != _markers(found):
+                name = segment_file_name(segment.base_offset, FileKind.TRANSACTION_INDEX)
+                self._recovered("does not go with the records: they say themselves what was aborted", name)
+                segment, known = replace(segment, is_abort_indexed=False), found
+            segments.append(segment)
+            aborted += known
+        return replace(log, segments=tuple(segments), aborted=tuple(aborted), problems=tuple(self._problems))
 
     def _damaged(self, message: str, name: str, position: int | None = None, remedy: str | None = None) -> None:
         path = os.path.join(self._folder, self._live.get(name, name))
         self._problems.append(Problem(ProblemKind.DAMAGED, message, path, position, remedy))
+
+    def _recovered(self, message: str, name: str, position: int | None = None) -> None:
+        path = os.path.join(self._folder, self._live.get(name, name))
+        self._problems.append(Problem(ProblemKind.RECOVERED, message, path, position, _SETTLED_LATER))
+
+    def _say_what_is_settled(self, names: Iterable[str]) -> None:
+        if self._settlement.renames:
+            self._recovered("new segments that a crash left on their way: they count", self._settlement.renames[0][0])
+            return
+        for name in sorted(names):
+            if classify(name).suffix in (Suffix.SWAP, Suffix.CLEANED):
+                self._recovered("new segments that were never finished: they do not count", name)
+                return
 
     def _note(self, error: LogError, path: str, remedy: str | None = None) -> None:
         kind = ProblemKind.UNSUPPORTED if isinstance(error, UnsupportedFormat) else ProblemKind.DAMAGED
@@ -241,18 +298,19 @@ class _Reading:
         file = classify(name)
         path = os.path.join(self._folder, self._live[name])
         if file.kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
-            if segment_file_name(int(name[:20]), FileKind.LOG) not in self._live:
-                self._damaged("an index without its segment", name, remedy="move it away: a broker would delete it")
-            elif file.kind is FileKind.TRANSACTION_INDEX:
+            if file.kind is FileKind.TRANSACTION_INDEX:
                 try:
-                    self._aborted += decode_aborted(self._read(name), int(name[:20]))
+                    self._aborted[int(name[:20])] = decode_aborted(self._read(name), int(name[:20]))
                 except CorruptLog as error:
-                    self._note(error, path, _REBUILD_ABORTED)
+                    if not self._is_unflushed(int(name[:20])):
+                        self._note(error, path, _REBUILD_ABORTED)
+                if self._is_unflushed(int(name[:20])):
+                    self._unsure.add(int(name[:20]))
         elif file.kind is FileKind.SNAPSHOT:
             try:
                 decode_snapshot(self._read(name))
             except LogError as error:
-                self._note(error, path, "delete it: a broker makes it anew from the log")
+                self._recovered(f"{error.problem}: passed over, as a broker does", name, error.at)
         elif name == LEADER_EPOCHS or name == PARTITION_METADATA:
             try:
                 if name == LEADER_EPOCHS:
@@ -279,6 +337,73 @@ class _Reading:
         self._problems.append(Problem(ProblemKind.DAMAGED, error.problem, path, error.at, error.remedy))
 
     # ------------------------------------------------------------------ segments
+
+    def _is_unflushed(self, base: int) -> bool:
+        return self._was_killed and base >= self._unflushed
+
+    def _segments(self) -> tuple[tuple[Segment, ...], int]:
+        """The segments up to the place where a broker's start would end the log, and the offset there."""
+        segments: list[Segment] = []
+        end_offset = 0
+        for base in self._bases:
+            is_active = base == self._bases[-1]
+            has_no_index = segment_file_name(base, FileKind.INDEX) not in self._live
+            if self._is_unflushed(base) or (self._was_killed and has_no_index):
+                segment, end_offset = self._recovered_segment(base, is_active=is_active)
+            else:
+                segment = self._segment(base, is_active=is_active)
+                if is_active:
+                    tail = self._tail(segment)
+                    end_offset = tail.end_offset
+                    # The time index of a segment that is still appended to may lag behind its records.
+                    indexed = segment.largest_timestamp_ms if segment.time_index_bytes else -1
+                    if tail.largest_timestamp_ms > indexed:
+                        segment = replace(segment, largest_timestamp_ms=tail.largest_timestamp_ms)
+            segments.append(segment)
+            if segment.torn_bytes:
+                behind = len(self._bases) - len(segments)
+                if behind:
+                    following = segment_file_name(self._bases[len(segments)], FileKind.LOG)
+                    self._recovered(f"{behind} segments behind the place where the log ends are not seen", following)
+                break
+        return tuple(segments), end_offset
+
+    def _recovered_segment(self, base: int, *, is_active: bool) -> tuple[Segment, int]:
+        """A segment as a broker's start would leave it after a crash, and the offset behind it."""
+        log, index, times, _ = (segment_file_name(base, kind) for kind in SEGMENT_KINDS)
+        path, index_at, times_at = (
+            os.path.join(self._folder, self._live.get(name, name)) for name in (log, index, times)
+        )
+        found = unclean.recover_segment(path, base, index_at, times_at)
+        seen = _stat(path)
+        size_bytes = seen.st_size
+        if found.error is not None:
+            was_flushed = not self._is_unflushed(base) or found.end_offset < self._recovery_point
+            if found.is_unseen or was_flushed:
+                self._note(found.error, path)
+            else:
+                size_bytes = found.size_bytes
+                cut = seen.st_size - size_bytes
+                self._recovered(f"{found.error.problem}: the log ends, {cut} bytes are not seen", log, size_bytes)
+        if found.has_markers:
+            self._unsure.add(base)
+        is_indexed = found.are_indexes_true and (is_active or found.are_indexes_closed)
+        if not is_indexed and size_bytes:
+            self._recovered("is missing, or does not go with the records: not looked at", index)
+        largest = found.largest_timestamp_ms
+        segment = Segment(
+            base_offset=base,
+            path=path,
+            size_bytes=size_bytes,
+            mtime_ns=seen.st_mtime_ns,
+            largest_timestamp_ms=largest if largest >= 0 else seen.st_mtime_ns // 1_000_000,
+            first_batch_timestamp_ms=self._first_timestamp(path, base, size_bytes, is_active=True),
+            index_bytes=found.index_bytes if is_indexed else 0,
+            time_index_bytes=found.time_index_bytes if is_indexed else 0,
+            torn_bytes=seen.st_size - size_bytes,
+            is_indexed=is_indexed,
+        )
+        return segment, found.end_offset
 
     def _segment(self, base: int, *, is_active: bool) -> Segment:
         log = segment_file_name(base, FileKind.LOG)
@@ -312,7 +437,9 @@ class _Reading:
         name = segment_file_name(base, kind)
         layout = OFFSET_ENTRY if kind is FileKind.INDEX else TIME_ENTRY
         if name not in self._live:
-            if is_filled:
+            if is_filled and self._was_killed:
+                self._recovered("is missing: the time of its segment's file counts", name)
+            elif is_filled:
                 self._damaged("the file is missing, though its segment has records", name, remedy=_REBUILD)
             return 0, None
         path = os.path.join(self._folder, self._live[name])
@@ -377,6 +504,10 @@ class _Reading:
         return found
 
 
+def _markers(aborted: Iterable[AbortedTransaction]) -> list[tuple[int, int]]:
+    return [(entry.producer_id, entry.last_offset) for entry in aborted]
+
+
 def _stat(path: str) -> os.stat_result:
     try:
         return os.stat(path)
@@ -410,55 +541,55 @@ def time_index_path(log_path: str) -> str:
     return _beside(log_path, FileKind.TIME_INDEX)
 
 
-def _beside(log_path: str, kind: FileKind) -> str:
-    folder, name = os.path.split(log_path)
-    return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(FileKind.LOG))
-
-
-def read_offset_index(segment: Segment) -> tuple[Int64s, Int64s]:
-    """The entries of a segment's offset index: absolute offsets and positions, row for row; none if it is missing.
-
-    Raises:
-        CorruptLog: the entries contradict each other.
-    """
-    return read_offset_index_of(segment.path)
-
-
-def read_offset_index_of(log_path: str) -> tuple[Int64s, Int64s]:
-    """As ``read_offset_index``, of the segment at ``log_path``."""
-    path = index_path(log_path)
-    try:
-        index = decode_offset_index(_read_if_there(path), _base_of(log_path))
-    except LogError as error:
-        raise error.located(path) from error
-    return index.offsets, index.positions
-
-
-def read_time_index_of(log_path: str) -> tuple[Int64s, Int64s]:
-    """The entries of a segment's time index: timestamps in ms and absolute offsets, row for row.
-
-    Raises:
-        CorruptLog: the entries contradict each other.
-    """
-    path = time_index_path(log_path)
-    try:
-        index = decode_time_index(_read_if_there(path), _base_of(log_path))
-    except LogError as error:
-        raise error.located(path) from error
-    return index.timestamps_ms, index.offsets
-
-
-def _base_of(log_path: str) -> int:
-    return int(os.path.basename(log_path)[:20])
-
-
-def _read_if_there(path: str) -> bytes:
-    return _read_file(path) if os.path.exists(path) else b""
 def transaction_index_path(log_path: str) -> str:
     """The transaction index beside a segment, also where one of both is still a ``.swap``."""
     path = _beside(log_path, FileKind.TRANSACTION_INDEX)
     swap = path + Suffix.SWAP
     return swap if not os.path.exists(path) and os.path.exists(swap) else path
+
+
+def _beside(log_path: str, kind: FileKind) -> str:
+    folder, name = os.path.split(log_path)
+    return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(FileKind.LOG))
+
+
+class Indexed(Protocol):
+    """A segment, or a piece of one."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def is_indexed(self) -> bool: ...
+
+
+def read_offset_index(source: Indexed) -> tuple[Int64s, Int64s]:
+    """The entries of a segment's offset index: absolute offsets and positions, row for row.
+
+    None if it is missing, or if a crash left one that nobody may look into.
+
+    Raises:
+        CorruptLog: the entries contradict each other.
+    """
+    path = index_path(source.path)
+    try:
+        index = decode_offset_index(_read_if_there(path) if source.is_indexed else b"", _base_of(source.path))
+    except LogError as error:
+        raise error.located(path) from error
+    return index.offsets, index.positions
+
+
+def read_time_index(source: Indexed) -> tuple[Int64s, Int64s]:
+    """The entries of a segment's time index: timestamps in ms and absolute offsets, row for row; see above.
+
+    Raises:
+        CorruptLog: the entries contradict each other.
+    """
+    path = time_index_path(source.path)
+    try:
+        index = decode_time_index(_read_if_there(path) if source.is_indexed else b"", _base_of(source.path))
+    except LogError as error:
+        raise error.located(path) from error
+    return index.timestamps_ms, index.offsets
 
 
 def read_aborted_of(log_path: str) -> tuple[AbortedTransaction, ...]:
@@ -480,3 +611,9 @@ def snapshots_of(folder: str) -> list[tuple[int, str]]:
     return [(int(name[:20]), os.path.join(folder, name)) for name in names]
 
 
+def _base_of(log_path: str) -> int:
+    return int(os.path.basename(log_path)[:20])
+
+
+def _read_if_there(path: str) -> bytes:
+    return _read_file(path) if os.path.exists(path) else b""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.formats.kafka.index import MAX_RELATIVE_OFFSET
 from lastwrite.formats.kafka.names import SEGMENT_KINDS, FileKind, classify
+from lastwrite.logstore import files
 from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.recovery import settle
 from lastwrite.logstore.walking import end_offset_of
@@ -55,6 +56,17 @@ def in_order(outputs: Iterable[Output]) -> list[tuple[Output, tuple[Segment, ...
     return found
 
 
+def date(path: str, mtime_ns: int) -> None:
+    """Give a file that was written aside its source's time, durably. One that has it was dated before its sync."""
+    try:
+        seen = os.stat(path)
+    except OSError as error:
+        raise to_log_error(error, path, "look at the new segment") from error
+    if seen.st_mtime_ns != mtime_ns:
+        files.set_mtime(path, mtime_ns)
+        files.fsync_file(path)
+
+
 def check_unchanged(log: PartitionLog) -> None:
     """Hold the folder against what was read from it.
 
@@ -68,9 +80,9 @@ def check_unchanged(log: PartitionLog) -> None:
             raise CommitConflict("the segment vanished while we worked", path=segment.path, remedy=AGAIN) from None
         except OSError as error:
             raise to_log_error(error, segment.path, "look at the segment") from error
-        if (seen.st_size, seen.st_mtime_ns) != (segment.size_bytes, segment.mtime_ns):
+        if (seen.st_size, seen.st_mtime_ns) != (segment.file_bytes, segment.mtime_ns):
             raise CommitConflict("the segment changed while we worked", path=segment.path, remedy=AGAIN)
-    known = {os.path.basename(segment.path) for segment in log.segments}
+    known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
     names = os.listdir(log.folder)
     for name, now in sorted(settle(log.folder, names).live(names).items()):
         if classify(name).kind is FileKind.LOG and now not in known:
@@ -93,6 +105,8 @@ def check_outputs(log: PartitionLog, outputs: Sequence[Output]) -> None:
         places = [place[segment.base_offset] for segment in sources]
         first, last = places[0], places[-1]
         if output.sources:
+            if log.is_torn and last == len(log.segments) - 1:
+                raise _mistake("a new segment replaces one that a crash cut short", output)
             if places != list(range(first, last + 1)) or first < behind:
                 raise _mistake("the sources of a new segment are not neighbours", output)
             if output.base_offset != sources[0].base_offset:

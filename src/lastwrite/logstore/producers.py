@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import astuple
 from typing import NamedTuple
 
 import numpy as np
 
 from lastwrite.compaction.producers import ProducerStates
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.formats.kafka import headers
+from lastwrite.formats.kafka import headers, index
 from lastwrite.formats.kafka.batch import ControlType, decode_batch, decode_control_record
 from lastwrite.formats.kafka.index import decode_transaction_index
 from lastwrite.formats.kafka.snapshot import ProducerEntry
@@ -28,6 +29,7 @@ from lastwrite.logstore.files import to_log_error
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Producer, Segment
 
+_VERSION = 0  # of a transaction index
 _WINDOW_BYTES = 256 << 10
 _NARROW_BYTES = 4 << 10  # where batches are large, of which only the headers are wanted
 _ROWS = 4096
@@ -111,6 +113,11 @@ def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, .
     return tuple(
         AbortedTransaction(e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset) for e in entries
     )
+
+
+def encode_aborted(aborted: Iterable[AbortedTransaction]) -> bytes:
+    """The bytes of a transaction index with these entries; without any there should be no file."""
+    return index.encode_transaction_index([index.AbortedTransaction(_VERSION, *astuple(entry)) for entry in aborted])
 
 
 def _newest(

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lastwrite.compaction.retention import Retention
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, UnsupportedFormat
@@ -27,10 +28,10 @@ from lastwrite.formats.kafka.names import (
     classify,
     segment_file_name,
 )
-from lastwrite.logstore import files, lock
+from lastwrite.logstore import files, lock, unclean
 from lastwrite.logstore.checkpoints import read_offsets, write_offset
-from lastwrite.logstore.outputs import AGAIN, Output, check_outputs, check_unchanged, in_order
-from lastwrite.logstore.recovery import settle
+from lastwrite.logstore.outputs import AGAIN, Output, check_outputs, check_unchanged, date, in_order
+from lastwrite.logstore.recovery import orphans, settle
 from lastwrite.logstore.retention import cut_leader_epochs, doomed, make_empty_segment
 from lastwrite.model.log import PartitionLog
 
@@ -105,15 +106,15 @@ def _fill(log: PartitionLog, outputs: Sequence[Output], staging: str, retention:
             if output.base_offset in gone:
                 files.unlink(path)
                 continue
-            files.set_mtime(path, sources[-1].mtime_ns)
-            files.fsync_file(path)
+            date(path, sources[-1].mtime_ns)
             files.rename(path, os.path.join(staging, segment_file_name(output.base_offset, kind)))
     names = os.listdir(log.folder)
     live = settle(log.folder, names).live(names)
     expired = set() if retention is None else set(doomed(list(live), retention))
-    for name in _copied(log, outputs, live):
-        if name not in expired:
-            files.copy(os.path.join(log.folder, live[name]), os.path.join(staging, name))
+    copied = [name for name in _copied(log, outputs, live) if name not in expired]
+    for name in copied:
+        files.copy(os.path.join(log.folder, live[name]), os.path.join(staging, name))
+    _end_what_a_crash_left(log, copied, staging)
     if retention is not None and retention.segments:
         if retention.rolls:
             make_empty_segment(staging, retention.first_base)
@@ -121,17 +122,35 @@ def _fill(log: PartitionLog, outputs: Sequence[Output], staging: str, retention:
     files.fsync_dir(staging)
 
 
+def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: str) -> None:
+    """Nobody knows of the copy's root that its broker was killed, so it has what a broker's start would make."""
+    for n, segment in enumerate(log.segments):
+        name = segment_file_name(segment.base_offset, FileKind.LOG)
+        if name not in copied:
+            continue
+        path = os.path.join(staging, name)
+        if segment.torn_bytes:
+            files.truncate(path, segment.size_bytes)
+            files.set_mtime(path, segment.mtime_ns)
+            files.fsync_file(path)
+        unclean.mend_indexes(replace(segment, path=path), log.aborted_in(n))
+    if log.unseen and not log.segments:
+        make_empty_segment(staging, log.log_start)
+
+
 def _copied(log: PartitionLog, outputs: Sequence[Output], live: dict[str, str]) -> list[str]:
     """The files of the log that are copied as they are."""
     replaced = {segment.base_offset for output in outputs for segment in output.sources}
     vanished = replaced - {output.base_offset for output in outputs}
+    behind = {classify(name).offset for name in log.unseen}
+    lost = orphans(live)
     chosen = []
     for name in sorted(live):
         file = classify(name)
         if file.kind in SEGMENT_KINDS:
-            is_copied = file.offset not in replaced
+            is_copied = file.offset not in replaced | behind and name not in lost
         elif file.kind is FileKind.SNAPSHOT:
-            is_copied = file.offset not in vanished
+            is_copied = file.offset not in vanished | behind
         else:
             is_copied = name in (LEADER_EPOCHS, PARTITION_METADATA)
         if is_copied and file.suffix is Suffix.LIVE:

@@ -263,6 +263,26 @@ def _is_leftover(name: str) -> bool:
     return file.suffix in (Suffix.CLEANED, Suffix.DELETED) and file.kind is not FileKind.METADATA_SNAPSHOT
 
 
+def orphans(names: Iterable[str]) -> list[str]:
+    """Those of the files ``names`` that are indexes without their segment: a broker's start removes them."""
+    found = [(name, classify(name)) for name in sorted(names)]
+    logs = {file.offset for _, file in found if file.kind is FileKind.LOG and file.suffix is Suffix.LIVE}
+    return [
+        name
+        for name, file in found
+        if file.kind in SEGMENT_KINDS and file.suffix is Suffix.LIVE and file.offset not in logs
+    ]
+
+
+def remove_orphans(folder: str, names: Iterable[str]) -> None:
+    """Remove the orphans among the files ``names`` of ``folder``, where no swap is under way."""
+    lost = orphans(names)
+    for name in lost:
+        files.unlink(os.path.join(folder, name))
+    if lost:
+        files.fsync_dir(folder)
+
+
 def perform(folder: str, settlement: Settlement, partition: TopicPartition, root: str) -> None:
     """Do to ``folder`` what ``settle`` said."""
     if settlement.is_settled:

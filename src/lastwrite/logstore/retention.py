@@ -55,6 +55,8 @@ def retain(log: PartitionLog, retention: Retention, *, checkpoint_root: str) -> 
         CommitConflict: a segment changed since ``log`` was read; nothing was taken.
         LogError: a file could not be changed. The log starts where it did or where it is to, and the next run goes on.
     """
+    if not log.segments:  # what a crash left lies before the log's start, and only the checkpoint says so
+        return
     if retention.segments:
         check_unchanged(log)
         if retention.rolls:

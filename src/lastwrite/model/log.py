@@ -40,6 +40,7 @@ class Segment:
     time_index_bytes: int = 0
     torn_bytes: int = 0  # behind the batches; a broker's start cuts them off
     is_indexed: bool = True
+    is_abort_indexed: bool = True  # the same of the transaction index: ``PartitionLog.aborted`` is from the log itself
 
     @property
     def file_bytes(self) -> int:
@@ -147,6 +148,11 @@ class PartitionLog:
         """The segment that holds ``offset``, or would; the folder of a log without segments."""
         n = bisect_right([segment.base_offset for segment in self.segments], offset) - 1
         return self.segments[max(n, 0)].path if self.segments else self.folder
+
+    def aborted_in(self, index: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions whose marker lies in segment ``index``."""
+        begin, end = self.segments[index].base_offset, self.segment_end(index)
+        return tuple(entry for entry in self.aborted if begin <= entry.last_offset < end)
 
     def segment_end(self, index: int) -> int:
         """The offset behind segment ``index``: the next one's base, or the log's end."""

@@ -29,6 +29,7 @@ class Piece:
     lowest_offset: int  # nothing in the segment lies below
     end_offset: int  # nor at or above
     keyed: bool  # False: outside the range; checked and counted, no more
+    is_indexed: bool = True  # False: a crash left indexes that nobody may look into
 
     @property
     def bytes(self) -> int:

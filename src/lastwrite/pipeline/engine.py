@@ -211,13 +211,16 @@ class Engine:
         if damage:
             job.end(Status.DAMAGED, str(damage[0]))
             return job
-        if log.problems:
-            job.end(Status.SKIPPED, str(log.problems[0]))
+        unsupported = [p for p in log.problems if p.kind is ProblemKind.UNSUPPORTED]
+        if unsupported:
+            job.end(Status.SKIPPED, str(unsupported[0]))
+            return job
+        if not log.segments:
+            job.end(Status.SKIPPED, "the log has no segment")
             return job
         try:
-            decision = self._system.decide(
-                log, self._options.config, self._options.now_ms, self._options.include_active
-            )
+            include_active = self._options.include_active and not log.is_torn
+            decision = self._system.decide(log, self._options.config, self._options.now_ms, include_active)
         except UnsupportedFormat as error:
             job.end(Status.SKIPPED, str(error))
             return job
@@ -545,7 +548,7 @@ def cut_into_pieces(system: System, log: PartitionLog, end: int) -> list[Piece]:
             pieces.append(
                 Piece(
                     number=len(pieces), segment=n, path=segment.path, start=start, end=stop,
-                    size_bytes=segment.size_bytes, mtime_ns=segment.mtime_ns,
+                    size_bytes=segment.file_bytes, mtime_ns=segment.mtime_ns,
                     lowest_offset=segment.base_offset, end_offset=log.segment_end(n), keyed=segment.base_offset < end,
                 )
             )  # fmt: skip
@@ -579,6 +582,7 @@ def _policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
     if not pieces:  # a group of empty segments
         return policy
     low, high = np.searchsorted(policy.last_offsets, (pieces[0].lowest_offset, pieces[-1].end_offset))
+                    is_indexed=segment.is_indexed,
     return replace(policy, last_offsets=policy.last_offsets[low:high])
 
 

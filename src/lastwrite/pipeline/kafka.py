@@ -179,7 +179,7 @@ class KafkaSystem:
         records, sampled = 0.0, 0
         header = np.empty(_HEADER_BYTES, dtype=np.uint8)
         for segment in filled[::step]:
-            with SegmentReader(segment.path, segment.size_bytes, segment.mtime_ns) as reader:
+            with SegmentReader(segment.path, segment.file_bytes, segment.mtime_ns) as reader:
                 reader.read_into(header, 0)
                 try:
                     first = decode_batch_header(memoryview(header), 0)
@@ -307,11 +307,11 @@ class KafkaIndexChecker:
 
     def __init__(self, piece: Piece) -> None:
         self._piece = piece
-        offsets, positions = store.read_offset_index_of(piece.path)
+        offsets, positions = store.read_offset_index(piece)
         inside = (positions >= piece.start) & (positions < piece.end)
         self._first = int(np.argmax(inside)) if inside.any() else 0
         self._offsets, self._positions = offsets[inside], positions[inside]
-        self._times, self._time_offsets = store.read_time_index_of(piece.path)
+        self._times, self._time_offsets = store.read_time_index(piece)
         self._largest = np.iinfo(np.int64).min
 
     def check(self, table: BatchTable, shift: int) -> None:

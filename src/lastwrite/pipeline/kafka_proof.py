@@ -209,7 +209,7 @@ class KafkaTransactionProof:
         truth = TransactionTruth(transactions, first_open)
         found = []
         for n, segment in enumerate(self._log.segments):
-            if not segment.is_indexed:  # its indexes do not count
+            if not segment.is_abort_indexed:
                 continue
             path = store.transaction_index_path(segment.path)
             try:

@@ -72,7 +72,7 @@ class Surveyor:
             file=segment.path, base_offset=segment.base_offset, bytes=segment.size_bytes, is_active=is_active,
             modified=segment.mtime_ms,
         )  # fmt: skip
-        indexes = KafkaIndexProof(segment.path)
+        indexes = KafkaIndexProof(segment)
         walk = _SegmentWalk(self, segment, end_offset, found.contents, indexes, note, advance)
         try:
             walk.run()
@@ -159,7 +159,7 @@ class _SegmentWalk:
     def run(self) -> None:
         path, size = self._segment.path, self._segment.size_bytes
         format = self._surveyor.format
-        with SegmentReader(path, size, self._segment.mtime_ns) as reader:
+        with SegmentReader(path, self._segment.file_bytes, self._segment.mtime_ns) as reader:
             window = Window(reader, size, self._surveyor.limit_bytes)
             position = 0
             least = _HEADER_BYTES
@@ -228,10 +228,14 @@ class _SegmentWalk:
 
 
 def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
-    """How many entries an index of ``segment`` has; None where it is missing or unreadable, which is noted."""
+    """How many entries an index of ``segment`` has; None where it is missing or unreadable, which is noted.
+
+    None too where nobody may look into it.
+    """
     stem, _, tail = segment.path.rpartition(".log")
     path = f"{stem}{kind}{tail}"
-    if not os.path.exists(path):
+    is_true = segment.is_abort_indexed if kind is FileKind.TRANSACTION_INDEX else segment.is_indexed
+    if not is_true or not os.path.exists(path):
         return None
     try:
         return sum(1 for _ in index_rows(read_small(path), kind, segment.base_offset, None))

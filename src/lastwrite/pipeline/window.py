@@ -82,7 +82,7 @@ def whole_batches(
     """
     path, size = segment.path, segment.size_bytes
     position, floor = start, segment.base_offset
-    with SegmentReader(path, size, segment.mtime_ns) as reader:
+    with SegmentReader(path, segment.file_bytes, segment.mtime_ns) as reader:
         window = Window(reader, size, limit_bytes)
         while position < size:
             data = window.at(position, 61)

@@ -1,0 +1,337 @@
+"""Segments as a killed broker left them, and as its next start would leave them.
+
+A broker that shuts down in order says so by a file in its log root, ``.kafka_cleanshutdown``. Where a broker's root
+lacks it, the broker was killed, or runs. What it had flushed, it has noted as its *recovery point*. From the segment
+on that holds the recovery point, its next start believes no index, and goes through all entries by their checksums::
+
+    0.log    flushed                       believed
+    100.log  whole            rp 130       indexes made anew
+    200.log  whole, then half a batch      cut there: here the log ends
+    300.log                                removed
+
+Source: Kafka 4.4 ``LogLoader.recoverLog``, ``LogSegment.recover``; spec/kafka-storage S.1, S.17.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import google_crc32c
+import numpy as np
+
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.kafka import index_truth, proof_walk
+from lastwrite.formats.kafka.index import (
+    DEFAULT_INTERVAL_BYTES,
+    MAX_RELATIVE_OFFSET,
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    OffsetIndex,
+    SegmentIndexer,
+    TimeIndex,
+    decode_offset_index,
+    decode_time_index,
+)
+from lastwrite.formats.kafka.names import (
+    CLEAN_SHUTDOWN,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    FileKind,
+    Suffix,
+    segment_file_name,
+)
+from lastwrite.logstore import files
+from lastwrite.logstore.checkpoints import read_offsets
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.producers import encode_aborted
+from lastwrite.model.columns import Int64Array
+from lastwrite.model.log import AbortedTransaction, Segment, TopicPartition
+
+_AGAIN = "nothing was changed; stop whatever writes here and run again"
+_WINDOW_BYTES = 1 << 20
+_LARGE_BYTES = 16 << 20
+_ROWS = 4096
+
+# Where the fields lie in an entry's head (spec/kafka-storage S.5, S.8).
+_OLD_CRC = 12
+_MAGIC = 16
+_ATTRIBUTES = 21  # what a batch's checksum begins with
+_HEADER_BYTES = 61
+
+
+def was_killed(root: str) -> bool:
+    """Whether ``root`` is a broker's that did not shut down in order, or has not yet."""
+    is_brokers = any(os.path.exists(os.path.join(root, name)) for name in (META_PROPERTIES, RECOVERY_POINTS))
+    return is_brokers and not os.path.exists(os.path.join(root, CLEAN_SHUTDOWN))
+
+
+def recovery_point(root: str, name: TopicPartition) -> int:
+    """Below this all is known to be on disk; a file that cannot be read says nothing, as to a broker."""
+    try:
+        return read_offsets(root, RECOVERY_POINTS).get(name, 0)
+    except (CorruptLog, UnsupportedFormat):
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a broker's recovery makes of one segment."""
+
+    size_bytes: int  # of the entries that stay; what lies behind is cut
+    end_offset: int  # behind the last of them; the base offset where there is none
+    largest_timestamp_ms: int  # of them; -1: none
+    index_bytes: int = 0  # of the entries in its indexes, without zeros behind
+    time_index_bytes: int = 0
+    are_indexes_true: bool = False  # all entries, which may be few
+    are_indexes_closed: bool = False  # and the last one's timestamp is the largest, and no zeros lie behind
+    has_markers: bool = False  # control batches, which transaction indexes speak of
+    error: LogError | None = None  # why something is cut
+    is_unseen: bool = False  # the error is none to a broker, which cuts nothing there
+
+
+def recover_segment(log_path: str, base_offset: int, index_path: str, time_index_path: str) -> Recovered:
+    """Go through the whole segment as a broker's recovery does, and hold its indexes against it; changes nothing.
+
+    Raises:
+        LogError: a file cannot be read.
+    """
+    return _recover_once(base_offset, *(_identity(path) for path in (log_path, index_path, time_index_path)))
+
+
+_Identity = tuple[str, int, int, int]  # path, bytes, time of modification, inode; of a missing file bytes are -1
+
+
+def _identity(path: str) -> _Identity:
+    try:
+        seen = os.stat(path)
+    except FileNotFoundError:
+        return path, -1, 0, 0
+    except OSError as error:
+        raise to_log_error(error, path, "look at the file") from error
+    return path, seen.st_size, seen.st_mtime_ns, seen.st_ino
+
+
+@lru_cache(maxsize=256)  # a run looks at a segment to recover it, to plan, and before and after a commit
+def _recover_once(base_offset: int, log: _Identity, index: _Identity, time_index: _Identity) -> Recovered:
+    path, file_bytes, *_ = log
+    truth = _IndexTruth(base_offset, index[0], time_index[0])
+    size, end_offset, largest, has_markers = 0, base_offset, -1, False
+    error: LogError | None = None
+    walk = _Entries(path, file_bytes)
+    for rows in walk:
+        bad = _first_out_of_order(rows, end_offset)
+        if bad < len(rows):
+            at, last = int(rows[bad, proof_walk.POSITION]), int(rows[bad, proof_walk.LAST_OFFSET])
+            error = CorruptLog(f"offset {last} comes after {end_offset - 1}", at, path)
+            # What recovery does depends on where it would make an index entry.
+            if _is_emptied(path, file_bytes, base_offset):
+                return Recovered(0, base_offset, -1, error=error)
+            return Recovered(size, end_offset, largest, error=error, is_unseen=True)
+        truth.check(rows)
+        size = int(rows[-1, proof_walk.POSITION] + rows[-1, proof_walk.SIZE])
+        end_offset = int(rows[-1, proof_walk.LAST_OFFSET]) + 1
+        largest = max(largest, int(rows[:, proof_walk.TIMESTAMP_MS].max()))
+        has_markers |= bool(rows[:, proof_walk.IS_CONTROL].any())
+    are_true = truth.holds(size, end_offset)
+    are_closed = are_true and truth.is_closed(largest) and truth.entry_bytes == (index[1], time_index[1])
+    return Recovered(size, end_offset, largest, *truth.entry_bytes, are_true, are_closed, has_markers, walk.error)
+
+
+def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
+    """The first row that does not lie behind the one before, which ended at ``end_offset``; their number: none."""
+    ends = np.concatenate([np.array([end_offset], np.int64), rows[:-1, proof_walk.LAST_OFFSET] + 1])
+    bad = (rows[:, proof_walk.BASE_OFFSET] < ends) | (rows[:, proof_walk.LAST_OFFSET] < rows[:, proof_walk.BASE_OFFSET])
+    return int(np.argmax(bad)) if bad.any() else len(rows)
+
+
+class _Entries:
+    """The entries of a segment that prove true, from its begin on, in portions of ``proof_walk``'s rows.
+
+    ``error`` says afterwards why they end before the file does; None: they do not.
+    """
+
+    def __init__(self, path: str, file_bytes: int) -> None:
+        self._path = path
+        self._bytes = file_bytes
+        self.error: LogError | None = None
+
+    def __iter__(self) -> Iterator[Int64Array]:
+        rows = np.empty((_ROWS, proof_walk.COLUMNS), dtype=np.int64)
+        position, window = 0, _WINDOW_BYTES
+        try:
+            with open(self._path, "rb", buffering=0) as file:
+                while position < self._bytes:
+                    data = np.frombuffer(os.pread(file.fileno(), window, position), dtype=np.uint8)
+                    left = self._bytes - position
+                    if len(data) < min(window, left):
+                        raise CommitConflict("the segment shrank while we looked", position, self._path, _AGAIN)
+                    filled, at, wanted, why = proof_walk.walk_proven(data, left, rows)
+                    if filled:
+                        found = rows[:filled].copy()
+                        found[:, proof_walk.POSITION] += position
+                        yield found
+                    position += at
+                    window = max(_WINDOW_BYTES, wanted)
+                    if why == proof_walk.MORE and wanted > _LARGE_BYTES:
+                        if _proves_true(file.fileno(), position, wanted):
+                            yield _row(os.pread(file.fileno(), _HEADER_BYTES, position), position, wanted)
+                            position, window = position + wanted, _WINDOW_BYTES
+                        else:
+                            why = proof_walk.CORRUPT
+                    if why == proof_walk.TORN:
+                        self.error = TruncatedLog("the file ends inside a batch", position, self._path)
+                        return
+                    if why == proof_walk.CORRUPT:
+                        self.error = CorruptLog("no batch with a true checksum begins here", position, self._path)
+                        return
+        except OSError as error:
+            raise to_log_error(error, self._path, "read the segment") from error
+
+
+def _proves_true(file: int, position: int, size_bytes: int) -> bool:
+    """Whether the checksum of a very large entry is true: it may be a wrong size, so it is not read at once."""
+    head = os.pread(file, _HEADER_BYTES, position)
+    is_old = head[_MAGIC] < 2 or head[_MAGIC] > 127
+    at, end, crc = position + (_MAGIC if is_old else _ATTRIBUTES), position + size_bytes, 0
+    while at < end:
+        portion = os.pread(file, min(_WINDOW_BYTES, end - at), at)
+        if not portion:
+            return False
+        crc = zlib.crc32(portion, crc) if is_old else google_crc32c.extend(crc, portion)
+        at += len(portion)
+    return crc == int.from_bytes(head[_OLD_CRC:_MAGIC] if is_old else head[_MAGIC + 1 : _ATTRIBUTES], "big")
+
+
+def _row(head: bytes, position: int, size_bytes: int) -> Int64Array:
+    """The row of an entry, of which only the header is at hand."""
+    row = np.empty((1, proof_walk.COLUMNS), dtype=np.int64)
+    proof_walk.describe(np.frombuffer(head, dtype=np.uint8), 0, size_bytes, row[0])
+    row[0, proof_walk.POSITION] = position
+    return row
+
+
+def _is_emptied(path: str, file_bytes: int, base_offset: int) -> bool:
+    """Whether a broker that makes the indexes of a segment out of order anew gives up and empties it.
+
+    It notices only when an index entry would fall behind the one before.
+    """
+    since, largest, largest_offset = 0, -1, base_offset
+    entry_offset, time_offset, entry_time = -1, -1, -1
+    for rows in _Entries(path, file_bytes):
+        for _, size, _, last, timestamp, _ in rows.tolist():
+            if timestamp > largest:
+                largest, largest_offset = timestamp, last
+            if since > DEFAULT_INTERVAL_BYTES:
+                if last <= entry_offset or largest_offset < time_offset:
+                    return True
+                entry_offset, since = last, 0
+                if largest > entry_time:
+                    entry_time, time_offset = largest, largest_offset
+            since += size
+    return largest_offset < time_offset
+
+
+class _IndexTruth:
+    """A segment's indexes, held against its entries."""
+
+    def __init__(self, base_offset: int, index_path: str, time_index_path: str) -> None:
+        self._is_true = True
+        self._offsets, self._times = decode_offset_index(b"", base_offset), decode_time_index(b"", base_offset)
+        self._reached, self._last_before = index_truth.NO_TIME, base_offset - 1
+        try:
+            self._offsets = _read_offset_index(index_path, base_offset)
+            self._times = _read_time_index(time_index_path, base_offset)
+        except (FileNotFoundError, LogError):
+            self._is_true = False
+
+    def check(self, rows: Int64Array) -> None:
+        """The next entries."""
+        begins, bases = rows[:, proof_walk.POSITION], rows[:, proof_walk.BASE_OFFSET]
+        lasts, timestamps = rows[:, proof_walk.LAST_OFFSET], rows[:, proof_walk.TIMESTAMP_MS]
+        end = int(begins[-1] + rows[-1, proof_walk.SIZE])
+        offsets, times = self._offsets, self._times
+        lie = index_truth.false_offset_entry(offsets.offsets, offsets.positions, begins, end, bases)
+        lie = lie or index_truth.false_time_entry(
+            times.timestamps_ms, times.offsets, lasts, timestamps, self._reached, self._last_before
+        )
+        self._is_true &= lie is None
+        self._reached = max(self._reached, int(timestamps.max()))
+        self._last_before = int(lasts[-1])
+
+    def holds(self, size_bytes: int, end_offset: int) -> bool:
+        """Whether all was true, and nothing lies beyond the segment's end."""
+        offsets, times = self._offsets, self._times
+        beyond = index_truth.entry_beyond(offsets.offsets, offsets.positions, size_bytes, end_offset)
+        return self._is_true and beyond is None and not (len(times) and int(times.offsets[-1]) >= end_offset)
+
+    def is_closed(self, largest_timestamp_ms: int) -> bool:
+        """Whether the last time entry is the largest timestamp, as in every segment that a broker closed."""
+        return (self._times.largest_timestamp_ms or -1) == largest_timestamp_ms
+
+    @property
+    def entry_bytes(self) -> tuple[int, int]:
+        """Bytes of the entries in the two files."""
+        return len(self._offsets) * OFFSET_ENTRY.size, len(self._times) * TIME_ENTRY.size
+
+
+def _read_offset_index(path: str, base_offset: int) -> OffsetIndex:
+    with open(path, "rb") as file:
+        return decode_offset_index(file.read(), base_offset)
+
+
+def _read_time_index(path: str, base_offset: int) -> TimeIndex:
+    with open(path, "rb") as file:
+        return decode_time_index(file.read(), base_offset)
+
+
+# ---------------------------------------------------------------------- what recovery writes
+
+
+def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> None:
+    """Give a segment the indexes that a broker's start would give it; true ones stay.
+
+    A time index alone that is missing becomes an empty one, as there. ``aborted`` are the entries of its transaction
+    index; without any there is none.
+    """
+    folder = os.path.dirname(segment.path)
+    time_index = segment_file_name(segment.base_offset, FileKind.TIME_INDEX)
+    if not segment.is_indexed:
+        offsets, times = new_indexes(segment.path, segment.base_offset, segment.size_bytes)
+        # While the offset index is missing, a broker makes both: so it comes last.
+        _replace(folder, time_index, times)
+        _replace(folder, segment_file_name(segment.base_offset, FileKind.INDEX), offsets)
+    elif segment.size_bytes and not os.path.exists(os.path.join(folder, time_index)):
+        _replace(folder, time_index, b"")
+    transaction_index = segment_file_name(segment.base_offset, FileKind.TRANSACTION_INDEX)
+    if not segment.is_abort_indexed and aborted:
+        _replace(folder, transaction_index, encode_aborted(aborted))
+    elif not segment.is_abort_indexed:
+        files.unlink(os.path.join(folder, transaction_index))
+        files.fsync_dir(folder)
+
+
+def _replace(folder: str, name: str, content: bytes) -> None:
+    aside = os.path.join(folder, f"{name}.recovered{Suffix.CLEANED}")
+    files.write(aside, content)
+    files.rename(aside, os.path.join(folder, name))
+    files.fsync_dir(folder)
+
+
+def new_indexes(log_path: str, base_offset: int, size_bytes: int) -> tuple[bytes, bytes]:
+    """The ``.index`` and ``.timeindex`` of a segment's first ``size_bytes``, made from its entries.
+
+    Entries lie as far apart as Kafka's default says: the topic's own setting is not known here, and any true
+    entries are a true index. Offsets that no index can name have none.
+    """
+    indexer = SegmentIndexer(base_offset, DEFAULT_INTERVAL_BYTES)
+    for rows in _Entries(log_path, size_bytes):
+        near = rows[rows[:, proof_walk.LAST_OFFSET] - base_offset <= MAX_RELATIVE_OFFSET]
+        indexer.append(
+            near[:, proof_walk.POSITION], near[:, proof_walk.SIZE],
+            near[:, proof_walk.LAST_OFFSET], near[:, proof_walk.TIMESTAMP_MS],
+        )  # fmt: skip
+    return indexer.finish()
