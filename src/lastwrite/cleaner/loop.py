@@ -71,6 +71,7 @@ class Cleaner:
         self._is_stopping = False
         self._alone: set[str] = set()
         self._tried: dict[str, tuple[object, float]] = {}
+        self._not_before: dict[str, float] = {}
         self._said: dict[str, str] = {}
         self._retention_at_ms = 0
         self._statuses: set[Status] = set()
@@ -161,6 +162,8 @@ class Cleaner:
 
         A round that succeeds and leaves the partition due would else be run again and again.
         """
+        if time.monotonic() < self._not_before.get(candidate.folder, 0.0):
+            return False
         last = self._tried.get(candidate.folder)
         if last is None or last[0] != self._watch.state_of(candidate.root, candidate.folder):
             return True
@@ -275,11 +278,12 @@ class Cleaner:
                         stage_seconds=outcome.report.stage_seconds,
                     )
                 )  # fmt: skip
+            self._not_before.pop(candidate.folder, None)
             with contextlib.suppress(LogError):
                 release(candidate.root, [candidate.name])
             return
         is_wrong = report.status is not Status.SKIPPED or report.problems or candidate.trouble is not None
-        if is_wrong and not self._is_stopping:
+        if is_wrong and not self._is_stopping and not self._was_changed(candidate):
             self._statuses.add(report.status)
             failed.setdefault(candidate.root, {})[candidate] = report.reason or candidate.trouble or "no reason given"
 
@@ -298,8 +302,18 @@ class Cleaner:
                 self._alone.add(candidate.folder)
                 self._tried.pop(candidate.folder, None)
             return
+        if self._was_changed(outcome.wave[0]):
+            return
         self._statuses.add(Status.FAILED)
         failed.setdefault(outcome.wave[0].root, {})[outcome.wave[0]] = str(error)
+
+    def _was_changed(self, candidate: Candidate) -> bool:
+        """Whether a round may have failed because somebody without a lock is writing there; it then waits a while."""
+        if not self._watch.has_changed(candidate.root, candidate.folder):
+            return False
+        self._note(f"{candidate.name} in {candidate.root} changed while it was read, and is looked at again later")
+        self._not_before[candidate.folder] = time.monotonic() + self._settings.current.cleaner.backoff_ms / 1000
+        return True
 
     def _set_aside(self, root: str, reasons: dict[Candidate, str], now_ms: int) -> None:
         try:

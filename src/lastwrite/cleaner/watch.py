@@ -43,9 +43,11 @@ class Watch:
         known: dict[str, _Known] = {}
         found = []
         for seen in glance(root):
-            if seen.folder in busy:
-                continue
             last = before.get(seen.folder)
+            if seen.folder in busy:
+                if last is not None:
+                    known[seen.folder] = last
+                continue
             if last is None or not last.is_current(seen.state):
                 last = self._read(seen)
             known[seen.folder] = last
@@ -58,10 +60,22 @@ class Watch:
         known = self._known.get(root, {}).get(folder)
         return None if known is None else (known.state, known.log)
 
+    def has_changed(self, root: str, folder: str) -> bool:
+        """Whether somebody has changed the partition since the last look, files that we wrote aside left out."""
+        known = self._known.get(root, {}).get(folder)
+        if known is None:
+            return True
+        try:
+            return self._system.read(folder) != known.log
+        except LogError as error:
+            return known.trouble != str(error)
+
     def _candidate(
         self, root: str, seen: Glance, known: _Known, config: Mapping[str, object], now_ms: int
     ) -> Candidate:
         log, trouble = known.log, known.trouble
+        if trouble is not None and not seen.rests:
+            return Candidate(root=root, folder=seen.folder, name=seen.name)  # somebody may be writing it
         bare = Candidate(root=root, folder=seen.folder, name=seen.name, compacts=trouble is not None, trouble=trouble)
         if log is None or not log.segments or not self._system.is_policy_known(seen.folder, config):
             return bare

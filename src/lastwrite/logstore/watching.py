@@ -27,6 +27,7 @@ from lastwrite.model.log import Segment, TopicPartition
 
 # A folder that changed so shortly before the look may change again without its time telling.
 _SETTLED_NS = 50_000_000
+_RESTS_NS = 2_000_000_000
 
 
 class Glance(NamedTuple):
@@ -35,6 +36,7 @@ class Glance(NamedTuple):
     name: TopicPartition
     folder: str
     state: Hashable | None
+    rests: bool  # for some seconds no file has come or gone: nobody is writing it just now
 
 
 def glance(root: str) -> list[Glance]:
@@ -63,7 +65,7 @@ def glance(root: str) -> list[Glance]:
                 state: Hashable | None = None
                 if now_ns - seen.st_mtime_ns > _SETTLED_NS:
                     state = (seen.st_ino, seen.st_mtime_ns, *(known.get(name.partition) for known in offsets))
-                found.append(Glance(name.partition, entry.path, state))
+                found.append(Glance(name.partition, entry.path, state, now_ns - seen.st_mtime_ns > _RESTS_NS))
     except OSError as error:
         raise to_log_error(error, root, "list the log root") from error
     return sorted(found)

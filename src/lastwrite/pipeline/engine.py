@@ -13,6 +13,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
@@ -49,6 +50,8 @@ _WAVE_BYTES = 64 << 30
 _WAVE_PARTITIONS = 4096
 _LEAST_PART_BYTES = 64 << 20
 _SMALL_ELECTION_BYTES = 4 << 20
+_FEW_PARTITIONS = 8
+_COMMITTERS = 16
 
 
 def new_secret() -> bytes:
@@ -117,6 +120,11 @@ class _Job:
     @property
     def is_open(self) -> bool:
         return self.report.status is Status.CLEANED
+
+    @property
+    def has_parts(self) -> bool:
+        """Some new segment is in parts, which the driver joins."""
+        return any(len(output.parts) > 1 for output in self.outputs)
 
     @property
     def rests(self) -> bool:
@@ -414,30 +422,43 @@ class Engine:
         """Swap every partition first, then write each root's checkpoint once, and only then clear away."""
         weights = [sum(part.bytes_written for output in job.outputs for part in output.parts) for job in wave]
         self._progress.stage("commit", sum(weights))
-        swapped: dict[str, list[_Job]] = {}
-        for job, weight in zip(wave, weights, strict=True):
+
+        def begin(job: _Job, weight: int) -> None:
             with self._failing(job):
                 if job.is_open:
                     self._options.check()
                     self._judge_retention(job)
                     if not self._options.dry_run:
                         self._swap(job)
-                        if self._options.to is None:
-                            swapped.setdefault(self._system.root_of(job.folder), []).append(job)
                 elif not job.rests:
                     self._discard(job)
                     if self._options.to is not None and not self._options.dry_run and job.log is not None:
                         self._system.publish_copy(job.log, (), (), self._options.to, None)
             self._progress.advance(weight)
-        for root, jobs in swapped.items():
-            self._record(root, jobs)
-        for job in wave:
+
+        def end(job: _Job) -> None:
             with self._failing(job):
                 if job.is_open:
                     self._finish(job)
                 elif job.rests:
                     self._retain(job)
             job.report.seconds = time.perf_counter() - job.started
+
+        # A disk takes as long to sync one small file as many at once. Large ones are joined one after the other,
+        # because a join has buffers.
+        with ThreadPoolExecutor(_COMMITTERS if len(wave) > _FEW_PARTITIONS else 1) as pool:
+            small = [(job, weight) for job, weight in zip(wave, weights, strict=True) if not job.has_parts]
+            list(pool.map(lambda pair: begin(*pair), small))
+            for job, weight in zip(wave, weights, strict=True):
+                if job.has_parts:
+                    begin(job, weight)
+            swapped: dict[str, list[_Job]] = {}
+            for job in wave:
+                if job.is_open and not self._options.dry_run and self._options.to is None:
+                    swapped.setdefault(self._system.root_of(job.folder), []).append(job)
+            for root, jobs in swapped.items():
+                self._record(root, jobs)
+            list(pool.map(end, wave))
 
     @contextlib.contextmanager
     def _failing(self, job: _Job) -> Iterator[None]:
