@@ -431,6 +431,20 @@ def test_the_life_of_a_tombstone(log: Log) -> None:
     assert log.offsets() == [3]
 
 
+def test_a_tombstone_that_is_superseded_above_the_range_still_ages(log: Log) -> None:
+    log.config["min.cleanable.dirty.ratio"] = 0
+    log.add([data((A, None))], [])
+    log.compact()
+    log.add([data((B, V))], [data((A, V))])
+    found = log.record(A, 0)
+    assert found.fate is Fate.LATER and found.message.startswith("offset 2 is a later write of the key, but lies above")
+    assert f"so does any round at or after {NOW + RETENTION}" in (found.change or "")
+    due = log.record(A, 0, now_ms=NOW + RETENTION)
+    assert due.fate is Fate.NEXT_ROUND and due.message.startswith("it deletes the key; its delete horizon")
+    assert log.compact(NOW + RETENTION) == "cleaned"
+    assert log.offsets() == [1, 2]
+
+
 def test_a_tombstone_that_no_round_reaches(log: Log) -> None:
     log.add([data((A, V))], [data((A, None))])
     found = log.record(A, 1)

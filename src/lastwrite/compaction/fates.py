@@ -77,9 +77,11 @@ def fate_of(facts: RecordFacts, around: RoundFacts) -> tuple[Fate, str, str | No
             None,
             None,
         )
+    if facts.goes:  # a delete whose time has come, superseded or not
+        return _delete(facts, around, in_range)
     if facts.shadowed_ever:
         message = _superseded(around.winner_ever, around)
-        return _later(message, around) if in_range else _unreached(message, facts, around)
+        return _later(message, facts, around) if in_range else _unreached(message, facts, around)
     if around.winner_ever is not None and around.winner_ever != facts.offset:
         return (
             Fate.LATER,
@@ -98,8 +100,9 @@ def _superseded(winner: int | None, around: RoundFacts) -> str:
 
 
 def _delete(facts: RecordFacts, around: RoundFacts, in_range: bool) -> tuple[Fate, str, str | None, int | None]:
-    """The fate of a tombstone that is the key's last write."""
-    message = "it deletes the key, and is its last write"
+    """The fate of a tombstone that no later write within the range takes."""
+    is_last = around.winner_ever == facts.offset
+    message = "it deletes the key, and is its last write" if is_last else "it deletes the key"
     if not in_range:
         return _unreached(message, facts, around)
     if facts.is_old:
@@ -126,6 +129,14 @@ def _delete(facts: RecordFacts, around: RoundFacts, in_range: bool) -> tuple[Fat
     if facts.goes:
         late = around.now_ms - facts.horizon_ms
         return _next(f"{message}; its delete horizon, {facts.horizon_ms}, passed {late} ms ago", around)
+    if facts.horizon_ms <= around.now_ms:
+        return (
+            Fate.LATER,
+            f"{message}; its delete horizon, {facts.horizon_ms}, passed, but an older version of the key may lie above "
+            f"offset {around.first_uncleanable}, where the next round does not reach: the order is not that of offsets",
+            "the first round that reaches the log's end drops it",
+            None,
+        )
     return (
         Fate.LATER,
         f"{message}; its delete horizon, {facts.horizon_ms}, is {facts.horizon_ms - around.now_ms} ms ahead",
@@ -147,11 +158,16 @@ def _if_due(around: RoundFacts) -> str:
     return f"; none is due now: {around.blocking.message}; that ends {around.blocking.change}"
 
 
-def _later(message: str, around: RoundFacts) -> tuple[Fate, str, str | None, int | None]:
+def _later(message: str, facts: RecordFacts, around: RoundFacts) -> tuple[Fate, str, str | None, int | None]:
     """The record is in the range, what supersedes it is not."""
     held, at_ms = _holding(around.winner_ever, around)
     message = f"{message}, but lies above the range of the next round, which ends at offset {around.first_uncleanable}"
-    return Fate.LATER, message, f"the round that reaches offset {around.winner_ever} drops it{held}", at_ms
+    change = f"the round that reaches offset {around.winner_ever} drops it{held}"
+    if facts.deletes:  # whichever comes first
+        at_ms = None
+        if facts.horizon_ms is not None:
+            change += f"; so does any round at or after {facts.horizon_ms}, its delete horizon"
+    return Fate.LATER, message, change, at_ms
 
 
 def _unreached(message: str, facts: RecordFacts, around: RoundFacts) -> tuple[Fate, str, str | None, int | None]:

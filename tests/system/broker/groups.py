@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.system.broker.broker import Broker
 
 PROTOCOLS = ("classic", "consumer")
+_LOADING = (
+    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE
+)  # fmt: skip
 
 
 def join_and_commit(
@@ -44,9 +47,16 @@ def join_and_commit(
 def committed(broker: Broker, group: str, topics: Sequence[str]) -> dict[str, int]:
     """Where the group stands in partition 0 of each topic, as its coordinator says; topics without one are left out."""
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+    deadline = time.monotonic() + 60
     try:
-        found = consumer.committed([TopicPartition(topic, 0) for topic in topics], timeout=60)
-        return {place.topic: place.offset for place in found if place.offset >= 0}
+        while True:
+            try:
+                found = consumer.committed([TopicPartition(topic, 0) for topic in topics], timeout=60)
+                return {place.topic: place.offset for place in found if place.offset >= 0}
+            except KafkaException as error:  # a coordinator that has just started
+                if error.args[0].code() not in _LOADING or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.2)
     finally:
         consumer.close()
 
