@@ -170,6 +170,11 @@ def mark(rows, start, end, states):
     return losers
 
 
+def loses(rows: UInt64Array, start: int, end: int, ordinal: int) -> bool:
+    """Whether the record of that ordinal is among the losers in ``rows[start:end]``."""
+    return bool(np.any(losers_of(rows, start, end) == ordinal))
+
+
 def losers_of(rows: UInt64Array, start: int, end: int) -> npt.NDArray[np.uint32]:
     """The ordinals of the losers among ``rows[start:end]``, as uint32."""
     part = rows[start:end]

@@ -77,7 +77,7 @@ def judge(
         _judge(
             table, states, policy.now_ms, policy.tombstone_retention_ms, policy.keep_keyless, policy.keep_empty,
             policy.shell_offset, file_ms <= policy.old_tombstones_until_ms, policy.last_offsets,
-            policy.marker_producers, policy.pinned_offset, keep, actions, horizons, counts,
+            policy.marker_producers, policy.pinned_offset, policy.keep_tombstones, keep, actions, horizons, counts,
         )
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ def _is_pair_among(pairs, one, two):
 @njit(cache=True, nogil=True)
 def _judge(
     table, states, now_ms, retention_ms, keep_keyless, keep_empty, shell_offset, old_due, last_offsets,
-    marker_producers, pinned_offset, keep, actions, horizons, counts,
+    marker_producers, pinned_offset, keep_tombstones, keep, actions, horizons, counts,
 ):  # fmt: skip
     changed = 0
     at = 0
@@ -130,7 +130,7 @@ def _judge(
                 if row.next_offset != pinned_offset or i + 1 < at + row.records:
                     verdict = 2
             elif state & TOMBSTONE:
-                if due:
+                if due and not keep_tombstones:
                     verdict = 3
                 elif horizon == NO_HORIZON:
                     stamp = True

@@ -41,6 +41,8 @@ class Policy:
     strategy_header: str = ""
     # With another strategy than OFFSET the last record before this offset, the log's end, stays though shadowed.
     pinned_offset: int = -1
+    # No tombstone goes: by another strategy than OFFSET a write that lies above the range may be an older one.
+    keep_tombstones: bool = False
     # Last offsets of active producers' last data batches, ascending: these batches stay, empty if need be.
     last_offsets: Int64Array = field(default_factory=_none)
     # (id, epoch) of active producers without such a batch, ascending: their markers of that epoch stay so.

@@ -123,6 +123,7 @@ class PieceScan:
     states_at: int = 0
     blocks: list[Block] = field(default_factory=list)
     losers: int = 0
+    lost_last: bool = False  # the block that holds its last record marked that one a loser
     transactions: PieceTransactions | None = None
     problem: Problem | None = None
 
@@ -137,6 +138,7 @@ class ElectUnit:
     end_bucket: int
     blocks: tuple[Block, ...]  # oldest first
     dirty_from: tuple[int, ...]  # by block
+    last_records: tuple[int, ...]  # by block: ordinal of its piece's last record
     states: tuple[tuple[str, int], ...]  # by block: scratch file, position of the piece's first state
     exact: bool
     limits: Limits
@@ -149,6 +151,7 @@ class Elected:
     partition: int
     winners: int
     losers: dict[int, int]
+    lost_last: tuple[int, ...] = ()  # the pieces whose last record lost
 
 
 @dataclass(frozen=True, slots=True)

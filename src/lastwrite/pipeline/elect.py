@@ -45,6 +45,7 @@ def elect(unit: ElectUnit) -> Elected:
     stretch = _read(unit)
     winners = stretch.elect(np.array(unit.dirty_from, dtype=np.int64))
     losers: dict[int, int] = {}
+    lost_last = []
     last = ""
     state: StateFile | None = None
     try:
@@ -60,10 +61,13 @@ def elect(unit: ElectUnit) -> Elected:
                 state, last = StateFile(path), path
             marked = int(election.mark(stretch.rows, start, end, state.states[at:]))
             losers[block.piece] = losers.get(block.piece, 0) + marked
+            # Only by another order than that of offsets can the log's last record lose.
+            if block.columns > 2 and election.loses(stretch.rows, start, end, unit.last_records[k]):
+                lost_last.append(block.piece)
     finally:
         if state is not None:
             state.close()
-    return Elected(unit.partition, winners, losers)
+    return Elected(unit.partition, winners, losers, tuple(lost_last))
 
 
 def _read(unit: ElectUnit) -> Stretch:

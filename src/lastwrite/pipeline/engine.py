@@ -131,6 +131,14 @@ class _Job:
         """It is whole, and by the rules no round is due."""
         return self.decision is not None and self.decision.reason is not None
 
+    def keep_what_the_last_record_lost_to(self) -> None:
+        """The log's last record stays though it lost: so must a tombstone that it may have lost to."""
+        if not self.is_open or self.decision is None:
+            return
+        policy = self.decision.policy
+        if any(scan.lost_last and scan.next_offset == policy.pinned_offset for scan in self.scans):
+            self.decision = replace(self.decision, policy=replace(policy, keep_tombstones=True))
+
     def end(self, status: Status, reason: str | None = None) -> None:
         self.report.status = status
         self.report.reason = reason
@@ -330,6 +338,10 @@ class Engine:
             job.winners += answer.winners
             for piece, losers in answer.losers.items():
                 job.scans[piece].losers += losers
+            for piece in answer.lost_last:
+                job.scans[piece].lost_last = True
+        for job in jobs:
+            job.keep_what_the_last_record_lost_to()
 
     # ------------------------------------------------------------------ rewrite
 
@@ -594,6 +606,7 @@ def elect_units(
             partition=partition, bits=bits, first_bucket=buckets * n // slices,
             end_bucket=buckets * (n + 1) // slices, blocks=tuple(block for _, block in blocks),
             dirty_from=tuple(scan.dirty_from for scan, _ in blocks),
+            last_records=tuple(scan.records - 1 for scan, _ in blocks),
             states=tuple((scan.states, scan.states_at) for scan, _ in blocks), exact=exact, limits=limits,
         )  # fmt: skip
 

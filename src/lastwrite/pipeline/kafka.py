@@ -28,7 +28,7 @@ from lastwrite.logstore.producers import read_history
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
-from lastwrite.model.policy import Policy
+from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.rewrite import rewrite
 from lastwrite.pipeline.system import Decision, Format, IndexChecker, SegmentAppender
@@ -124,22 +124,28 @@ class KafkaSystem:
             reason = f"cleanup.policy is {','.join(settings.cleanup_policy) or 'empty'}, without compact"
         elif reason is None and not found.eligible:
             reason = "not due"
-        last_offsets, marker_producers = kept_batches(
-            active(log.producers, now_ms, settings.producer_id_expiration_ms)
-        )
+        strategy = Strategy[settings.compaction_strategy.upper()]
+        last_offsets, marker_producers = kept_batches(active(log.producers, now_ms, settings.producer_id_expiration_ms))
         return Decision(
             first_dirty=found.first_dirty,
             end=found.first_uncleanable,
+            # By another strategy a clean record may beat a dirty one, so all take part.
+            elect_from=found.first_dirty if strategy is Strategy.OFFSET else 0,
             dirty_ratio=found.ratio,
             reason=reason,
-            policy=Policy(
             compacts=settings.compacts,
             cleanable_bytes=found.cleanable_bytes,
             overdue_ms=found.overdue_ms,
+            policy=Policy(
                 now_ms=now_ms,
                 tombstone_retention_ms=settings.delete_retention_ms,
                 shell_offset=log.end_offset if include_active else log.high_watermark,
                 old_tombstones_until_ms=_clean_until_ms(log, found.first_dirty) - settings.delete_retention_ms,
+                strategy=strategy,
+                strategy_header=settings.compaction_strategy_header,
+                pinned_offset=-1 if strategy is Strategy.OFFSET else log.end_offset,
+                keep_tombstones=strategy is not Strategy.OFFSET
+                and any(s.size_bytes for s in log.segments if s.base_offset >= found.first_uncleanable),
                 last_offsets=last_offsets,
                 marker_producers=marker_producers,
             ),

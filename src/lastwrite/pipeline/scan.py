@@ -108,6 +108,7 @@ class _Scanner:
             self._flush(piece, result)
             result.tombstones = int(np.count_nonzero(self.states[: result.records] & TOMBSTONE))
             result.transactions = self._follower.result()
+            result.lost_last = bool(result.records and self.states[result.records - 1] & SHADOWED)
 
     def _scan_chunk(self, buffer: ByteArray, table: BatchTable, piece: Piece, shift: int, result: PieceScan) -> None:
         records = int(table["records"].sum())

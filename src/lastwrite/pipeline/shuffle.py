@@ -58,11 +58,13 @@ class ShuffleExchange:
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
         by_partition: dict[int, list[tuple[int, ElectUnit]]] = {}
         for n, unit in enumerate(units):
-            by_partition.setdefault(unit.partition, []).append((n, replace(unit, blocks=(), dirty_from=(), states=())))
+            by_partition.setdefault(unit.partition, []).append(
+                (n, replace(unit, blocks=(), dirty_from=(), last_records=(), states=()))
+            )
         borders = {
-            (unit.partition, block.piece): dirty
+            (unit.partition, block.piece): border
             for unit in units
-            for block, dirty in zip(unit.blocks, unit.dirty_from, strict=True)
+            for block, *border in zip(unit.blocks, unit.dirty_from, unit.last_records, strict=True)
         }
 
         def cut(row: tuple[str, Any]) -> Iterator[tuple[int, Any]]:
@@ -70,7 +72,7 @@ class ShuffleExchange:
                 partition, piece, serial, ends, rows, lengths, keys = row[1]
                 for n, unit in by_partition.get(partition, ()):
                     part = _cut_block(unit, ends, rows, lengths, keys)
-                    yield task_of[n], (n, piece, serial, borders[partition, piece], *part)
+                    yield task_of[n], (n, piece, serial, *borders[partition, piece], *part)
 
         def elect_task(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[str, Any]]:
             held: dict[int, list[Any]] = {}
@@ -161,7 +163,9 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
     def work(unit: ScanUnit) -> list[PieceScan]:
         for result, _ in scan(unit, keep):
             result.blocks = [
-                Block(b[1], "", 0, len(b[4]), 0 if b[6] is None else len(b[6]), b[4].shape[1]) for b in blocks if b[1] == result.piece
+                Block(b[1], "", 0, len(b[4]), 0 if b[6] is None else len(b[6]), b[4].shape[1])
+                for b in blocks
+                if b[1] == result.piece
             ]
             results.append(result)
         return results
@@ -184,21 +188,24 @@ def _cut_block(unit: ElectUnit, ends: Any, rows: Any, lengths: Any, keys: Any) -
 
 def _elect_parts(n: int, partition: int, parts: list[Any]) -> Iterator[tuple[str, Any]]:
     parts.sort(key=lambda part: (part[0], part[1]))  # piece, serial: the log's order
-    exact = parts[0][5] is not None
-    stretch = Stretch([part[3] for part in parts], exact)
-    stretch.rows = np.concatenate([part[4] for part in parts])
+    exact = parts[0][6] is not None
+    stretch = Stretch([part[4] for part in parts], exact)
+    stretch.rows = np.concatenate([part[5] for part in parts])
     if exact:
-        stretch.lengths = np.concatenate([part[5] for part in parts])
-        stretch.keys = np.concatenate([part[6] for part in parts])
+        stretch.lengths = np.concatenate([part[6] for part in parts])
+        stretch.keys = np.concatenate([part[7] for part in parts])
     winners = stretch.elect(np.array([part[2] for part in parts], dtype=np.int64))
     counts: dict[int, int] = {}
+    lost_last = []
     for k, part in enumerate(parts):
         start = int(stretch.starts[k])
         losers = election.losers_of(stretch.rows, start, start + int(stretch.sizes[k]))
         counts[part[0]] = counts.get(part[0], 0) + len(losers)
+        if np.any(losers == part[3]):
+            lost_last.append(part[0])
         if len(losers):
             yield "losers", (partition, part[0], losers)
-    yield "result", (n, Elected(partition, winners, counts))
+    yield "result", (n, Elected(partition, winners, counts, tuple(lost_last)))
 
 
 def _rewrite_scanned(unit: RewriteUnit, again: ScanUnit, losers: dict[int, list[Any]]) -> Rewritten:

@@ -1,0 +1,208 @@
+"""A tombstone dropped while an older value remains: the four forms of docs/decisions/dropping-a-tombstone.md.
+
+In each a tombstone's horizon has passed, and an older value of its key lies where a compactor might not look. However
+the rounds go, a reader must never find the value without finding the tombstone behind it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import reference
+from tests.crashing import run_until
+from tests.engine import compact
+from tests.logs import (
+    NAME,
+    SCRATCH,
+    encode_model,
+    read_checkpoint,
+    read_segments,
+    write_checkpoint,
+    write_segment,
+)
+from tests.model import ModelBatch, ModelRecord, fold, readable
+
+NOW_MS = 1_700_000_000_000
+PASSED_MS = NOW_MS - 1
+CONFIG = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
+FAR = [f"other-{n}" for n in range(40)]  # enough unchanged records that no neighbour's rewrite takes them along
+
+both = pytest.mark.parametrize("like_broker", [True, False], ids=["like-a-broker", "sparing"])
+
+
+def batch(offset: int, *words: str, timestamp_ms: int = NOW_MS) -> ModelBatch:
+    """Records ``key=value``, or ``key`` alone for a tombstone, in one batch."""
+    records = []
+    for n, word in enumerate(words, offset):
+        key, _, value = word.partition("=")
+        records.append(ModelRecord(n, timestamp_ms, key.encode(), value.encode() if value else None))
+    return ModelBatch(offset, offset + len(words) - 1, tuple(records), max_timestamp_ms=timestamp_ms)
+
+
+def stamped(made: ModelBatch, horizon_ms: int = PASSED_MS) -> ModelBatch:
+    """As a replica gets it from a leader that has cleaned it: the horizon comes with the batch."""
+    return replace(made, horizon_ms=horizon_ms, base_timestamp_ms=horizon_ms)
+
+
+def write(root: Path, segments: Mapping[int, Iterable[ModelBatch]], checkpoint: int | None = None) -> Path:
+    for base, batches in segments.items():
+        write_segment(root / NAME, base, [encode_model(made) for made in batches], mtime_ms=NOW_MS)
+    if checkpoint is not None:
+        write_checkpoint(root, "cleaner-offset-checkpoint", {NAME: checkpoint})
+    return root
+
+
+def offsets(root: Path) -> list[int]:
+    return [record.offset for record in readable(read_segments(root / NAME))]
+
+
+def table(root: Path) -> Mapping[bytes, bytes]:
+    return fold(readable(read_segments(root / NAME)))
+
+
+# ---------------------------------------------------------------------- 1. below: in a file that is left alone
+
+
+@both
+@pytest.mark.parametrize("checkpoint", [None, 41], ids=["all-dirty", "value-is-clean"])
+def test_the_value_lies_in_a_file_that_would_be_left_alone(
+    tmp_path: Path, like_broker: bool, checkpoint: int | None
+) -> None:
+    root = write(tmp_path, {
+        0: [batch(0, "a=1", *(f"{key}=x" for key in FAR))],
+        41: [stamped(batch(41, "a", "b=1"))],
+        43: [],
+    }, checkpoint)  # fmt: skip
+    compact(root, CONFIG, NOW_MS, like_broker=like_broker)
+    # The tombstone goes in the round that first compares it, and takes the value with it: in one swap.
+    assert 0 not in offsets(root) and 41 not in offsets(root)
+    assert b"a" not in table(root)
+
+
+@both
+def test_nothing_that_is_left_alone_has_a_dropped_tombstones_value(tmp_path: Path, like_broker: bool) -> None:
+    """Round by round: what is untouched was compared all the same."""
+    root = write(tmp_path, {
+        0: [batch(0, "a=1"), batch(1, *(f"{key}=x" for key in FAR))], 41: [batch(41, "a", "b=1")], 43: []
+    })  # fmt: skip
+    for number, now_ms in enumerate((NOW_MS, NOW_MS + 999, NOW_MS + 1000), 43):
+        compact(root, CONFIG, now_ms, like_broker=like_broker)
+        assert 0 not in offsets(root)
+        assert (41 in offsets(root)) == (now_ms < NOW_MS + 1000)
+        write(root, {number: [batch(number, "dirt=x")], number + 1: []})
+
+
+# ---------------------------------------------------------------------- 2. above: behind the range, and older
+
+
+@both
+@pytest.mark.parametrize("strategy", ["timestamp", "header"])
+def test_the_value_lies_above_the_range_and_is_older_by_another_order(
+    tmp_path: Path, like_broker: bool, strategy: str
+) -> None:
+    """By offset nothing above is older (next test). By the orders of KIP-280 a delete waits for what is above."""
+    delete, value = batch(0, "a", "b=1", timestamp_ms=NOW_MS), batch(2, "a=1", timestamp_ms=NOW_MS - 50)
+    if strategy == "header":
+        delete, value = with_version(delete, 9), with_version(value, 5)
+    config = {**CONFIG, "compaction.strategy": strategy, "compaction.strategy.header": "version"}
+    root = write(tmp_path, {0: [stamped(delete)], 2: [value]})
+    compact(root, config, NOW_MS, like_broker=like_broker)
+    assert offsets(root) == [0, 1, 2]
+    write(root, {3: []})  # rolled: the next round reaches the value, which is the log's last record, and so stays
+    compact(root, config, NOW_MS, like_broker=like_broker)
+    assert offsets(root) == [0, 1, 2]
+    write(root, {3: [batch(3, "c=1", timestamp_ms=NOW_MS)], 4: []})
+    compact(root, config, NOW_MS, like_broker=like_broker)
+    assert offsets(root) == [1, 3]
+
+
+def with_version(made: ModelBatch, version: int) -> ModelBatch:
+    headers = ((b"version", version.to_bytes(8, "big")),)
+    return replace(made, records=tuple(replace(record, headers=headers) for record in made.records))
+
+
+@both
+def test_by_offset_whatever_is_above_is_newer(tmp_path: Path, like_broker: bool) -> None:
+    root = write(tmp_path, {0: [batch(0, "a=1")], 1: [stamped(batch(1, "a", "b=1"))], 3: [batch(3, "a=2")]})
+    compact(root, CONFIG, NOW_MS, like_broker=like_broker)
+    assert offsets(root) == [2, 3]
+
+
+# ---------------------------------------------------------------------- 3. never compared: its time ran out before
+
+
+@both
+@pytest.mark.parametrize("checkpoint", [1, 2, 3, 4], ids="checkpoint-{}".format)
+def test_the_time_of_a_tombstone_ran_out_before_it_was_compared(
+    tmp_path: Path, like_broker: bool, checkpoint: int
+) -> None:
+    """As Kafka leaves it whose map was full: a checkpoint inside a batch, and a tombstone behind it, stamped."""
+    root = write(tmp_path, {
+        0: [batch(0, "a=1")], 1: [batch(1, "b=1", "c=1"), batch(3, "d=1"), stamped(batch(4, "a", "e=1"))], 6: []
+    }, checkpoint)  # fmt: skip
+    compact(root, CONFIG, NOW_MS, like_broker=like_broker)
+    assert offsets(root) == [1, 2, 3, 5]
+
+
+# ---------------------------------------------------------------------- 4. beside: files that are not replaced together
+
+
+SPREAD = {
+    0: [batch(0, "a=1", *(f"{key}=x" for key in FAR))],
+    41: [batch(41, *(f"{key}=y" for key in FAR[:3]))],
+    44: [stamped(batch(44, "a", "b=1"))],
+    46: [],
+}
+
+
+@both
+def test_a_crash_between_two_files_never_brings_the_value_back(like_broker: bool, tmp_path: Path) -> None:
+    """Killed before every file operation of a round: the next run meets all of the old log or all of the new one."""
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        point, survived = 0, 0
+        killed = True
+        while killed:
+            point += 1
+            root = Path(folder) / str(point)
+            write(root, SPREAD)
+            killed = run_until(point, lambda root=root: compact(root, CONFIG, NOW_MS, like_broker=like_broker))
+            if read_checkpoint(root, "cleaner-offset-checkpoint"):
+                survived += 1
+                assert 0 not in offsets(root), point  # what a checkpoint calls clean has been swapped
+            compact(root, CONFIG, NOW_MS, like_broker=like_broker)
+            assert 0 not in offsets(root) and 44 not in offsets(root), point
+        assert point > 20
+        assert survived > 1
+
+
+@both
+def test_a_copy_is_of_one_round(tmp_path: Path, like_broker: bool) -> None:
+    root = write(tmp_path / "log", SPREAD)
+    compact(root, CONFIG, NOW_MS, like_broker=like_broker, to=str(tmp_path / "copy"))
+    assert 0 not in offsets(tmp_path / "copy") and 44 not in offsets(tmp_path / "copy")
+    # What lies here was not cleaned, and nothing says so.
+    assert {0, 44} <= set(offsets(root))
+    assert read_checkpoint(root, "cleaner-offset-checkpoint") == {}
+
+
+def test_a_file_is_never_compacted_without_its_neighbours(tmp_path: Path) -> None:
+    """Its path means the partition that it lies in."""
+    root = write(tmp_path, SPREAD)
+    compact(root / NAME / f"{44:020d}.log", CONFIG, NOW_MS)
+    assert 0 not in offsets(root) and 44 not in offsets(root)
+
+
+@both
+def test_retention_takes_the_value_first(tmp_path: Path, like_broker: bool) -> None:
+    """Files expire oldest first, whatever their age: a tombstone is never gone before what it deletes."""
+    young = [replace(made, max_timestamp_ms=NOW_MS + 10**6, append_time=True) for made in SPREAD[0]]
+    root = write(tmp_path, {**SPREAD, 0: young})
+    config = {**CONFIG, "cleanup.policy": "delete", "retention.ms": "1000"}
+    compact(root, config, NOW_MS + 10_000, like_broker=like_broker)
+    assert {0, 44} <= set(offsets(root))
+    assert reference.listed(root).log_start == 0
