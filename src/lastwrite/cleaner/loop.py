@@ -31,7 +31,8 @@ from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.model.uncleanable import Uncleanable
 from lastwrite.pipeline.system import System
 
-_GIVE_UP_S = 3.0  # after a stop, for what runs to end by itself, and once more after it was cancelled
+_CANCEL_S = 3.0  # after a stop, for what runs on workers to end by itself
+_GIVE_UP_S = 30.0  # for what then still runs: swaps that were decided before the stop
 _DONE = (Status.CLEANED, Status.UNCHANGED)
 
 
@@ -234,7 +235,7 @@ class Cleaner:
         if self._running:
             given_up = sorted(str(candidate.name) for _, wave in self._running.values() for candidate in wave)
             self._rounds.stop()
-            self._gather(_GIVE_UP_S)
+            self._gather(_CANCEL_S)
             if self._running:
                 self._rounds.cancel()
                 self._gather(_GIVE_UP_S)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from lastwrite.cleaner.pick import Candidate
 from lastwrite.errors import LogError, NotALog
 from lastwrite.logstore.watching import Glance, glance, is_as_read
-from lastwrite.model.log import PartitionLog
+from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.pipeline.system import System
 
 
@@ -102,4 +102,5 @@ class Watch:
             return _Known(seen.state, None, None)
         except LogError as error:
             return _Known(seen.state, None, str(error))
-        return _Known(seen.state, log, str(log.problems[0]) if log.problems else None)
+        wrong = [problem for problem in log.problems if problem.kind is not ProblemKind.RECOVERED]
+        return _Known(seen.state, log, str(wrong[0]) if wrong else None)
