@@ -23,6 +23,14 @@ from tests.strategies import Life, append, lives
 
 SEEDS = int(os.environ.get("LASTWRITE_ORACLE_SEEDS", "300"))
 
+# Seeds beyond those, each of which once told something.
+KEPT = {
+    523: "Kafka forgets a transaction below the log's start, and drops its marker before its data",
+    572: "the same, with the last batch of an active producer",
+    1114: "a transaction that began below the log's start, its marker not replicated",
+    1151: "a last stable offset below the log's start",
+}
+
 pytestmark = pytest.mark.oracle
 
 
@@ -33,7 +41,7 @@ def oracle() -> Iterator[Oracle]:
     asked.close()
 
 
-@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
+@pytest.mark.parametrize("seed", sorted({*range(1, SEEDS + 1), *KEPT}))
 def test_the_same_log_is_left(seed: int, oracle: Oracle) -> None:
     check_seed(oracle, seed)
 
