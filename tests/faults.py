@@ -27,6 +27,9 @@ class Fault:
     batches: Mapping[int, bytes | None]
     aborted: Callable[[ModelAborted], ModelAborted | None] = lambda entry: entry
 
+    def __repr__(self) -> str:
+        return f"Fault({self.promise!r}, {self.offset}, {list(self.batches)})"
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -67,7 +70,7 @@ def _all(segments: tuple[ModelSegment, ...]) -> list[ModelBatch]:
     return [batch for segment in segments for batch in segment.batches]
 
 
-def _without(batch: bytes, offset: int) -> bytes:
+def without_record(batch: bytes, offset: int) -> bytes:
     """The batch with one record fewer; a shell, where that was the only one."""
     whole = decode_batch(batch, 0)
     left = [record for record in whole.records if record.offset != offset]
@@ -88,7 +91,7 @@ def committed_record_lost(pair: Pair) -> Iterator[Fault]:
         for record in batch.records:
             is_last = latest.get(record.key or b"", -1) == record.offset and record.key is not None
             if batch.magic == 2 and not batch.control and is_last and record.value is not None:
-                without = _without(pair.now[batch.base_offset], record.offset)
+                without = without_record(pair.now[batch.base_offset], record.offset)
                 yield Fault("lost", record.offset, {batch.base_offset: without})
 
 
@@ -97,7 +100,7 @@ def tail_lost(pair: Pair) -> Iterator[Fault]:
     for batch in _all(pair.after):
         for record in batch.records:
             if record.offset >= max(pair.last_stable, pair.log_start) and batch.magic == 2:
-                without = _without(pair.now[batch.base_offset], record.offset)
+                without = without_record(pair.now[batch.base_offset], record.offset)
                 yield Fault("lost_tail", record.offset, {batch.base_offset: without})
 
 
@@ -147,7 +150,8 @@ def marker_dropped_while_data_remains(pair: Pair) -> Iterator[Fault]:
             first = begun.pop(batch.producer_id, None)
             if batch.marker == "abort" and first is not None and first >= pair.log_start and not _ends(pair, batch):
                 if _next_marker(pair, batch) == "abort":  # the data falls to that one, and stays aborted
-                    yield Fault("lost_control", batch.base_offset, {batch.base_offset: None})
+                    promise = "lost_control" if batch.base_offset < pair.last_stable else "lost_tail"
+                    yield Fault(promise, batch.base_offset, {batch.base_offset: None})
                 else:
                     yield Fault("redecided", first, {batch.base_offset: None})
 

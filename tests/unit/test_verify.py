@@ -20,6 +20,7 @@ import lastwrite
 from lastwrite.errors import InvalidConfig, LogHeld, NotALog
 from lastwrite.formats.compression import Codec
 from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.model.log import ProblemKind
 from lastwrite.model.verification import PartitionVerification, VerifyReport, VerifyStatus
 from lastwrite.pipeline import contents as contents_module
 from lastwrite.pipeline import verify as verify_module
@@ -460,7 +461,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
         lambda r: (r / "t-0" / TIMES).write_bytes((r / "t-0" / TIMES).read_bytes()[:-12]), TIMES, 12, "ends at time"),
     "time index ends late": (lambda r: poke(r, TIMES, 24, struct.pack(">q", T + 11)), TIMES, 24, "ends at time"),
     "foreign file": (lambda r: (r / "t-0" / "notes.txt").write_text("?"), "notes.txt", None, "foreign"),
-    "snapshot": (lambda r: (r / "t-0" / SNAPSHOT).write_bytes(b"\0\1abcd\0\0\0\0"), SNAPSHOT, 2, "crc"),
     "epochs": (lambda r: poke(r, "leader-epoch-checkpoint", 0, b"x"), "leader-epoch-checkpoint", 0, ""),
     "metadata": (lambda r: poke(r, "partition.metadata", 0, b"x"), "partition.metadata", 0, ""),
 }  # fmt: skip
@@ -480,6 +480,21 @@ def test_damage_is_named(what: str, tmp_path: Path) -> None:
     assert any(problem.remedy for problem in named)
     assert position is None or any(problem.position == position for problem in named), bad.problems
     assert bad.reason and good.records == 19
+
+
+def test_what_a_broker_puts_in_order_is_noted(tmp_path: Path, before: Path) -> None:
+    """A snapshot that a broker would pass over, and files that a crash left: nothing is wrong with the log."""
+    for n, leave in enumerate((
+        lambda folder: (folder / SNAPSHOT).write_bytes(b"\0\1abcd\0\0\0\0"),
+        lambda folder: (folder / f"{LOG}.cleaned").write_bytes(b"half of it"),
+        lambda folder: (folder / f"{7:020d}.index").write_bytes(b""),
+    )):  # fmt: skip
+        root = write(tmp_path / str(n), BEFORE)
+        leave(root / "t-0")
+        report = verify(root, before)
+        (partition,) = report.partitions
+        assert (partition.status, report.exit_status, found(report)) == (VerifyStatus.VERIFIED, 0, [])
+        assert [problem.kind for problem in partition.problems] == [ProblemKind.RECOVERED]
 
 
 def test_a_torn_tail(tmp_path: Path) -> None:
