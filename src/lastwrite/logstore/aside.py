@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from io import FileIO
 
+from lastwrite.errors import LogError
 from lastwrite.formats.kafka import index
 from lastwrite.formats.kafka.index import SegmentIndexer
 from lastwrite.logstore import files
+from lastwrite.logstore.overlap import overlapped
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.work import Rewritten
@@ -68,8 +70,8 @@ class AsideSegment:
                     view = view[self._file.write(view) :]
         self._size += len(data)
 
-    def finish(self, result: Rewritten, aborted: Sequence[AbortedTransaction] = ()) -> None:
-        """Write the indexes, sync, and name the files in ``result``.
+    def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
+        """Write the indexes, date all files, and name them in ``result``; ``sync_aside`` makes them durable.
 
         ``aborted`` are the entries of the new transaction index, by their last offset; without any there is none.
         A part of a segment has no index.
@@ -78,20 +80,20 @@ class AsideSegment:
         result.largest_timestamp_ms = self._largest_timestamp_ms
         if self._file is None:
             return
-        with changing("fsync", self._path("log")):
-            os.fsync(self._file.fileno())
-            self._file.close()
+        self._file.close()
         result.log_path = self._path("log")
         if self._indexer is None:
             return
         offsets, times = self._indexer.finish()
         result.index_path, result.time_index_path = self._path("index"), self._path("timeindex")
         for path, data in ((result.index_path, offsets), (result.time_index_path, times)):
-            files.write(path, data)
+            files.write(path, data, is_synced=False)
         if aborted:
             result.transaction_index_path = self._path("txnindex")
             entries = [index.AbortedTransaction(_VERSION, *astuple(entry)) for entry in aborted]
-            files.write(result.transaction_index_path, index.encode_transaction_index(entries))
+            files.write(result.transaction_index_path, index.encode_transaction_index(entries), is_synced=False)
+        for path in result.paths:
+            files.set_mtime(path, mtime_ns)
 
     def abandon(self) -> None:
         """Remove what was written."""
@@ -99,6 +101,21 @@ class AsideSegment:
             return
         self._file.close()
         remove_aside([self._path(kind) for kind in ("log", "index", "timeindex", "txnindex")])
+
+
+def sync_aside(made: Sequence[Rewritten]) -> None:
+    """Let new segments and those behind them reach the disk. One that does not gets the error, the others go on."""
+    waiting = [(result, path) for result in made for new in (result, *result.further) for path in new.paths]
+    for _ in overlapped(_sync, waiting):
+        pass
+
+
+def _sync(one: tuple[Rewritten, str]) -> None:
+    result, path = one
+    try:
+        files.fsync_file(path)
+    except LogError as error:
+        result.error = error
 
 
 def remove_aside(paths: Iterable[str]) -> None:

@@ -40,7 +40,7 @@ from lastwrite.formats.kafka.names import (
 )
 from lastwrite.logstore import files
 from lastwrite.logstore.checkpoints import write_offsets
-from lastwrite.logstore.outputs import AGAIN, ALWAYS, Output, check_outputs, check_unchanged, in_order
+from lastwrite.logstore.outputs import AGAIN, ALWAYS, Output, check_outputs, check_unchanged, date, in_order
 from lastwrite.logstore.publish import publish_copy, staging_folder
 from lastwrite.logstore.recovery import (
     Intent,
@@ -220,8 +220,7 @@ class _Swap:
         self._sweep()
         for output, sources in self._outputs:
             for path in output.paths:
-                files.set_mtime(path, sources[-1].mtime_ns)
-                files.fsync_file(path)
+                date(path, sources[-1].mtime_ns)
         for path, aside in self._handed:
             files.rename(path, self._place(aside))
         for name, aside in self._links:

@@ -107,15 +107,16 @@ def _changing(operation: str, path: str, doing: str) -> Iterator[None]:
         raise to_log_error(error, path, doing) from error
 
 
-def write(path: str, content: bytes) -> None:
-    """Create the file with ``content`` and sync it; whatever was there is lost."""
+def write(path: str, content: bytes, *, is_synced: bool = True) -> None:
+    """Create the file with ``content`` and sync it, unless that comes later; whatever was there is lost."""
     with _changing("write", path, "write the file"), open(path, "wb", buffering=0) as file:
         half = len(content) // 2 if faults.is_armed else 0
         _write_all(file.fileno(), content[:half])
         if half:
             faults.reach("write the rest", path)
         _write_all(file.fileno(), content[half:])
-        _sync(file.fileno())
+        if is_synced:
+            _sync(file.fileno())
 
 
 def _write_all(handle: int, content: bytes) -> None:

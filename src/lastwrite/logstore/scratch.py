@@ -12,7 +12,9 @@ import os
 import shutil
 import tempfile
 import uuid
+from io import FileIO
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -48,15 +50,20 @@ def remove_folder(folder: Path) -> None:
 
 
 class ScratchWriter:
-    """Appends blocks to one file of a folder; the name is drawn, so that no attempt meets another's."""
+    """Appends blocks to one file of a folder; the name is drawn, so that no attempt meets another's.
+
+    The file is made when the first block comes.
+    """
 
     def __init__(self, folder: str, label: str) -> None:
         self.path = os.path.join(folder, f"{label}-{uuid.uuid4().hex[:12]}")
-        self._file = open(self.path, "xb", buffering=0)
+        self._file: FileIO | None = None
         self._at = 0
 
     def append(self, *parts: np.ndarray) -> int:
         """Write the arrays one behind the other; returns the position of the first byte."""
+        if self._file is None:
+            self._file = open(self.path, "xb", buffering=0)
         start = self._at
         for part in parts:
             view = memoryview(np.ascontiguousarray(part)).cast("B")
@@ -74,7 +81,14 @@ class ScratchWriter:
         return start
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class ScratchReader:

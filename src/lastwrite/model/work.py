@@ -171,6 +171,7 @@ class RewriteUnit:
     index_interval_bytes: int
     limits: Limits
     folder: str | None  # where the outputs are written aside; None: measure only
+    mtime_ns: int = 0  # of the new files: that of the last source
     aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
 
 
@@ -194,3 +195,9 @@ class Rewritten:
     base_offset: int = -1
     problem: Problem | None = None
     error: Exception | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files of this segment, of a part of one its log."""
+        named = (self.log_path, self.index_path, self.time_index_path, self.transaction_index_path)
+        return tuple(path for path in named if path)

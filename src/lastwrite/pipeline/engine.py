@@ -13,7 +13,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
@@ -27,6 +26,7 @@ from lastwrite.compaction.untouched import rewritten_runs
 from lastwrite.compaction.verdict import Verdict
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.formats.fingerprint import SECRET_WORDS
+from lastwrite.logstore.overlap import overlapped
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.policy import Policy
 from lastwrite.model.progress import Progress
@@ -50,8 +50,6 @@ _WAVE_BYTES = 64 << 30
 _WAVE_PARTITIONS = 4096
 _LEAST_PART_BYTES = 64 << 20
 _SMALL_ELECTION_BYTES = 4 << 20
-_FEW_PARTITIONS = 8
-_COMMITTERS = 16
 
 
 def new_secret() -> bytes:
@@ -317,7 +315,7 @@ class Engine:
         assert job.decision is not None
         return ScanUnit(
             partition=job.number, system=self._system.name, pieces=tuple(pieces),
-            first_dirty=job.decision.first_dirty, bits=job.bits, exact=self._options.exact, secret=job.secret,
+            first_dirty=job.decision.elect_from, bits=job.bits, exact=self._options.exact, secret=job.secret,
             policy=_policy_of(job.decision.policy, pieces),
             aborted=aborted_table(job.aborted, pieces[0].lowest_offset, pieces[-1].end_offset),
             limits=self._limits, scratch=self._exchange.scratch,
@@ -425,7 +423,8 @@ class Engine:
                     tuple(marker.ordinal for marker in job.transactions.spent[piece.number]) for piece in part
                 ),
                 policy=_policy_of(job.decision.policy, part), index_interval_bytes=job.decision.index_interval_bytes,
-                limits=self._limits, folder=folder, aborted=output.aborted,
+                limits=self._limits, folder=folder, mtime_ns=job.log.segments[output.segments[-1]].mtime_ns,
+                aborted=output.aborted,
             )  # fmt: skip
 
     # ------------------------------------------------------------------ commit
@@ -434,43 +433,43 @@ class Engine:
         """Swap every partition first, then write each root's checkpoint once, and only then clear away."""
         weights = [sum(part.bytes_written for output in job.outputs for part in output.parts) for job in wave]
         self._progress.stage("commit", sum(weights))
-
-        def begin(job: _Job, weight: int) -> None:
-            with self._failing(job):
-                if job.is_open:
-                    self._options.check()
-                    self._judge_retention(job)
-                    if not self._options.dry_run:
-                        self._swap(job)
-                elif not job.rests:
-                    self._discard(job)
-                    if self._options.to is not None and not self._options.dry_run and job.log is not None:
-                        self._system.publish_copy(job.log, (), (), self._options.to, None)
+        # Large ones are joined one after the other, because a join has buffers.
+        small = [(job, weight) for job, weight in zip(wave, weights, strict=True) if not job.has_parts]
+        large = [(job, weight) for job, weight in zip(wave, weights, strict=True) if job.has_parts]
+        for (_, weight), _ in zip(small, overlapped(self._publish, [job for job, _ in small]), strict=True):
             self._progress.advance(weight)
+        for job, weight in large:
+            self._publish(job)
+            self._progress.advance(weight)
+        swapped: dict[str, list[_Job]] = {}
+        for job in wave:
+            if job.is_open and not self._options.dry_run and self._options.to is None:
+                swapped.setdefault(self._system.root_of(job.folder), []).append(job)
+        for root, jobs in swapped.items():
+            self._record(root, jobs)
+        for _ in overlapped(self._finish, wave):
+            pass
 
-        def end(job: _Job) -> None:
-            with self._failing(job):
-                if job.is_open:
-                    self._finish(job)
-                elif job.rests:
-                    self._retain(job)
-            job.report.seconds = time.perf_counter() - job.started
+    def _publish(self, job: _Job) -> None:
+        """Swap the new segments in, of a job that is open; the old ones stay until the checkpoint is written."""
+        with self._failing(job):
+            if job.is_open:
+                self._options.check()
+                self._judge_retention(job)
+                if not self._options.dry_run:
+                    self._swap(job)
+            elif not job.rests:
+                self._discard(job)
+                if self._options.to is not None and not self._options.dry_run and job.log is not None:
+                    self._system.publish_copy(job.log, (), (), self._options.to, None)
 
-        # A disk takes as long to sync one small file as many at once. Large ones are joined one after the other,
-        # because a join has buffers.
-        with ThreadPoolExecutor(_COMMITTERS if len(wave) > _FEW_PARTITIONS else 1) as pool:
-            small = [(job, weight) for job, weight in zip(wave, weights, strict=True) if not job.has_parts]
-            list(pool.map(lambda pair: begin(*pair), small))
-            for job, weight in zip(wave, weights, strict=True):
-                if job.has_parts:
-                    begin(job, weight)
-            swapped: dict[str, list[_Job]] = {}
-            for job in wave:
-                if job.is_open and not self._options.dry_run and self._options.to is None:
-                    swapped.setdefault(self._system.root_of(job.folder), []).append(job)
-            for root, jobs in swapped.items():
-                self._record(root, jobs)
-            list(pool.map(end, wave))
+    def _finish(self, job: _Job) -> None:
+        with self._failing(job):
+            if job.is_open:
+                self._clear_away(job)
+            elif job.rests:
+                self._retain(job)
+        job.report.seconds = time.perf_counter() - job.started
 
     @contextlib.contextmanager
     def _failing(self, job: _Job) -> Iterator[None]:
@@ -497,7 +496,7 @@ class Engine:
             for job in jobs:
                 job.fail(error)
 
-    def _finish(self, job: _Job) -> None:
+    def _clear_away(self, job: _Job) -> None:
         """Clear away after the swap, take out what has expired, and account for it all."""
         assert job.log is not None and job.after is not None and job.retention is not None
         if not self._options.dry_run and self._options.to is None:
@@ -528,7 +527,7 @@ class Engine:
             sources = tuple(job.log.segments[n] for n in output.segments)
             finished.append((sources, self._system.join_parts(
                 job.log, sources[0].base_offset, output.parts, self._system.output_folder(job.log, self._options.to),
-                job.decision.index_interval_bytes, self._limits, output.aborted,
+                job.decision.index_interval_bytes, self._limits, output.aborted, sources[-1].mtime_ns,
             )))  # fmt: skip
             finished += [((), further) for further in finished[-1][1].further]
         if self._options.to is None:
@@ -583,6 +582,7 @@ def cut_into_pieces(system: System, log: PartitionLog, end: int) -> list[Piece]:
                     number=len(pieces), segment=n, path=segment.path, start=start, end=stop,
                     size_bytes=segment.file_bytes, mtime_ns=segment.mtime_ns,
                     lowest_offset=segment.base_offset, end_offset=log.segment_end(n), keyed=segment.base_offset < end,
+                    is_indexed=segment.is_indexed,
                 )
             )  # fmt: skip
     return pieces
@@ -595,7 +595,7 @@ def elect_units(
     blocks = [(scan, block) for scan in scans for block in scan.blocks]
     if not blocks:
         return
-    size = sum(ENTRY_BYTES * block.count + 2 * block.key_bytes for _, block in blocks)
+    size = sum(ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for _, block in blocks)
     buckets = 1 << bits
     slices = -(-size // limits.slice_bytes)
     if size > _SMALL_ELECTION_BYTES:
@@ -616,7 +616,6 @@ def _policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
     if not pieces:  # a group of empty segments
         return policy
     low, high = np.searchsorted(policy.last_offsets, (pieces[0].lowest_offset, pieces[-1].end_offset))
-                    is_indexed=segment.is_indexed,
     return replace(policy, last_offsets=policy.last_offsets[low:high])
 
 

@@ -11,22 +11,30 @@ Both exchanges give the same results; tests hold them against each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from lastwrite.logstore.scratch import ScratchWriter, make_folder, remove_folder
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
 from lastwrite.pipeline.elect import elect
-from lastwrite.pipeline.rewrite import rewrite
-from lastwrite.pipeline.runner import Failed, Runner
+from lastwrite.pipeline.rewrite import rewrite, settle
+from lastwrite.pipeline.runner import Failed, Runner, each
 from lastwrite.pipeline.scan import EntryBlock, scan
 
+_SYNC_BYTES = 256 << 20
+_SYNC_UNITS = 256
 
-def scan_to_folder(unit: ScanUnit) -> list[PieceScan]:
-    """Scan the unit's pieces; entries and states go to two scratch files."""
-    entries = ScratchWriter(unit.scratch, "entries")
-    states = ScratchWriter(unit.scratch, "states")
+
+def scan_to_folder(units: Sequence[ScanUnit]) -> Iterator[list[PieceScan] | Failed[ScanUnit]]:
+    """Scan the pieces of units of one wave; all entries go to one scratch file, all states to another."""
+    if units:
+        with ScratchWriter(units[0].scratch, "entries") as entries, ScratchWriter(units[0].scratch, "states") as states:
+            yield from each(partial(_scan_unit, entries, states))(units)
+
+
+def _scan_unit(entries: ScratchWriter, states: ScratchWriter, unit: ScanUnit) -> list[PieceScan]:
     blocks: list[Block] = []
 
     def keep(block: EntryBlock) -> None:
@@ -39,18 +47,36 @@ def scan_to_folder(unit: ScanUnit) -> list[PieceScan]:
         blocks.append(Block(block.piece, entries.path, position, len(block.rows), key_bytes, block.rows.shape[1]))
 
     results = []
-    try:
-        for piece, (result, piece_states) in zip(unit.pieces, scan(unit, keep), strict=True):
-            if result.problem is None and piece.keyed:
-                result.states = states.path
-                result.states_at = states.append(piece_states)
-                result.blocks = blocks
-            blocks = []
-            results.append(result)
-    finally:
-        entries.close()
-        states.close()
+    for piece, (result, piece_states) in zip(unit.pieces, scan(unit, keep), strict=True):
+        if result.problem is None and piece.keyed:
+            result.states = states.path
+            result.states_at = states.append(piece_states)
+            result.blocks = blocks
+        blocks = []
+        results.append(result)
     return results
+
+
+def rewrite_aside(units: Sequence[RewriteUnit]) -> Iterator[Rewritten | Failed[RewriteUnit]]:
+    """Rewrite units, and make many of the new segments durable at once: a disk syncs them together."""
+    for some in _stretches(units):
+        results = list(each(rewrite)(some))
+        settle([result for result in results if not isinstance(result, Failed)])
+        yield from results
+
+
+def _stretches(units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
+    """Units whose new segments wait for one sync: many, but not so many bytes that the disk would stand still."""
+    held: list[RewriteUnit] = []
+    size = 0
+    for unit in units:
+        held.append(unit)
+        size += sum(piece.bytes for piece in unit.pieces)
+        if size > _SYNC_BYTES or len(held) >= _SYNC_UNITS:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
 
 
 class FolderExchange:
@@ -66,7 +92,7 @@ class FolderExchange:
 
     def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]:
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
-        return self._runner.run("scan", scan_to_folder, units, weights, progress)
+        return self._runner.run_tasks("scan", scan_to_folder, units, weights, progress)
 
     def elect(self, units: Sequence[ElectUnit], progress: Progress) -> list[Elected | Failed[ElectUnit]]:
         weights = [
@@ -77,7 +103,7 @@ class FolderExchange:
 
     def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]:
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
-        return self._runner.run("rewrite", rewrite, units, weights, progress)
+        return self._runner.run_tasks("rewrite", rewrite_aside, units, weights, progress)
 
     def close(self) -> None:
         remove_folder(self._folder)

@@ -30,7 +30,7 @@ from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
-from lastwrite.pipeline.rewrite import rewrite
+from lastwrite.pipeline.rewrite import rewrite, settle
 from lastwrite.pipeline.system import Decision, Format, IndexChecker, SegmentAppender
 
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
@@ -103,7 +103,7 @@ class KafkaSystem:
         merged = {**{name: value for name, value in (own or {}).items() if is_setting(name)}, **config}
         if not _POLICY & merged.keys():
             merged["cleanup.policy"] = "compact" if own is None else "delete"
-        return KafkaTopicConfig.from_names(merged)
+        return _config_of(tuple((name, type(value), value) for name, value in merged.items()))
 
     def _own_settings(self, folder: str) -> dict[str, str] | None:
         """What the metadata log says of the topic; None: no metadata log knows it."""
@@ -215,7 +215,7 @@ class KafkaSystem:
 
     def join_parts(
         self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
-        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...],
+        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...], mtime_ns: int,
     ) -> Rewritten:  # fmt: skip
         """One segment of its parts; a single part is the segment already."""
         if len(parts) == 1:
@@ -231,9 +231,11 @@ class KafkaSystem:
             partition=0, system=self.name, group=0, part=0, parts=1, base_offset=base_offset, pieces=tuple(pieces),
             states=(), spent=((),) * len(parts),
             policy=Policy(now_ms=0, tombstone_retention_ms=0, keep_keyless=True, keep_empty=True),
-            index_interval_bytes=index_interval_bytes, limits=limits, folder=folder, aborted=aborted,
+            index_interval_bytes=index_interval_bytes, limits=limits, folder=folder,
+            mtime_ns=mtime_ns, aborted=aborted,
         )  # fmt: skip
         whole = rewrite(unit, tuple(states))
+        settle([whole])
         for part in parts:
             self.discard(part)
         if whole.problem is not None:
@@ -300,6 +302,12 @@ def _outputs(sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten]) ->
         )
         for group, new in zip(sources, made, strict=True)
     ]  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _config_of(named: tuple[tuple[str, type, object], ...]) -> KafkaTopicConfig:
+    """Parsed and checked once: most partitions of a root have the same settings."""
+    return KafkaTopicConfig.from_names({name: value for name, _, value in named})
 
 
 @lru_cache(maxsize=16)

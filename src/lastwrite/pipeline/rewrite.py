@@ -7,10 +7,13 @@ folder it does all this and writes nothing: that is how ``plan`` knows exact siz
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lastwrite.compaction.verdict import Verdict, judge
 from lastwrite.errors import CorruptLog, LogError
+from lastwrite.logstore.aside import sync_aside
 from lastwrite.logstore.scratch import read_states
 from lastwrite.logstore.throttle import pacer_of
 from lastwrite.model.columns import SPENT, ByteArray, Int64Array
@@ -23,7 +26,8 @@ from lastwrite.pipeline.system import Format, SegmentAppender, System, system_na
 def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> Rewritten:
     """Rewrite the unit's pieces. ``states`` (by piece) spares reading them from scratch files.
 
-    Errors come back in the result, so that other partitions' work goes on.
+    Errors come back in the result, so that other partitions' work goes on. What was written is not synced yet: see
+    ``settle``.
     """
     result = Rewritten(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
@@ -46,6 +50,11 @@ def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> R
     result.counts = tuple(int(n) for n in worker.counts)
     result.records = int(worker.counts[Verdict.KEEP])
     return result
+
+
+def settle(made: Sequence[Rewritten]) -> None:
+    """Make what was written aside durable, for all units of a task together; parts of a segment are only read again."""
+    sync_aside([result for result in made if result.error is None and result.problem is None and result.index_path])
 
 
 class _Rewriter:
@@ -129,7 +138,7 @@ class _Rewriter:
                 entry for entry in self._unit.aborted
                 if base <= entry.last_offset and (end is None or entry.last_offset < end)
             ]  # fmt: skip
-            appender.finish(new, aborted if self._unit.parts == 1 else ())
+            appender.finish(new, self._unit.mtime_ns, aborted if self._unit.parts == 1 else ())
         result.further = tuple(made[1:])
 
     def abandon(self) -> None:

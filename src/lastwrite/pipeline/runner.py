@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import heapq
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from lastwrite.errors import LogError
 from lastwrite.model.progress import Progress
@@ -34,6 +34,9 @@ class Failed(Generic[U]):
         self.error = error
 
 
+Task: TypeAlias = Callable[[Sequence[U]], Iterator[R | Failed[U]]]
+
+
 class Runner(Protocol):
     """Runs a function over units, somewhere."""
 
@@ -43,6 +46,12 @@ class Runner(Protocol):
         self, name: str, work: Callable[[U], R], units: Sequence[U], weights: Sequence[int], progress: Progress
     ) -> list[R | Failed[U]]:
         """The results, unit for unit. ``weights``: each unit's bytes, for progress and balance."""
+        return self.run_tasks(name, each(work), units, weights, progress)
+
+    def run_tasks(
+        self, name: str, task: Task[U, R], units: Sequence[U], weights: Sequence[int], progress: Progress
+    ) -> list[R | Failed[U]]:
+        """As ``run``; ``task`` is given all units of a task, where many together cost less than each alone."""
         ...
 
 
@@ -64,23 +73,33 @@ def guarded(work: Callable[[U], R], unit: U) -> R | Failed[U]:
         return Failed(unit, error)
 
 
-class InlineRunner:
+def each(work: Callable[[U], R]) -> Task[U, R]:
+    """A task that does the work unit for unit."""
+
+    def task(units: Sequence[U]) -> Iterator[R | Failed[U]]:
+        for unit in units:
+            yield guarded(work, unit)
+
+    return task
+
+
+class InlineRunner(Runner):
     """One unit after the other, in this process: for tests, and for commands too small for Spark."""
 
     workers = 1
 
-    def run(
-        self, name: str, work: Callable[[U], R], units: Sequence[U], weights: Sequence[int], progress: Progress
+    def run_tasks(
+        self, name: str, task: Task[U, R], units: Sequence[U], weights: Sequence[int], progress: Progress
     ) -> list[R | Failed[U]]:
         progress.stage(name, sum(weights))
         results = []
-        for unit, weight in zip(units, weights, strict=True):
-            results.append(guarded(work, unit))
+        for result, weight in zip(task(units), weights, strict=True):
+            results.append(result)
             progress.advance(weight)
         return results
 
 
-class SparkRunner:
+class SparkRunner(Runner):
     """Each unit, or some small ones together, in a task of a Spark session."""
 
     def __init__(self, session: SparkSession, workers: int) -> None:
@@ -88,22 +107,22 @@ class SparkRunner:
         self._context = session.sparkContext
         self.workers = workers
 
-    def run(
-        self, name: str, work: Callable[[U], R], units: Sequence[U], weights: Sequence[int], progress: Progress
+    def run_tasks(
+        self, name: str, task: Task[U, R], units: Sequence[U], weights: Sequence[int], progress: Progress
     ) -> list[R | Failed[U]]:
         progress.stage(name, sum(weights))
         if not units:
             return []
         tasks = pack(weights, self.workers)
-        batches = [[(i, units[i]) for i in task] for task in tasks]
+        batches = [[(i, units[i]) for i in places] for places in tasks]
 
         def run_batch(batch: list[tuple[int, U]]) -> list[tuple[int, Any]]:
-            return [(i, guarded(work, unit)) for i, unit in batch]
+            return [(i, result) for (i, _), result in zip(batch, task([unit for _, unit in batch]), strict=True)]
 
         group = f"lastwrite-{id(batches)}-{name}"
         self._context.setJobGroup(group, f"lastwrite: {name}", interruptOnCancel=True)
         done = threading.Event()
-        task_bytes = [sum(weights[i] for i in task) for task in tasks]
+        task_bytes = [sum(weights[i] for i in places) for places in tasks]
         watcher = threading.Thread(target=self._watch, args=(group, task_bytes, progress, done), daemon=True)
         watcher.start()
         try:

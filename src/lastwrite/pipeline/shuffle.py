@@ -19,7 +19,7 @@ from lastwrite.model.columns import SHADOWED
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
 from lastwrite.pipeline.elect import Stretch
-from lastwrite.pipeline.rewrite import rewrite
+from lastwrite.pipeline.rewrite import rewrite, settle
 from lastwrite.pipeline.runner import Failed, SparkRunner, guarded, pack, spark_error
 from lastwrite.pipeline.scan import EntryBlock, scan
 
@@ -216,4 +216,6 @@ def _rewrite_scanned(unit: RewriteUnit, again: ScanUnit, losers: dict[int, list[
         for ordinals in losers[result.piece]:
             marked[ordinals] |= SHADOWED
         states.append(marked)
-    return rewrite(unit, tuple(states))
+    made = rewrite(unit, tuple(states))
+    settle([made])
+    return made

@@ -36,6 +36,11 @@ class Format(Protocol):
         entries: UInt64Array, filled: int, keys: Int64Array | None = None,
     ) -> int: ...  # fmt: skip
 
+    def add_versions(
+        self, buffer: ByteArray, run: Run, table: BatchTable, policy: Policy, ordinal: int, entries: UInt64Array,
+        start: int, filled: int,
+    ) -> None: ...  # fmt: skip
+
     def records_below(self, run: Run, row: np.void, offset: int) -> int: ...
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int: ...
@@ -55,6 +60,10 @@ class Decision:
     dirty_ratio: float
     reason: str | None  # why it is skipped; None: it is cleaned
     policy: Policy
+    elect_from: int = 0  # records below it were compared with each other in earlier rounds
+    compacts: bool = True  # False: only what has expired goes
+    cleanable_bytes: int = 0
+    overdue_ms: int = 0  # how long it has waited for more than it may
     index_interval_bytes: int = 4096
 
 
@@ -62,11 +71,7 @@ class IndexChecker(Protocol):
     """Holds a piece's index entries against the batches that are really there."""
 
     def check(self, table: BatchTable, shift: int) -> None:
-    elect_from: int = 0  # records below it were compared with each other in earlier rounds
-    compacts: bool = True  # False: only what has expired goes
-    cleanable_bytes: int = 0
-    overdue_ms: int = 0  # how long it has waited for more than it may
-        """The next batches; ``shift`` is what their positions lack to file positions."""
+        """The next batches; ``shift`` is what their origins lack to file positions."""
         ...
 
 
@@ -74,7 +79,7 @@ class SegmentAppender(Protocol):
     """Writes one new segment aside, with its indexes."""
 
     def append(self, data: ByteArray, rows: Int64Array) -> None: ...
-    def finish(self, result: Rewritten, aborted: Sequence[AbortedTransaction] = ()) -> None: ...
+    def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None: ...
     def abandon(self) -> None: ...
 
 
@@ -98,9 +103,7 @@ class System(Protocol):
         """Keep everybody else away from these partitions of the root."""
         ...
 
-    def try_hold(
-        self, root: str, names: Collection[TopicPartition]
-    ) -> AbstractContextManager[set[TopicPartition]]:
+    def try_hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
         """Keep everybody else away from those of the partitions that are free; the context gives which."""
         ...
 
@@ -154,7 +157,7 @@ class System(Protocol):
 
     def join_parts(
         self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
-        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...],
+        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...], mtime_ns: int,
     ) -> Rewritten: ...  # fmt: skip
 
     def discard(self, part: Rewritten) -> None: ...
