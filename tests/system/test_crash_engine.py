@@ -85,15 +85,15 @@ def killed_at(point: int, root: Path, config: dict[str, object], include_active:
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
-def records(root: Path) -> list[object]:
+def records(root: Path, partition: int = 0) -> list[object]:
     """What a reader gets of the folder as our own tools see it, after recovery."""
     view = root.with_name("view")
     shutil.rmtree(view, ignore_errors=True)
     shutil.copytree(root, view)
     from lastwrite.logstore import kafka
 
-    kafka.recover(str(view / "t-0"))
-    return list(records_of(read_segments(view / "t-0")))
+    kafka.recover(str(view / f"t-{partition}"))
+    return list(records_of(read_segments(view / f"t-{partition}")))
 
 
 @pytest.fixture
@@ -133,3 +133,38 @@ def test_killed_anywhere_it_is_the_old_log_or_the_new_one(place: Path, name: str
         assert left.keys() == expected.keys(), f"point {point}"
         assert left == expected, f"point {point}"
     assert sides == {"old", "new"} and point > 30
+
+
+def test_killed_in_the_middle_of_a_wave_each_partition_is_old_or_new_and_no_checkpoint_hides_dirty_records(
+    place: Path,
+) -> None:
+    """Three partitions share the one write of their root's checkpoint."""
+    origin, done, root = place / "origin", place / "done", place / "run"
+    for partition in range(3):
+        for base in (0, 10):
+            batches = [
+                encode_batch([Record(base + n, NOW - 100, b"k%d" % (n % (partition + 2)), b"v")]) for n in range(10)
+            ]
+            write_segment(origin / f"t-{partition}", base, batches, mtime_ms=NOW)
+    shutil.copytree(origin, done)
+    compact(done, {}, False)
+    expected = folder_files(done)
+    old, new = ([records(side, n) for n in range(3)] for side in (origin, done))
+    point, sides, recorded = 0, set(), 0
+    while True:
+        point += 1
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(origin, root)
+        if not killed_at(point, root, {}, False):
+            break
+        checkpoint = root / "cleaner-offset-checkpoint"
+        is_recorded = checkpoint.exists() and len(checkpoint.read_text().splitlines()) == 5
+        recorded += is_recorded
+        found = [records(root, n) for n in range(3)]
+        for n in range(3):
+            assert found[n] == new[n] or (found[n] == old[n] and not is_recorded), f"point {point}, partition {n}"
+        sides.add(tuple(found[n] == new[n] for n in range(3)))
+        compact(root, {}, False)
+        assert folder_files(root) == expected, f"point {point}"
+    assert sides == {(False, False, False), (True, False, False), (True, True, False), (True, True, True)}
+    assert recorded > 3

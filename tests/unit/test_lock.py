@@ -19,7 +19,7 @@ import pytest
 from lastwrite.errors import LogHeld
 from lastwrite.formats.kafka.names import CLEANER_OFFSETS
 from lastwrite.logstore import lock
-from lastwrite.logstore.checkpoints import read_offsets, write_offset
+from lastwrite.logstore.checkpoints import read_offsets, write_offset, write_offsets
 from lastwrite.model.log import TopicPartition
 
 A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b-c", 0)
@@ -200,6 +200,16 @@ def test_processes_that_write_one_checkpoint_lose_no_entry(tmp_path: Path) -> No
         n for first in (0, 100, 200, 300) for n in range(first, first + 40)
     ]
     assert not read_offsets(str(tmp_path), CLEANER_OFFSETS)
+
+
+def test_many_entries_of_a_checkpoint_change_at_once(tmp_path: Path) -> None:
+    a, b, c, gone = (TopicPartition("a", n) for n in range(4))
+    for name in (a, b, c):
+        (tmp_path / str(name)).mkdir()
+    write_offsets(str(tmp_path), CLEANER_OFFSETS, {a: 1, b: 2, gone: 9})
+    assert dict(read_offsets(str(tmp_path), CLEANER_OFFSETS)) == {a: 1, b: 2, gone: 9}
+    write_offsets(str(tmp_path), CLEANER_OFFSETS, {a: None, b: 3, c: 4})
+    assert dict(read_offsets(str(tmp_path), CLEANER_OFFSETS)) == {b: 3, c: 4}  # one has no folder any more
 
 
 def test_every_partition_has_its_byte_and_none_the_turns(tmp_path: Path) -> None:
