@@ -160,8 +160,12 @@ def recover(folder: str) -> None:
     Raises:
         LogError: a file cannot be changed; the next call goes on where this one stopped.
     """
-    perform(folder, settle(folder, _names(folder)), partition_name(folder), root_of(folder))
-    remove_orphans(folder, _names(folder))
+    names = _names(folder)
+    settlement = settle(folder, names)
+    if not settlement.is_settled:
+        perform(folder, settlement, partition_name(folder), root_of(folder))
+        names = _names(folder)
+    remove_orphans(folder, names)
     if not unclean.was_killed(root_of(folder)):
         return
     log = read_partition(folder)
@@ -251,16 +255,25 @@ class _Reading:
         return self._with_aborted(listed) if self._unsure else listed
 
     def _with_aborted(self, log: PartitionLog) -> PartitionLog:
-        """With the aborted transactions that a broker's start would find in the log, where it believes no index."""
-        told = replace(log, aborted=read_history(log).aborted)
+        """With the aborted transactions that a broker's start would find in the log, where it believes no index.
+
+        An entry of whose transaction no data is left is no lie, as long as its marker is there.
+        """
+        history = read_history(log)
+        told = replace(log, aborted=history.aborted)
         segments: list[Segment] = []
         aborted: list[AbortedTransaction] = []
         for n, segment in enumerate(log.segments):
-            known, found = self._aborted.get(segment.base_offset, ()), told.aborted_in(n)
-            if segment.base_offset in self._unsure and _markers(known) != _markers(found):
-                name = segment_file_name(segment.base_offset, FileKind.TRANSACTION_INDEX)
-                self._recovered("does not go with the records: they say themselves what was aborted", name)
-                segment, known = replace(segment, is_abort_indexed=False), found
+            known = self._aborted.get(segment.base_offset, ())
+            if segment.base_offset in self._unsure:
+                true = {a.last_offset: a for a in known if (a.producer_id, a.last_offset) in history.aborts}
+                for entry in told.aborted_in(n):
+                    if entry.last_offset not in true or true[entry.last_offset].first_offset > entry.first_offset:
+                        true[entry.last_offset] = entry
+                if [true[offset] for offset in sorted(true)] != list(known):
+                    name = segment_file_name(segment.base_offset, FileKind.TRANSACTION_INDEX)
+                    self._recovered("does not go with the records: they say themselves what was aborted", name)
+                    segment, known = replace(segment, is_abort_indexed=False), tuple(true[o] for o in sorted(true))
             segments.append(segment)
             aborted += known
         return replace(log, segments=tuple(segments), aborted=tuple(aborted), problems=tuple(self._problems))
@@ -502,10 +515,6 @@ class _Reading:
         if found.error is not None:
             self._note(found.error, active.path, "start the broker on this log once: it cuts what is not whole")
         return found
-
-
-def _markers(aborted: Iterable[AbortedTransaction]) -> list[tuple[int, int]]:
-    return [(entry.producer_id, entry.last_offset) for entry in aborted]
 
 
 def _stat(path: str) -> os.stat_result:

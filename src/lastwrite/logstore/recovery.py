@@ -21,11 +21,12 @@ Source: Kafka 4.4 ``LogLoader``; spec/kafka-storage S.16, S.17.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from lastwrite.formats.kafka.names import (
     CLEANER_OFFSETS,
@@ -67,11 +68,12 @@ def intent_file(intent: Intent, *, is_decided: bool = False) -> str:
 
 
 def is_intent(name: str) -> bool:
-    return _INTENT.fullmatch(name) is not None
+    return name.endswith(Suffix.DELETED) and _INTENT.fullmatch(name) is not None
 
 
 def encode_intent(intent: Intent) -> bytes:
-    return json.dumps({"version": _VERSION, **asdict(intent)}).encode()
+    fields = {field.name: getattr(intent, field.name) for field in dataclasses.fields(intent)}
+    return json.dumps({"version": _VERSION, **fields}).encode()
 
 
 def decode_intent(text: bytes) -> Intent | None:

@@ -351,9 +351,10 @@ def _entries(data: Buffer, dtype: np.dtype[np.void], what: str) -> npt.NDArray[n
 
 def _rising(column: Int64s, floor: int) -> int:
     """How many values at the front rise, from above ``floor``."""
-    before = np.concatenate((np.array([floor], np.int64), column[:-1]))  # a difference could overflow
-    falls = np.flatnonzero(column <= before)
-    return int(falls[0]) if len(falls) else len(column)
+    if not len(column) or column[0] <= floor:
+        return 0
+    falls = column[1:] <= column[:-1]  # a difference could overflow
+    return int(falls.argmax()) + 1 if falls.any() else len(column)
 
 
 def _check_zeros(data: Buffer, at: int, what: str) -> None:
@@ -363,9 +364,10 @@ def _check_zeros(data: Buffer, at: int, what: str) -> None:
 
 
 def _check_never_falls(column: Int64s, entry_bytes: int, field_at: int, what: str) -> None:
-    falls = np.flatnonzero(np.diff(column, prepend=np.int64(0)) < 0)
-    if len(falls):
-        row = int(falls[0])
+    falls = column[1:] < column[:-1]
+    starts_below = len(column) > 0 and column[0] < 0
+    if starts_below or falls.any():
+        row = 0 if starts_below else int(falls.argmax()) + 1
         raise CorruptLog(f"{what} {column[row]} after a greater one", row * entry_bytes + field_at)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from lastwrite.model.log import TopicPartition
@@ -40,6 +41,9 @@ METADATA_TOPIC = "__cluster_metadata"  # KRaft's own log: never compacted
 
 _MAX_I64 = (1 << 63) - 1
 _MAX_I32 = (1 << 31) - 1
+
+# A round asks some thirty times what each file of a partition is, within moments.
+_REMEMBERED = 1 << 14
 
 
 class FileKind(StrEnum):
@@ -116,6 +120,7 @@ _FOLDER = re.compile(
 )
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def segment_file_name(offset: int, kind: FileKind, suffix: Suffix = Suffix.LIVE, *, attempt: str | None = None) -> str:
     """The name of a segment's file or of a snapshot: 20 digits, extension, suffix.
 
@@ -132,6 +137,7 @@ def segment_file_name(offset: int, kind: FileKind, suffix: Suffix = Suffix.LIVE,
     return name
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def classify(name: str) -> FileName:
     """Say what a file in a partition's folder is, by its name alone.
 
