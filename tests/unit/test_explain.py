@@ -258,7 +258,7 @@ def test_who_holds_it(log: Log) -> None:
         found = log.explain()
     (reason,) = found.reasons
     assert reason.rule is Rule.HELD and "another run" in reason.message
-    assert found.waiting is None
+    assert (found.is_due, found.waiting, found.cleanable_bytes) == (False, None, 87)
     assert log.explain().is_due
 
 

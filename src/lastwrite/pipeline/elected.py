@@ -14,14 +14,13 @@ from lastwrite.errors import CorruptLog
 from lastwrite.logstore.scratch import read_states
 from lastwrite.model.columns import SPENT, ByteArray
 from lastwrite.model.log import AbortedTransaction, PartitionLog
-from lastwrite.model.progress import NoProgress
+from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits, PendingMarker, Piece, PieceScan, ScanUnit
 from lastwrite.pipeline.engine import Exchange, cut_into_pieces, elect_units, new_secret, split_by_bytes
 from lastwrite.pipeline.runner import Failed
 from lastwrite.pipeline.system import Decision, System
 
 _SCAN_BYTES = 64 << 20
-_QUIET = NoProgress()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,9 @@ class Elected:
 
 
 def elected(
-    system: System, log: PartitionLog, decision: Decision, end: int, exchange: Exchange, limits: Limits
-) -> Elected:
+    system: System, log: PartitionLog, decision: Decision, end: int, exchange: Exchange, limits: Limits,
+    progress: Progress,
+) -> Elected:  # fmt: skip
     """Scan ``log``, and elect among the records of the segments that begin below ``end``.
 
     Raises:
@@ -52,14 +52,14 @@ def elected(
     """
     pieces = cut_into_pieces(system, log, end)
     bits = bucket_bits(system.estimate_records(log))
-    scans = _scan(system, log.aborted, pieces, bits, decision, exchange, limits)
+    scans = _scan(system, log.aborted, pieces, bits, decision, exchange, limits, progress)
     merged = merge([scan.transactions for scan in scans])
     if merged.lie is not None:  # the transaction index contradicts the log, which is right
-        scans = _scan(system, system.aborted_by_log(log), pieces, bits, decision, exchange, limits)
+        scans = _scan(system, system.aborted_by_log(log), pieces, bits, decision, exchange, limits, progress)
         merged = merge([scan.transactions for scan in scans])
         if merged.lie is not None:
             raise CorruptLog(f"the transaction that ends at offset {merged.lie} is aborted and not aborted")
-    for answer in exchange.elect(list(elect_units(0, bits, scans, False, limits, 1)), _QUIET):
+    for answer in exchange.elect(list(elect_units(0, bits, scans, False, limits, 1)), NoProgress()):
         if isinstance(answer, Failed):
             raise answer.error
     return Elected(pieces, scans, merged.spent)
@@ -67,7 +67,7 @@ def elected(
 
 def _scan(
     system: System, aborted: Iterable[AbortedTransaction], pieces: Sequence[Piece], bits: int, decision: Decision,
-    exchange: Exchange, limits: Limits,
+    exchange: Exchange, limits: Limits, progress: Progress,
 ) -> list[PieceScan]:  # fmt: skip
     secret = new_secret()
     units = [
@@ -80,7 +80,7 @@ def _scan(
         for some in split_by_bytes(pieces, _SCAN_BYTES)
     ]  # fmt: skip
     scans: list[PieceScan] = []
-    for answer in exchange.scan(units, _QUIET):
+    for answer in exchange.scan(units, progress):
         if isinstance(answer, Failed):
             raise answer.error
         scans += answer

@@ -16,7 +16,7 @@ from lastwrite.compaction.fates import RoundFacts, fate_of
 from lastwrite.compaction.ranges import Range, cleanable_range
 from lastwrite.compaction.reasons import policy_reason, range_reasons
 from lastwrite.compaction.settings import KafkaTopicConfig
-from lastwrite.errors import CorruptLog, LogError, LogHeld
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
 from lastwrite.logstore.uncleanable import read_uncleanable
 from lastwrite.model.explanation import ExplainReport, Fate, PartitionExplanation, Reason, RecordExplanation, Rule
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
@@ -91,34 +91,44 @@ class _Job:
     def partition(self, folder: str) -> PartitionExplanation:
         name = KAFKA.name_of(folder)
         out = PartitionExplanation(topic=name.topic, partition=name.partition, folder=folder)
-        root = KAFKA.root_of(folder)
-        try:
-            KAFKA.refuse_if_held(root, [name])
-        except LogHeld as held:
-            out.reasons = [Reason(Rule.HELD, held.problem, "when that is done")]
-            out.summary = "somebody works on it now, so its files were not looked into"
-            return out
+        held = self._held(folder)
         try:
             log = KAFKA.read(folder)
             settings = KAFKA.settings(log, self.config)
             decision = KAFKA.decide(log, self.config, self.now_ms, self.include_active)
-        except CorruptLog as error:
-            out.problems.append(problem_of(error, folder))
+        except (LogError, OSError) as error:
+            if held is not None:  # its files change while they are read
+                out.reasons = [held]
+                out.summary = f"not due: {held.message}"
+                return out
+            if isinstance(error, InvalidConfig):
+                raise
+            out.problems.append(_problem(error, folder))
             out.reasons = _damage(out.problems)
             out.summary = "it is damaged"
             return out
         found = cleanable_range(log, settings, self.now_ms, self.include_active)
-        out.problems = list(log.problems)
-        self._why(out, log, settings, found, root)
-        if not out.problems:
+        out.problems = [] if held is not None else list(log.problems)
+        self._why(out, log, settings, found, held)
+        if not out.problems and held is None:
             self._records(out, log, settings, decision, found)
         return out
+
+    def _held(self, folder: str) -> Reason | None:
+        """Who works on the partition; None: nobody does."""
+        try:
+            KAFKA.refuse_if_held(KAFKA.root_of(folder), [KAFKA.name_of(folder)])
+        except LogHeld as held:
+            change = "when that is done; until then no record is looked into, and the figures are of a moment ago"
+            return Reason(Rule.HELD, held.problem, change)
+        return None
 
     # ------------------------------------------------------------------ the partition
 
     def _why(
-        self, out: PartitionExplanation, log: PartitionLog, settings: KafkaTopicConfig, found: Range, root: str
-    ) -> None:
+        self, out: PartitionExplanation, log: PartitionLog, settings: KafkaTopicConfig, found: Range,
+        held: Reason | None,
+    ) -> None:  # fmt: skip
         out.first_dirty_offset, out.first_uncleanable_offset = found.first_dirty, found.first_uncleanable
         out.end_offset, out.dirty_ratio = log.end_offset, found.ratio
         out.clean_bytes, out.cleanable_bytes = found.clean_bytes, found.cleanable_bytes
@@ -129,9 +139,9 @@ class _Job:
             reasons.append(Reason(Rule.CLEANER, "log.cleaner.enable is false", change))
         reasons += _damage(out.problems)
         try:
-            aside = read_uncleanable(root).get(log.name)
+            aside = read_uncleanable(KAFKA.root_of(log.folder)).get(log.name)
         except CorruptLog as error:
-            out.problems.append(problem_of(error, root))
+            out.problems.append(problem_of(error, log.folder))
             aside = None
         if aside is not None:
             reasons.append(
@@ -143,8 +153,10 @@ class _Job:
                     aside.next_try_ms,
                 )
             )
+        if held is not None:
+            reasons.append(held)
         out.reasons = [*reasons, *range_reasons(found, log, settings, self.now_ms, self.include_active)]
-        out.is_due = found.eligible and settings.compacts and not out.problems
+        out.is_due = found.eligible and settings.compacts and not out.problems and held is None
         out.summary = _summary(out, found)
 
     # ------------------------------------------------------------------ its records
@@ -154,14 +166,15 @@ class _Job:
     ) -> None:
         end = max(log.end_offset, log.segments[-1].base_offset + 1)
         try:
-            following = elected(KAFKA, log, decision, found.first_uncleanable, self.exchange, self.limits)
-            everything = elected(KAFKA, log, decision, end, self.exchange, self.limits)
+            following = elected(
+                KAFKA, log, decision, found.first_uncleanable, self.exchange, self.limits, self.progress
+            )
+            everything = elected(KAFKA, log, decision, end, self.exchange, self.limits, self.progress)
             reading = WaitingRecords(log, decision, self.include_active, self.key, self.limits)
             for number, piece in enumerate(following.pieces):
                 reading.piece(piece, following.states(number), everything.states(number))
         except (LogError, OSError) as error:
-            known = error if isinstance(error, LogError) else LogError(str(error))
-            out.problems.append(problem_of(known, log.folder))
+            out.problems.append(_problem(error, log.folder))
             out.reasons = [*_damage(out.problems), *out.reasons]
             out.is_due = False
             out.summary = "it is damaged"
@@ -206,6 +219,10 @@ class _Job:
         )  # fmt: skip
 
 
+def _problem(error: LogError | OSError, folder: str) -> Problem:
+    return problem_of(error if isinstance(error, LogError) else LogError(str(error)), folder)
+
+
 def _damage(problems: Sequence[Problem]) -> list[Reason]:
     damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED] or list(problems)
     return [Reason(Rule.DAMAGE, str(damage[0]), "when that is repaired")] if damage else []
@@ -213,7 +230,7 @@ def _damage(problems: Sequence[Problem]) -> list[Reason]:
 
 def _blocking(reasons: Sequence[Reason]) -> Reason | None:
     """Of the reasons of a partition that is not due, the one that has to go first."""
-    ranked = (Rule.POLICY, Rule.DAMAGE, Rule.DIRTY_RATIO)
+    ranked = (Rule.POLICY, Rule.DAMAGE, Rule.HELD, Rule.DIRTY_RATIO)
     for rule in ranked:
         for reason in reasons:
             if reason.rule is rule:
