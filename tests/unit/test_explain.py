@@ -258,7 +258,8 @@ def test_who_holds_it(log: Log) -> None:
         found = log.explain()
     (reason,) = found.reasons
     assert reason.rule is Rule.HELD and "another run" in reason.message
-    assert (found.is_due, found.waiting, found.cleanable_bytes) == (False, None, 87)
+    assert (found.is_due, found.waiting, found.cleanable_bytes) == (True, None, 87)
+    assert "another run" in found.summary and "by the rules due: a round now cleans" in found.summary
     assert log.explain().is_due
 
 

@@ -122,7 +122,7 @@ class PartitionExplanation:
     topic: str
     partition: int
     folder: str
-    is_due: bool = False
+    is_due: bool = False  # by the rules; whoever holds it may do the round
     summary: str = ""
     first_dirty_offset: int | None = None
     first_uncleanable_offset: int | None = None

@@ -99,7 +99,7 @@ class _Job:
         except (LogError, OSError) as error:
             if held is not None:  # its files change while they are read
                 out.reasons = [held]
-                out.summary = f"not due: {held.message}"
+                out.summary = held.message
                 return out
             if isinstance(error, InvalidConfig):
                 raise
@@ -119,7 +119,7 @@ class _Job:
         try:
             KAFKA.refuse_if_held(KAFKA.root_of(folder), [KAFKA.name_of(folder)])
         except LogHeld as held:
-            change = "when that is done; until then no record is looked into, and the figures are of a moment ago"
+            change = "when it lets go; until then no record is looked into, and the figures are of a moment ago"
             return Reason(Rule.HELD, held.problem, change)
         return None
 
@@ -156,8 +156,8 @@ class _Job:
         if held is not None:
             reasons.append(held)
         out.reasons = [*reasons, *range_reasons(found, log, settings, self.now_ms, self.include_active)]
-        out.is_due = found.eligible and settings.compacts and not out.problems and held is None
-        out.summary = _summary(out, found)
+        out.is_due = found.eligible and settings.compacts and not out.problems
+        out.summary = _summary(out, found) if held is None else f"{held.message}; by the rules {_summary(out, found)}"
 
     # ------------------------------------------------------------------ its records
 
@@ -230,13 +230,14 @@ def _damage(problems: Sequence[Problem]) -> list[Reason]:
 
 def _blocking(reasons: Sequence[Reason]) -> Reason | None:
     """Of the reasons of a partition that is not due, the one that has to go first."""
-    ranked = (Rule.POLICY, Rule.DAMAGE, Rule.HELD, Rule.DIRTY_RATIO)
+    ranked = (Rule.POLICY, Rule.DAMAGE, Rule.DIRTY_RATIO)
     for rule in ranked:
         for reason in reasons:
             if reason.rule is rule:
                 return reason
     held = [reason for reason in reasons if reason.from_offset is not None]
-    return min(held, key=lambda reason: reason.from_offset or 0) if held else next(iter(reasons), None)
+    others = (reason for reason in reasons if reason.rule is not Rule.HELD)
+    return min(held, key=lambda reason: reason.from_offset or 0) if held else next(others, None)
 
 
 def _summary(out: PartitionExplanation, found: Range) -> str:
