@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import lastwrite
+from lastwrite.cli import run
 from lastwrite.errors import InvalidConfig, LogHeld, NotALog
 from lastwrite.formats.compression import Codec
 from lastwrite.formats.kafka.batch import (
@@ -23,6 +25,7 @@ from lastwrite.model.inspection import InspectReport, PartitionInspection
 from lastwrite.model.log import TopicPartition
 from lastwrite.pipeline import window
 from tests.unit.test_dump import segments, single, write
+from tests.unit.test_verify_transactions import DAY, LOG, T
 
 
 def only(report: InspectReport) -> PartitionInspection:
@@ -259,3 +262,33 @@ def test_nothing_on_disk_changes(tmp_path: Path) -> None:
     lastwrite.inspect(str(tmp_path))
     list(lastwrite.dump(str(tmp_path)))
     assert before == {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(tmp_path.rglob("*"))}
+
+
+def test_transactions_and_who_has_one_open(tmp_path: Path) -> None:
+    found = inspected(LOG.write(tmp_path), now_ms=T + DAY + 9)
+    assert found.transactions is not None
+    assert found.transactions.to_dict() == {"open": 1, "aborted": 1, "committed": 2, "aborted_records": 4}
+    assert [transaction.to_dict() for transaction in found.open_transactions] == [
+        {"producer_id": 3, "first_offset": 12}
+    ]
+    assert found.last_stable_offset == 12 and found.high_watermark == 15
+    # Producer 1 wrote last at T + 10, 2 at T + 8, and what 3 began never expires.
+    assert (found.producers, found.active_producers, found.expired_producers) == (3, 2, 1)
+    told = found.to_dict()
+    assert told["open_transactions"] == [{"producer_id": 3, "first_offset": 12}]
+    assert told["transactions"]["aborted_records"] == 4 and told["abort_markers"] == 1
+    assert [segment["commit_markers"] for segment in told["segments"]] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("aborted", [LOG.aborted, (), ((1, 5, 7, 4),), ((1, 2, 7, 4), (1, 8, 10, 11))], ids=str)
+def test_aborted_records_have_no_keys(aborted: tuple[tuple[int, int, int, int], ...], tmp_path: Path) -> None:
+    """Even where the transaction index contradicts the log."""
+    found = inspected(replace(LOG, aborted=aborted).write(tmp_path))
+    assert found.keys == len({"a", "b", "e", "z"})
+
+
+def test_on_a_screen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(LOG.write(tmp_path)), "--now", str(T)]) == 0
+    told = capfd.readouterr().out
+    assert "2 committed, 1 aborted with 4 records left, 1 open" in told
+    assert "open: producer 3 from offset 12" in told

@@ -26,6 +26,7 @@ from lastwrite.model.log import Problem
 from lastwrite.model.report import PartitionReport
 
 _MOST_ROWS = 40  # of a table of segments on a screen
+_MOST_OPEN = 10  # transactions
 
 
 def inspect(
@@ -103,14 +104,16 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
         [
             "",
             f"{partition.topic}-{partition.partition} in {partition.folder}",
-            f"  offsets      log start {partition.log_start}, high watermark {partition.high_watermark}, "
-            f"end {partition.end_offset}",
+            f"  offsets      log start {partition.log_start}, last stable {partition.last_stable_offset}, "
+            f"high watermark {partition.high_watermark}, end {partition.end_offset}",
             f"  batches      {contents.batches:,}: {_shares(contents.formats)}; {_shares(contents.codecs)}; "
             f"{contents.empty_batches:,} empty",
             f"  records      {contents.records:,}: {contents.tombstones:,} tombstones, "
             f"{contents.keyless:,} without key, {contents.control_records:,} control",
             f"  producers    {counted(partition.producers)} in {contents.producer_batches:,} batches, "
-            f"{contents.transactional_batches:,} of them transactional",
+            f"{contents.transactional_batches:,} of them transactional; {counted(partition.active_producers)} active, "
+            f"{counted(partition.expired_producers)} expired",
+            *_transactions(partition),
             f"  dirty        from offset {partition.first_dirty_offset}, cleanable up to "
             f"{partition.first_uncleanable_offset}: {in_words(partition.cleanable_bytes)}",
             f"  due          {'yes' if partition.is_due else f'no: {partition.reason}'}",
@@ -125,6 +128,20 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
     )
     if len(shown) < len(partition.segments):
         output.text([f"… and {len(partition.segments) - len(shown):,} more segments: see --segments"])
+
+
+def _transactions(partition: PartitionInspection) -> Iterator[str]:
+    found = partition.transactions
+    if found is None or not partition.contents.transactional_batches:
+        return
+    yield (
+        f"  transactions {found.committed:,} committed, {found.aborted:,} aborted with {found.aborted_records:,} "
+        f"records left, {found.open:,} open"
+    )
+    for transaction in partition.open_transactions[:_MOST_OPEN]:
+        yield f"               open: producer {transaction.producer_id} from offset {transaction.first_offset}"
+    if found.open > _MOST_OPEN:
+        yield f"               … and {found.open - _MOST_OPEN:,} more"
 
 
 def _segment_row(segment: SegmentInspection) -> tuple[object, ...]:

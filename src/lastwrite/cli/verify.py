@@ -79,16 +79,22 @@ def _show(output: Output, report: VerifyReport) -> None:
     if compared:
         output.text([""])
         output.table(
-            ("against", "before", "after", "superseded", "deletes due", "keyless", "keys", "alive", "broken promises"),
+            (
+                "against", "before", "after", "superseded", "deletes due", "keyless", "aborted", "keys", "alive",
+                "broken promises",
+            ),
             [
                 (
                     f"{p.topic}-{p.partition}", counted(c.records_before), counted(c.records_after),
-                    counted(c.superseded), counted(c.expired), counted(c.keyless), counted(c.keys),
-                    counted(c.keys_alive), counted(c.violation_count),
+                    counted(c.superseded), counted(c.expired), counted(c.keyless), counted(c.aborted + c.markers),
+                    counted(c.keys), counted(c.keys_alive), counted(c.violation_count),
                 )
                 for p, c in compared
             ],
-            right=("before", "after", "superseded", "deletes due", "keyless", "keys", "alive", "broken promises"),
+            right=(
+                "before", "after", "superseded", "deletes due", "keyless", "aborted", "keys", "alive",
+                "broken promises",
+            ),
         )  # fmt: skip
     if report.violations:
         output.text(["", *(f"broken: {violation}" for violation in report.violations)])

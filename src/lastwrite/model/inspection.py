@@ -12,6 +12,7 @@ from typing import Any
 
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.uncleanable import Uncleanable
+from lastwrite.model.verification import Transactions
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +26,8 @@ class Contents:
     control_records: int = 0
     empty_batches: int = 0
     transactional_batches: int = 0
+    abort_markers: int = 0
+    commit_markers: int = 0
     producer_batches: int = 0  # of idempotent or transactional producers
     horizon_batches: int = 0  # with a delete horizon
     first_offset: int | None = None  # of the first batch: compaction may have taken its first records
@@ -55,7 +58,7 @@ class Contents:
 
 _SUMS = (
     "batches", "records", "tombstones", "keyless", "control_records", "empty_batches", "transactional_batches",
-    "producer_batches", "horizon_batches",
+    "abort_markers", "commit_markers", "producer_batches", "horizon_batches",
 )  # fmt: skip
 
 
@@ -82,6 +85,17 @@ class SegmentInspection:
         return {**own, **self.contents.to_dict()}
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction without a marker."""
+
+    producer_id: int
+    first_offset: int
+
+    def to_dict(self) -> dict[str, int]:
+        return {"producer_id": self.producer_id, "first_offset": self.first_offset}
+
+
 @dataclass(slots=True, kw_only=True)
 class PartitionInspection:
     """One partition: its bounds, its segments, what they hold, and what is wrong."""
@@ -92,10 +106,15 @@ class PartitionInspection:
     segments: list[SegmentInspection] = field(default_factory=list)
     contents: Contents = field(default_factory=Contents)
     bytes: int = 0
-    keys: int | None = None  # distinct keys; None also where transactions or producers were met
-    producers: int | None = None  # distinct producer ids; counted up to a million
+    keys: int | None = None  # distinct keys of records that were not aborted
+    producers: int | None = None  # distinct producer ids of its batches; counted up to a million
+    active_producers: int | None = None  # that a broker knows; their last batches stay
+    expired_producers: int | None = None  # that it knew, and has forgotten by now
+    transactions: Transactions | None = None
+    open_transactions: list[OpenTransaction] = field(default_factory=list)  # by first offset
     log_start: int | None = None
     high_watermark: int | None = None
+    last_stable_offset: int | None = None  # below it all is replicated, and of decided transactions
     end_offset: int | None = None
     checkpoint: int | None = None  # where the last round ended; None: there was none
     first_dirty_offset: int | None = None
@@ -114,11 +133,13 @@ class PartitionInspection:
         return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
 
     def to_dict(self) -> dict[str, Any]:
-        apart = ("contents", "segments", "problems")
+        apart = ("contents", "segments", "problems", "transactions", "open_transactions")
         own = {name: getattr(self, name) for name in PartitionInspection.__slots__ if name not in apart}
         return {
             **own,
             **self.contents.to_dict(),
+            "transactions": None if self.transactions is None else self.transactions.to_dict(),
+            "open_transactions": [transaction.to_dict() for transaction in self.open_transactions],
             "status": "damaged" if self.is_damaged else "whole",
             "segments": [segment.to_dict() for segment in self.segments],
             "problems": [problem.to_dict() for problem in self.problems],

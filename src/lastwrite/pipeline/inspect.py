@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lastwrite.compaction.producers import active
 from lastwrite.compaction.ranges import cleanable_range
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.formats.kafka import names
@@ -139,7 +140,7 @@ class _Inspection:
         found = PartitionInspection(
             topic=log.name.topic, partition=log.name.partition, folder=log.folder, bytes=log.size_bytes,
             log_start=log.log_start, high_watermark=log.high_watermark, end_offset=log.end_offset,
-            checkpoint=log.checkpoint,
+            checkpoint=log.checkpoint, last_stable_offset=log.last_stable_offset,
         )  # fmt: skip
         note = _Notebook(found)
         for problem in log.problems:
@@ -152,6 +153,8 @@ class _Inspection:
             found.segments.append(seen)
             found.contents.add(seen.contents)
         found.producers = self._surveyor.producer_count
+        found.transactions = self._surveyor.transactions.result
+        found.open_transactions = self._surveyor.transactions.open
         if log.segments:
             self._judge(log, found)
         if not found.is_damaged:
@@ -161,7 +164,10 @@ class _Inspection:
 
     def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
         """What is dirty, by the rules of a round now."""
-        range_ = cleanable_range(log, KAFKA.settings(log, self._settings), self._now_ms, self._include_active)
+        settings = KAFKA.settings(log, self._settings)
+        found.active_producers = len(active(log.producers, self._now_ms, settings.producer_id_expiration_ms))
+        found.expired_producers = len(log.producers) - found.active_producers
+        range_ = cleanable_range(log, settings, self._now_ms, self._include_active)
         found.first_dirty_offset = range_.first_dirty
         found.first_uncleanable_offset = range_.first_uncleanable
         found.cleanable_bytes = range_.cleanable_bytes

@@ -20,8 +20,11 @@ from lastwrite.formats.kafka.names import FileKind
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.logstore.single import read_small
 from lastwrite.model.columns import (
+    ABORTED,
+    COMMITTED,
     CONTROL,
     HAS_PRODUCER,
+    IS_CONTROL,
     IS_TRANSACTIONAL,
     KEYLESS,
     NO_HORIZON,
@@ -30,8 +33,9 @@ from lastwrite.model.columns import (
     ByteArray,
     Int64Array,
 )
-from lastwrite.model.inspection import Contents, SegmentInspection
+from lastwrite.model.inspection import Contents, OpenTransaction, SegmentInspection
 from lastwrite.model.log import Problem, Segment
+from lastwrite.model.verification import Transactions
 from lastwrite.pipeline.dump import index_rows
 from lastwrite.pipeline.kafka_proof import KafkaIndexProof
 from lastwrite.pipeline.window import BATCH_LIMIT_BYTES, Window, frame_bytes, problem_of, torn_tail
@@ -44,8 +48,38 @@ _PRODUCER_ID_AT = 43
 _MAGIC_AT = 16
 
 
+class TransactionCount:
+    """Follows a log's transactions batch by batch. Holds the open ones."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, list[int]] = {}  # producer: first offset, records so far
+        self._aborted = self._committed = self._aborted_records = 0
+
+    def data(self, producer_id: int, first_offset: int, records: int) -> None:
+        self._open.setdefault(producer_id, [first_offset, 0])[1] += records
+
+    def marker(self, producer_id: int, aborts: bool) -> None:
+        _, records = self._open.pop(producer_id, (0, 0))
+        self._aborted += aborts
+        self._committed += not aborts
+        self._aborted_records += records if aborts else 0
+
+    @property
+    def result(self) -> Transactions:
+        return Transactions(
+            open=len(self._open), aborted=self._aborted, committed=self._committed,
+            aborted_records=self._aborted_records,
+        )  # fmt: skip
+
+    @property
+    def open(self) -> list[OpenTransaction]:
+        """By first offset."""
+        begun = sorted((first, producer_id) for producer_id, (first, _) in self._open.items())
+        return [OpenTransaction(producer_id, first) for first, producer_id in begun]
+
+
 class Surveyor:
-    """Buffers used again for every segment, and the producers seen since the last ``new_partition``."""
+    """Buffers used again for every segment, and what was seen of producers since the last ``new_partition``."""
 
     def __init__(self, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -53,11 +87,12 @@ class Surveyor:
         self._secret = secret_from(b"\x01" * (8 * SECRET_WORDS))  # fingerprints are made and not looked at
         self._states: ByteArray = np.empty(1 << 16, dtype=np.uint8)
         self._entries = np.empty((1 << 16, 2), dtype=np.uint64)
-        self._producers: Int64Array = np.empty(0, dtype=np.int64)
+        self.new_partition()
 
     def new_partition(self) -> None:
-        """Forget the producers."""
-        self._producers = np.empty(0, dtype=np.int64)
+        """Forget the producers and their transactions."""
+        self._producers: Int64Array = np.empty(0, dtype=np.int64)
+        self.transactions = TransactionCount()
 
     @property
     def producer_count(self) -> int:
@@ -96,6 +131,7 @@ class Surveyor:
         """
         records = int(table["records"].sum())
         tombstones = keyless = control = 0
+        kinds = np.zeros(len(table), dtype=np.uint8)  # state of each batch's first record
         for run in self.format.opened(buffer, table):
             ahead = int(table["records"][run.first : run.last].sum())  # a claim until the run is decompressed
             if ahead > len(self._states):
@@ -106,11 +142,17 @@ class Surveyor:
             tombstones += int(np.count_nonzero(states & TOMBSTONE))
             keyless += int(np.count_nonzero(states & KEYLESS))
             control += int(np.count_nonzero(states & CONTROL))
+            counts = table["records"][run.first : run.last]
+            filled = np.flatnonzero(counts)
+            kinds[run.first + filled] = states[(np.cumsum(counts) - counts)[filled]]
         into.batches += len(table)
         into.records += records
         into.tombstones += tombstones
         into.keyless += keyless
         into.control_records += control
+        into.abort_markers += int(np.count_nonzero((kinds & CONTROL != 0) & (kinds & ABORTED != 0)))
+        into.commit_markers += int(np.count_nonzero((kinds & CONTROL != 0) & (kinds & COMMITTED != 0)))
+        self._follow(table, kinds)
         into.empty_batches += int(np.count_nonzero(table["records"] == 0))
         into.transactional_batches += int(np.count_nonzero(table["flags"] & IS_TRANSACTIONAL))
         into.horizon_batches += int(np.count_nonzero(table["horizon"] != NO_HORIZON))
@@ -124,6 +166,16 @@ class Surveyor:
             producer_batches=self._note_producers(buffer, table),
         )  # fmt: skip
         into.add(other)
+
+    def _follow(self, table: BatchTable, kinds: ByteArray) -> None:
+        """Tell the transactions of these batches; ``kinds``: the state of each one's first record."""
+        rows = np.flatnonzero(table["flags"] & IS_TRANSACTIONAL)
+        fields = (table[name][rows].tolist() for name in ("producer_id", "base_offset", "records", "flags"))
+        for kind, producer_id, base_offset, records, flags in zip(kinds[rows].tolist(), *fields, strict=True):
+            if not flags & IS_CONTROL:
+                self.transactions.data(producer_id, base_offset, records)
+            elif kind & (ABORTED | COMMITTED):
+                self.transactions.marker(producer_id, bool(kind & ABORTED))
 
     def _note_producers(self, buffer: ByteArray, table: BatchTable) -> int:
         """Remember the producers of these batches; returns how many batches have one."""
