@@ -27,6 +27,7 @@ from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.cleaner.watch import Watch
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.logstore.uncleanable import read_uncleanable, release, set_aside
+from lastwrite.model.log import ProblemKind
 from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.model.uncleanable import Uncleanable
 from lastwrite.pipeline.system import System
@@ -34,6 +35,7 @@ from lastwrite.pipeline.system import System
 _CANCEL_S = 3.0  # after a stop, for what runs on workers to end by itself
 _GIVE_UP_S = 30.0  # for what then still runs: swaps that were decided before the stop
 _DONE = (Status.CLEANED, Status.UNCHANGED)
+_FAILED = (Status.DAMAGED, Status.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Cleaner:
         self._outcomes: queue.SimpleQueue[_Outcome | None] = queue.SimpleQueue()
         self._is_stopping = False
         self._alone: set[str] = set()
-        self._tried: dict[str, tuple[object, float]] = {}
+        self._ended: dict[str, tuple[object, float]] = {}
         self._not_before: dict[str, float] = {}
         self._said: dict[str, str] = {}
         self._retention_at_ms = 0
@@ -161,11 +163,11 @@ class Cleaner:
     def _is_new(self, candidate: Candidate, once: bool) -> bool:
         """Whether anything has changed since the partition's last round, or some time has passed.
 
-        A round that succeeds and leaves the partition due would else be run again and again.
+        A round that does not fail and leaves the partition due would else be run again and again.
         """
         if time.monotonic() < self._not_before.get(candidate.folder, 0.0):
             return False
-        last = self._tried.get(candidate.folder)
+        last = self._ended.get(candidate.folder)
         if last is None or last[0] != self._watch.state_of(candidate.root, candidate.folder):
             return True
         return not once and time.monotonic() - last[1] > max(60.0, self._settings.current.cleaner.backoff_ms / 1000)
@@ -193,9 +195,6 @@ class Cleaner:
                 failing.callback(held.close)
                 self._rounds.start()
                 failing.pop_all()
-        for candidate in mine:
-            state = self._watch.state_of(candidate.root, candidate.folder)
-            self._tried[candidate.folder] = (state, time.monotonic())
         number = next(n for n in range(1, len(self._running) + 2) if n not in self._running)
         names = self._settings.current.names
         thread = threading.Thread(
@@ -268,6 +267,11 @@ class Cleaner:
         failed: dict[str, dict[Candidate, str]], now_ms: int,
     ) -> None:  # fmt: skip
         assert outcome.report is not None
+        wrong = [problem for problem in report.problems if problem.kind is not ProblemKind.RECOVERED]
+        is_wrong = bool(report.status in _FAILED or wrong or candidate.trouble)
+        if report.status in _DONE or not is_wrong:
+            state = self._watch.state_of(candidate.root, candidate.folder)
+            self._ended[candidate.folder] = (state, time.monotonic())
         if report.status in _DONE:
             self._alone.discard(candidate.folder)
             if candidate.is_due or report.segments_deleted:
@@ -283,7 +287,6 @@ class Cleaner:
             with contextlib.suppress(LogError):
                 release(candidate.root, [candidate.name])
             return
-        is_wrong = report.status is not Status.SKIPPED or report.problems or candidate.trouble is not None
         if is_wrong and not self._is_stopping and not self._was_changed(candidate):
             self._statuses.add(report.status)
             failed.setdefault(candidate.root, {})[candidate] = report.reason or candidate.trouble or "no reason given"
@@ -301,7 +304,6 @@ class Cleaner:
             self._note(f"a wave of {len(outcome.wave)} partitions failed, so each goes alone: {error}")
             for candidate in outcome.wave:
                 self._alone.add(candidate.folder)
-                self._tried.pop(candidate.folder, None)
             return
         if self._was_changed(outcome.wave[0]):
             return

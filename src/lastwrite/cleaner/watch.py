@@ -66,9 +66,12 @@ class Watch:
         if known is None:
             return True
         try:
-            return self._system.read(folder) != known.log
+            is_other = self._system.read(folder) != known.log
         except LogError as error:
-            return known.trouble != str(error)
+            is_other = known.trouble != str(error)
+        if is_other:  # a closed segment may have changed, which a look does not see
+            del self._known[root][folder]
+        return is_other
 
     def _candidate(
         self, root: str, seen: Glance, known: _Known, config: Mapping[str, object], now_ms: int
