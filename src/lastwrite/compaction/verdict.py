@@ -35,6 +35,7 @@ from lastwrite.model.columns import (
     HAS_PRODUCER,
     IS_CONTROL,
     IS_OLD,
+    KEEPS_LAST,
     KEYLESS,
     NO_HORIZON,
     REBUILD,
@@ -77,7 +78,8 @@ def judge(
         _judge(
             table, states, policy.now_ms, policy.tombstone_retention_ms, policy.keep_keyless, policy.keep_empty,
             policy.shell_offset, file_ms <= policy.old_tombstones_until_ms, policy.last_offsets,
-            policy.marker_producers, policy.pinned_offset, policy.keep_tombstones, keep, actions, horizons, counts,
+            policy.marker_producers, policy.pinned_offset, policy.keep_tombstones,
+            policy.end_offset, keep, actions, horizons, counts,
         )
     )  # fmt: skip
 
@@ -101,7 +103,7 @@ def _is_pair_among(pairs, one, two):
 @njit(cache=True, nogil=True)
 def _judge(
     table, states, now_ms, retention_ms, keep_keyless, keep_empty, shell_offset, old_due, last_offsets,
-    marker_producers, pinned_offset, keep_tombstones, keep, actions, horizons, counts,
+    marker_producers, pinned_offset, keep_tombstones, end_offset, keep, actions, horizons, counts,
 ):  # fmt: skip
     changed = 0
     at = 0
@@ -110,6 +112,8 @@ def _judge(
         horizon = row.horizon
         old = (row.flags & IS_OLD) != 0
         due = old_due if old else (horizon != NO_HORIZON and now_ms >= horizon)
+        if old and row.next_offset == end_offset:
+            row.flags |= KEEPS_LAST
         kept = 0
         stamp = False
         for i in range(at, at + row.records):

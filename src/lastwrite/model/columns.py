@@ -47,6 +47,7 @@ HAS_PRODUCER = 2
 IS_TRANSACTIONAL = 4
 IS_OLD = 8  # of an older format, converted as it was read: never copied as it is; has no horizon, ages by its file
 IS_ABORTED = 16  # data of an aborted transaction
+KEEPS_LAST = 32  # converted, it still ends where it ended: nothing else tells where the log does
 
 # Record states, one byte a record: what the record is, and what election found.
 KEYLESS = 1

@@ -141,6 +141,7 @@ class KafkaSystem:
                 tombstone_retention_ms=settings.delete_retention_ms,
                 shell_offset=log.end_offset if include_active else log.high_watermark,
                 old_tombstones_until_ms=_clean_until_ms(log, found.first_dirty) - settings.delete_retention_ms,
+                end_offset=log.end_offset if include_active else -1,
                 strategy=strategy,
                 strategy_header=settings.compaction_strategy_header,
                 pinned_offset=-1 if strategy is Strategy.OFFSET else log.end_offset,

@@ -23,7 +23,7 @@ from lastwrite.formats.compression import Codec, OutputTooSmall, compress, decom
 from lastwrite.formats.kafka import kernels
 from lastwrite.formats.kafka.old_chunk import OldConverter
 from lastwrite.formats.kafka.versions import versions
-from lastwrite.model.columns import IS_OLD, BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
+from lastwrite.model.columns import IS_OLD, KEEPS_LAST, BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
 from lastwrite.model.policy import Policy, Strategy
 
 _WORDS = {
@@ -240,7 +240,7 @@ class KafkaFormat:
         if code != kernels.OK:
             raise _error(code, int(row["origin"]))
         if old:
-            base, top = base + int(first), int(last - first)
+            base, top = base + int(first), (top if row["flags"] & KEEPS_LAST else int(last)) - int(first)
         packed = np.frombuffer(compress(Codec(int(row["codec"])), self._thin[:end]), dtype=np.uint8)
         stop = at + kernels.HEADER_BYTES + len(packed)
         slack = len(out) - at - int(row["size"])  # room promised to the batches behind this one

@@ -46,6 +46,7 @@ from lastwrite.model.columns import (
     IS_CONTROL,
     IS_OLD,
     IS_TRANSACTIONAL,
+    KEEPS_LAST,
     KEYLESS,
     NO_HORIZON,
     TOMBSTONE,
@@ -453,7 +454,7 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
                 return b, keep_at, begin, filled, code, place
             if old:
                 base += first_delta
-                top = last_delta - first_delta
+                top = (top if row.flags & KEEPS_LAST else last_delta) - first_delta
             seal(data, row.position, out, begin, at, kept, reference, largest, horizons[b], base, top)
         elif action == 2:
             at += HEADER_BYTES
