@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -384,6 +385,10 @@ class Engine:
             changes[piece.segment] += scan.losers + scan.changed_batches
         for piece, spent in zip(job.pieces, job.transactions.spent, strict=True):
             changes[piece.segment] += sum(spent_changes(marker, self._options.now_ms) for marker in spent)
+        # Where log and index disagree the index is made anew.
+        told, known = ({entry.last_offset for entry in some} for some in (job.log.aborted, job.aborted))
+        for offset in (told - known) | (known & job.transactions.aborting) - told:
+            changes[bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1] += 1
         for group in self._system.group(job.log, job.decision.end, self._options.config):
             sizes = [segments[n].size_bytes for n in group]
             kept = [size * (records[n] - lost[n]) // max(1, records[n]) for n, size in zip(group, sizes, strict=True)]
