@@ -1,52 +1,23 @@
 """Scratch files of one run: entries and record states on their way between stages.
 
 They live in one folder that every worker of the machine sees, are named by attempt, and only those that a
-finished task named count. The folder goes with the run; what a killed run left behind goes with the next
-run that finds its process gone.
+finished task named count.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import shutil
-import tempfile
 import uuid
 from io import FileIO
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from lastwrite.errors import LogError
+from lastwrite.logstore.run_folder import make_folder as make_folder
+from lastwrite.logstore.run_folder import remove_folder as remove_folder
 from lastwrite.model.columns import ByteArray
-
-_PREFIX = "lastwrite-scratch-"
-
-
-def make_folder(parent: str | None = None) -> Path:
-    """A new folder for a run, below ``parent`` or the system's temporary folder; sweeps dead runs' folders."""
-    home = Path(parent or tempfile.gettempdir())
-    for old in home.glob(f"{_PREFIX}*"):
-        owner = old.name.removeprefix(_PREFIX).split("-")[0]
-        if owner.isdigit() and not _is_alive(int(owner)):
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=home))
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove a run's folder with all that is in it."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 class ScratchWriter:

@@ -1,0 +1,38 @@
+"""A folder of a run's own, which goes with the run.
+
+What a killed run left behind goes with the next run that finds its process gone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "lastwrite-scratch-"
+
+
+def make_folder(parent: str | None = None) -> Path:
+    """A new folder for a run, below ``parent`` or the system's temporary folder; sweeps dead runs' folders."""
+    home = Path(parent or tempfile.gettempdir())
+    for old in home.glob(f"{_PREFIX}*"):
+        owner = old.name.removeprefix(_PREFIX).split("-")[0]
+        if owner.isdigit() and not _is_alive(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=home))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a run's folder with all that is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
