@@ -19,8 +19,7 @@ import naive
 from pyspark.sql import SparkSession
 
 import lastwrite
-from lastwrite.pipeline.memory import plan_memory
-from lastwrite.pipeline.session import local_workers, spark_session
+from lastwrite.pipeline.session import spark_session
 
 
 def compact(session: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
@@ -53,8 +52,7 @@ def main() -> None:
             print(json.dumps(serve(session, json.loads(line))), file=answers, flush=True)
         session.stop()
         return
-    memory = os.environ.get("LASTWRITE_BENCH_MEMORY") or None
-    with spark_session(master, plan_memory(memory, local_workers(master) or 1), {}) as session:
+    with spark_session(master, {}) as session:
         print(json.dumps({"start_seconds": time.perf_counter() - begin}), file=answers, flush=True)
         for line in sys.stdin:
             print(json.dumps(compact(session, json.loads(line))), file=answers, flush=True)

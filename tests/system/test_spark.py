@@ -15,7 +15,6 @@ from lastwrite.formats.compression import Codec
 from lastwrite.formats.kafka.batch import ControlType, Record, encode_batch, encode_control_record
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
-from lastwrite.pipeline.memory import plan_memory
 from lastwrite.pipeline.session import spark_session
 from tests.logs import read_files, write_segment
 from tests.model import ModelAborted
@@ -25,7 +24,7 @@ NOW = 1_700_000_100_000
 
 @pytest.fixture(scope="module", params=["folder", "shuffle"])
 def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with spark_session("local[2]", plan_memory(None, 2), {"spark.lastwrite.exchange": request.param}) as session:
+    with spark_session("local[2]", {"spark.lastwrite.exchange": request.param}) as session:
         yield session
 
 

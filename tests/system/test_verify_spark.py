@@ -9,7 +9,6 @@ import pytest
 
 import lastwrite
 from lastwrite.pipeline.inline import INLINE
-from lastwrite.pipeline.memory import plan_memory
 from lastwrite.pipeline.session import spark_session
 from tests.system.test_spark import NOW, make_root
 
@@ -32,7 +31,7 @@ def test_spark_finds_what_is_found_without_it(tmp_path: Path) -> None:
     for kind in (".index", ".timeindex"):
         cut.with_suffix(kind).write_bytes(b"")
     flipped.write_bytes(flipped.read_bytes()[:-1] + b"?")
-    with spark_session("local[2]", plan_memory(None, 2), {}) as session:
+    with spark_session("local[2]", {}) as session:
         found = lastwrite.verify(str(after), before=str(before), now_ms=NOW, spark=session)
     expected = lastwrite.verify(str(after), before=str(before), now_ms=NOW, spark=INLINE)
     assert [str(p.status) for p in found.partitions] == ["verified", "broken", "damaged"]

@@ -26,7 +26,7 @@ from lastwrite.pipeline.exchange import FolderExchange
 from lastwrite.pipeline.inline import Inline
 from lastwrite.pipeline.memory import MemoryPlan, plan_memory
 from lastwrite.pipeline.runner import InlineRunner, Runner, SparkRunner
-from lastwrite.pipeline.session import local_workers, spark_session
+from lastwrite.pipeline.session import GivenSpark, OwnSpark, local_workers
 from lastwrite.pipeline.shuffle import ShuffleExchange
 from lastwrite.pipeline.system import system_named
 
@@ -165,13 +165,12 @@ def exchange_for(runner: Runner) -> FolderExchange | ShuffleExchange:
     """
     if not isinstance(runner, SparkRunner):
         return FolderExchange(runner)
-    context = runner.session.sparkContext
-    usual = "folder" if local_workers(context.master or "") else "shuffle"
-    chosen = context.getConf().get("spark.lastwrite.exchange", usual)
+    usual = "folder" if local_workers(runner.spark.master) else "shuffle"
+    chosen = runner.spark.setting("spark.lastwrite.exchange") or usual
     if chosen == "shuffle":
         return ShuffleExchange(runner)
     if chosen == "folder":
-        return FolderExchange(runner, context.getConf().get("spark.lastwrite.scratch"))
+        return FolderExchange(runner, runner.spark.setting("spark.lastwrite.scratch"))
     raise InvalidConfig(f"spark.lastwrite.exchange is {chosen!r}", remedy="folder or shuffle")
 
 
@@ -187,11 +186,12 @@ def runner_for(
     if spark is not None:
         if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
             raise EnvironmentUnfit("a Spark Connect session cannot run this", remedy="pass a classic session")
-        workers = local_workers(spark.sparkContext.master or "") or spark.sparkContext.defaultParallelism
-        yield SparkRunner(spark, workers), plan_memory(memory, workers)
+        given = GivenSpark(spark)
+        workers = local_workers(given.master) or given.context.defaultParallelism
+        yield SparkRunner(given, workers), plan_memory(memory, workers)
         return
     workers = local_workers(master) or 0
     memory_plan = plan_memory(memory, workers or 1)
     progress.note("starting Spark")
-    with spark_session(master, memory_plan, conf) as session:
-        yield SparkRunner(session, workers or session.sparkContext.defaultParallelism), memory_plan
+    with contextlib.closing(OwnSpark(master, conf)) as own:
+        yield SparkRunner(own, workers or own.context.defaultParallelism), memory_plan

@@ -71,6 +71,23 @@ def ask_java(java: str, origin: str) -> JavaFound | None:
     return None
 
 
+def read_release(java: str, origin: str) -> JavaFound | None:
+    """What the file ``release`` of the home of ``java`` says, which takes no start of Java; None: it says too little.
+
+    Not asked: whether it runs. Whoever starts it will see.
+    """
+    home = Path(os.path.realpath(java)).parent.parent
+    try:
+        said = dict(re.findall(r'^(\w+)="([^"\n]*)"$', (home / "release").read_text(encoding="utf-8"), re.MULTILINE))
+    except (OSError, UnicodeDecodeError):
+        return None
+    version = re.match(r"(?:1\.)?(\d+)", said.get("JAVA_VERSION", ""))
+    if not version or "MODULES" not in said or not os.access(java, os.X_OK):
+        return None
+    has_vector = _VECTOR.partition("=")[2] in said["MODULES"].split()
+    return JavaFound(java, int(version[1]), origin, said["JAVA_VERSION"], str(home), has_vector)
+
+
 def _run(command: list[str]) -> str:
     """What a command writes to standard error when it succeeds, else nothing."""
     try:
@@ -113,15 +130,17 @@ def survey_java() -> list[JavaFound]:
     return [found for path, origin in candidates() if (found := ask_java(path, origin)) is not None]
 
 
-def find_java() -> JavaFound:
+def find_java(*, by_release: bool = False) -> JavaFound:
     """The Java that Spark will run on: the first one found of version 17 or newer.
+
+    ``by_release``: believe a runtime's own description where it has one, rather than start it to ask.
 
     Raises:
         EnvironmentUnfit: there is none; the remedy says how to get one.
     """
     old: list[JavaFound] = []
     for path, origin in candidates():
-        found = ask_java(path, origin)
+        found = (read_release(path, origin) if by_release else None) or ask_java(path, origin)
         if found is not None and found.is_new_enough:
             return found
         if found is not None:
@@ -134,6 +153,12 @@ def find_java() -> JavaFound:
 
 
 _prepared: JavaFound | None = None
+
+
+def set_local_defaults() -> None:
+    """Workers run on this machine, with this Python, and talk over the loopback interface, if nobody says otherwise."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def prepare_environment(*, local: bool = True) -> JavaFound:
@@ -150,13 +175,12 @@ def prepare_environment(*, local: bool = True) -> JavaFound:
     if sys.platform == "win32":
         raise EnvironmentUnfit("Windows is not supported", remedy="run it in WSL, a container, Linux or macOS")
     if local:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        set_local_defaults()
     if _prepared is not None:
         return _prepared
     if shutil.which("bash") is None:
         raise EnvironmentUnfit("Spark's scripts need bash, which was not found", remedy="install bash")
-    java = find_java()
+    java = find_java(by_release=True)
     if not java.has_vector_module:
         os.environ["JAVA_HOME"] = _wrap(java)
     elif _spark_would_start() != java.path:

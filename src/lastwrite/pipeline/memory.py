@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.work import Limits
+from lastwrite.pipeline.jvm import HEAP_BYTES
 from lastwrite.pipeline.machine import memory_bytes
 
 MIB = 1 << 20
-_HEAP = 480 * MIB  # Spark asks for 450 at least
-_JVM_BESIDE_HEAP = 260 * MIB  # code, metaspace, threads, direct buffers: measured, docs/decisions
+_JVM_BESIDEHEAP_BYTES = 260 * MIB  # code, metaspace, threads, direct buffers: measured, docs/decisions
 _DRIVER = 180 * MIB
 _WORKER = 190 * MIB
 _SHARE = 4  # of the machine's memory, by default one in so many
@@ -63,7 +63,7 @@ def plan_memory(setting: str | int | None, workers: int) -> MemoryPlan:
         InvalidConfig: too little for what is fixed.
     """
     total = parse_bytes(setting) if setting is not None else memory_bytes() // _SHARE
-    fixed = _HEAP + _JVM_BESIDE_HEAP + _DRIVER + workers * _WORKER
+    fixed = HEAP_BYTES + _JVM_BESIDEHEAP_BYTES + _DRIVER + workers * _WORKER
     least = fixed + workers * 32 * MIB
     if total < least:
         if setting is None:
@@ -73,4 +73,4 @@ def plan_memory(setting: str | int | None, workers: int) -> MemoryPlan:
                 f"memory of {total // MIB} MiB is too little for Spark and {workers} workers",
                 remedy=f"at least {least // MIB} MiB, or fewer workers by --master local[1]",
             )
-    return MemoryPlan(total, _HEAP, (total - fixed) // workers)
+    return MemoryPlan(total, HEAP_BYTES, (total - fixed) // workers)

@@ -18,7 +18,9 @@ from lastwrite.errors import LogError
 from lastwrite.model.progress import Progress
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
+
+    from lastwrite.pipeline.session import Spark
 
 _TASK_BYTES = 512 << 20
 
@@ -100,12 +102,20 @@ class InlineRunner(Runner):
 
 
 class SparkRunner(Runner):
-    """Each unit, or some small ones together, in a task of a Spark session."""
+    """Each unit, or some small ones together, in a task of Spark; waits for Spark when the first stage comes."""
 
-    def __init__(self, session: SparkSession, workers: int) -> None:
-        self.session = session
-        self._context = session.sparkContext
+    def __init__(self, spark: Spark, workers: int) -> None:
+        self.spark = spark
         self.workers = workers
+
+    @property
+    def context(self) -> SparkContext:
+        """Where jobs are given.
+
+        Raises:
+            EnvironmentUnfit: Spark does not start.
+        """
+        return self.spark.context
 
     def run_tasks(
         self, name: str, task: Task[U, R], units: Sequence[U], weights: Sequence[int], progress: Progress
@@ -113,6 +123,7 @@ class SparkRunner(Runner):
         progress.stage(name, sum(weights))
         if not units:
             return []
+        context = self.context
         tasks = pack(weights, self.workers)
         batches = [[(i, units[i]) for i in places] for places in tasks]
 
@@ -120,13 +131,13 @@ class SparkRunner(Runner):
             return [(i, result) for (i, _), result in zip(batch, task([unit for _, unit in batch]), strict=True)]
 
         group = f"lastwrite-{id(batches)}-{name}"
-        self._context.setJobGroup(group, f"lastwrite: {name}", interruptOnCancel=True)
+        context.setJobGroup(group, f"lastwrite: {name}", interruptOnCancel=True)
         done = threading.Event()
         task_bytes = [sum(weights[i] for i in places) for places in tasks]
         watcher = threading.Thread(target=self._watch, args=(group, task_bytes, progress, done), daemon=True)
         watcher.start()
         try:
-            answers = self._context.parallelize(batches, len(batches)).map(run_batch).collect()
+            answers = context.parallelize(batches, len(batches)).map(run_batch).collect()
         except Exception as error:
             raise spark_error(name, error) from error
         finally:
@@ -139,18 +150,18 @@ class SparkRunner(Runner):
     def is_alive(self) -> bool:
         """Whether Spark still takes work."""
         try:
-            return self._context._jsc is not None and not self._context._jsc.sc().isStopped()
+            return self.context._jsc is not None and not self.context._jsc.sc().isStopped()
         except Exception:  # no JVM to ask
             return False
 
     def cancel(self) -> None:
         """End whatever runs on the session; the threads that wait for it get an error."""
         with contextlib.suppress(Exception):  # a JVM that has gone runs nothing
-            self._context.cancelAllJobs()
+            self.context.cancelAllJobs()
 
     def _watch(self, group: str, task_bytes: list[int], progress: Progress, done: threading.Event) -> None:
         """Report finished tasks; Spark counts them, the largest are started first."""
-        tracker = self._context.statusTracker()
+        tracker = self.context.statusTracker()
         told = 0
         total = sum(task_bytes)
         while not done.wait(0.25):

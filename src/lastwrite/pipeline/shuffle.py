@@ -33,7 +33,7 @@ class ShuffleExchange:
     scratch = ""
 
     def __init__(self, runner: SparkRunner) -> None:
-        self._context = runner.session.sparkContext
+        self._context = runner.context
         self._runner = runner
         self._kept: list[RDD[Any]] = []
         self._scans: dict[int, ScanUnit] = {}

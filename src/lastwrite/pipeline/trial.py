@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 
 from lastwrite.errors import EnvironmentUnfit
 from lastwrite.pipeline.memory import plan_memory
-from lastwrite.pipeline.session import local_workers, spark_session
+from lastwrite.pipeline.session import OwnSpark, local_workers
 
 _CHECK_VALUE = 0xE3069283  # of the ASCII digits 1 to 9
 
@@ -19,14 +20,16 @@ def run_trial(master: str, memory: str | int | None) -> str:
         InvalidConfig: ``master`` or ``memory`` make no sense.
     """
     workers = local_workers(master)
-    with spark_session(master, plan_memory(memory, workers or 1), {}) as session:
+    plan_memory(memory, workers or 1)
+    with closing(OwnSpark(master, {})) as spark:
+        context = spark.context
         try:
-            tasks = workers or session.sparkContext.defaultParallelism
-            answers = session.sparkContext.parallelize(range(tasks), tasks).mapPartitions(_check).collect()
+            tasks = workers or context.defaultParallelism
+            answers = context.parallelize(range(tasks), tasks).mapPartitions(_check).collect()
         except Exception as error:
             first = str(error).strip().splitlines() or [type(error).__name__]
             raise EnvironmentUnfit(f"a job failed: {first[0]}", remedy="run again with LASTWRITE_DEBUG=1") from error
-        version = str(session.version)
+        version = str(context.version)
     if set(answers) != {_CHECK_VALUE}:
         raise EnvironmentUnfit(
             "a worker's kernel computes wrong checksums", remedy="clear Numba's cache: see NUMBA_CACHE_DIR"

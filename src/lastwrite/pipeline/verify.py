@@ -151,9 +151,8 @@ def _scratch_parent(runner: Runner, is_needed: bool) -> str | None:
     """
     if not isinstance(runner, SparkRunner):
         return ""
-    context = runner.session.sparkContext
-    parent: str | None = context.getConf().get("spark.lastwrite.scratch", None)
-    if parent is not None or local_workers(str(context.master)):
+    parent = runner.spark.setting("spark.lastwrite.scratch")
+    if parent is not None or local_workers(runner.spark.master):
         return parent or ""
     if is_needed:
         raise InvalidConfig(

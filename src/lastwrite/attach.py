@@ -1,0 +1,42 @@
+"""What Spark starts as its Python daemon on this machine: hands itself over to the nursery, and waits.
+
+    python -m lastwrite.attach pyspark.worker
+
+Spark starts a Python program, reads from its standard output where it listens, and has workers forked by it. Ours
+passes its environment and its standard streams on to a process that has loaded all a worker needs
+(``lastwrite.pipeline.nursery``), which forks a daemon of Spark's own behind them. Where there is no nursery, as on
+another machine, this process is that daemon itself.
+
+Nothing is imported here that a start can do without: it lies on the way of the first task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+ADDRESS = "LASTWRITE_NURSERY"  # the environment variable that tells where the nursery listens
+
+
+def main() -> None:
+    """Let the nursery be Spark's daemon until it ends, or be it."""
+    try:
+        with socket.socket(socket.AF_UNIX) as nursery:
+            nursery.connect(os.environ[ADDRESS])
+            told = json.dumps({
+                "environment": {name.decode("latin-1"): text.decode("latin-1") for name, text in os.environb.items()},
+                "arguments": sys.argv, "folder": os.getcwd(),
+            }).encode()  # fmt: skip
+            socket.send_fds(nursery, [len(told).to_bytes(4, "big")], [0, 1, 2])
+            nursery.sendall(told)
+            nursery.recv(1)  # nothing ever comes: the daemon has ended
+    except (OSError, KeyError):
+        from importlib import import_module
+
+        import_module("pyspark.daemon").manager()
+
+
+if __name__ == "__main__":
+    main()

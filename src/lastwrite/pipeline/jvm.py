@@ -1,0 +1,150 @@
+"""A JVM of our own for Spark on this machine, started as Spark's scripts would start it, without them.
+
+``spark-submit`` is a shell script that starts another, which starts Python to learn where it is and Java to learn with
+which options to start Java. What they find out is known here: the class path, the options that Spark's launcher adds
+(read from its class file, so that they are those of the Spark that is installed), and ours. Where anything could make
+the answer another one (settings in the environment or a file, a Spark that lies elsewhere), Spark's own way is taken.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import struct
+import subprocess
+import time
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lastwrite.errors import EnvironmentUnfit
+from lastwrite.pipeline.class_archive import class_archive
+from lastwrite.pipeline.java import JavaFound
+
+if TYPE_CHECKING:
+    from py4j.clientserver import ClientServer
+
+HEAP_BYTES = 480 << 20  # Spark asks for 450 MiB at least
+_GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_SECONDS_TO_START = 60
+_LEAST_OPTIONS = 8  # of the launcher; fewer: it is not the class that we know
+
+# The environment that leaves the start to Spark: all of these, except what only names the machine.
+_FOREIGN = re.compile(r"SPARK_|PYSPARK_|HADOOP_|YARN_")
+_HARMLESS = {
+    "SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_DIRS", "SPARK_USER", "PYSPARK_PYTHON",
+    "PYSPARK_DRIVER_PYTHON", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE",  # the last two are set by PySpark
+}  # fmt: skip
+
+
+def jvm_options() -> tuple[str, ...]:
+    """Ours: the JVM only schedules and lives for seconds. One compiler tier, one collecting thread, little of all."""
+    return (
+        "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=64m", "-Xss512k", "-Xms96m",
+        "-XX:MaxNewSize=64m", "-XX:MaxDirectMemorySize=64m", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    )  # fmt: skip
+
+
+def spark_jars() -> Path | None:
+    """The folder of Spark's classes, where Spark would be started as pip installed it; None: it is otherwise."""
+    if any(_FOREIGN.match(name) and name not in _HARMLESS for name in os.environ):
+        return None
+    found = importlib.util.find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        return None
+    home = Path(next(iter(found.submodule_search_locations)))
+    jars = home / "jars"
+    return jars if jars.is_dir() and not (home / "conf").exists() else None
+
+
+def launcher_options(jars: Path, java: JavaFound) -> list[str] | None:
+    """The options that Spark's launcher gives every JVM, from the texts of its class file; None: they are not there."""
+    try:
+        launcher = next(jars.glob("spark-launcher_*.jar"))
+        with zipfile.ZipFile(launcher) as jar:
+            code = jar.read("org/apache/spark/launcher/JavaModuleOptions.class")
+    except (OSError, StopIteration, KeyError, zipfile.BadZipFile):
+        return None
+    # A text in a class file: the byte 1, its length as two bytes, the text.
+    texts = [code[at + 3 : at + 3 + int.from_bytes(code[at + 1 : at + 3], "big")] for at in range(len(code) - 3)
+             if code[at] == 1 and code[at + 3 : at + 4] == b"-"]  # fmt: skip
+    options = [text.decode() for text in texts if re.fullmatch(rb"(--[a-z]|-D|-XX:)[ -~]+", text)]
+    if len(options) < _LEAST_OPTIONS:
+        return None
+    unknown = ["--add-modules=jdk.incubator.vector"]  # for MLlib; it may be missing, and costs a warning
+    if java.version >= 24:
+        unknown.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")  # costs a warning, too
+    return [option for option in options if option not in unknown]
+
+
+class Jvm:
+    """The process, and the gateway to it."""
+
+    def __init__(self, java: JavaFound, jars: Path, folder: Path, environment: Mapping[str, str]) -> None:
+        """Start it and return at once. ``folder``: of this run, for what it writes and ``environment`` does not place.
+
+        Raises:
+            EnvironmentUnfit: the installed Spark is not as we know it, or the process cannot be started.
+        """
+        given = launcher_options(jars, java)
+        if given is None:
+            raise EnvironmentUnfit("Spark's launcher is not as expected", remedy="pip install 'pyspark>=4.2,<5'")
+        self._told = folder / "gateway"
+        options = [f"-Xmx{HEAP_BYTES >> 20}m", *given, *jvm_options()]
+        self.archive = class_archive(java, jars, options)
+        class_path = os.pathsep.join([*map(str, jars.glob("slf4j-api-*.jar")), f"{jars}/*"])
+        command = [
+            *self.archive.shell, java.path, "-cp", class_path, *options, *self.archive.options, "-Xlog:disable",
+            "-Xlog:all=error:stderr", f"-Djava.io.tmpdir={folder}", _GATEWAY,
+        ]  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
+                env={
+                    **os.environ, **environment,
+                    "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told), "SPARK_CONNECT_MODE": "0",
+                },
+            )  # fmt: skip
+        except OSError as error:
+            raise EnvironmentUnfit(f"{java.path} does not start: {error.strerror}") from error
+
+    def gateway(self) -> ClientServer:
+        """Wait until it listens, and connect PySpark's gateway.
+
+        Raises:
+            EnvironmentUnfit: it ended, or does not listen.
+        """
+        from pyspark.java_gateway import launch_gateway
+
+        end = time.monotonic() + _SECONDS_TO_START
+        while not self._told.exists():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise EnvironmentUnfit("Java ended before Spark listened", remedy="run: lastwrite doctor")
+            time.sleep(0.005)
+        told = self._told.read_bytes()  # the port, the secret's length, the secret
+        port, size = struct.unpack_from(">ii", told)
+        names = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": told[8 : 8 + size].decode()}
+        os.environ.update(names)
+        try:
+            return launch_gateway()  # type: ignore[no-untyped-call]
+        finally:
+            for name in names:
+                del os.environ[name]
+
+    def kill(self) -> None:
+        """End it where it stands, with the shell that may stand before it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with self._process:  # closes the pipe, waits
+            pass
+        self.archive.give_up()
+
+    def let_go(self) -> None:
+        """Let it end by itself, and write what it is to write; nobody waits for that."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
