@@ -400,7 +400,7 @@ class _Reading:
                 self._recovered(f"{found.error.problem}: the log ends, {cut} bytes are not seen", log, size_bytes)
         if found.has_markers:
             self._unsure.add(base)
-        is_indexed = found.are_indexes_true and (is_active or found.are_indexes_closed)
+        is_indexed = found.is_indexed(is_active=is_active)
         if not is_indexed and size_bytes:
             self._recovered("is missing, or does not go with the records: not looked at", index)
         largest = found.largest_timestamp_ms
@@ -411,8 +411,8 @@ class _Reading:
             mtime_ns=seen.st_mtime_ns,
             largest_timestamp_ms=largest if largest >= 0 else seen.st_mtime_ns // 1_000_000,
             first_batch_timestamp_ms=self._first_timestamp(path, base, size_bytes, is_active=True),
-            index_bytes=found.index_bytes if is_indexed else 0,
-            time_index_bytes=found.time_index_bytes if is_indexed else 0,
+            index_bytes=found.index.entry_bytes if is_indexed else 0,
+            time_index_bytes=found.time_index.entry_bytes if is_indexed else 0,
             torn_bytes=seen.st_size - size_bytes,
             is_indexed=is_indexed,
         )

@@ -41,6 +41,7 @@ class History(NamedTuple):
     producers: tuple[Producer, ...]
     aborted: tuple[AbortedTransaction, ...]  # by the marker's offset
     open: tuple[tuple[int, int], ...]  # (producer id, first offset) of open transactions, by that offset
+    aborts: frozenset[tuple[int, int]]  # (producer id, offset) of all ABORT markers, also where no data is left
 
 
 class Sighting(NamedTuple):
@@ -95,9 +96,13 @@ def read_history(log: PartitionLog) -> History:
         LogError: a segment cannot be read.
     """
     states = ProducerStates()
+    aborts: set[tuple[int, int]] = set()
     if log.segments:
-        _feed(states, _sightings(log.segments, log.segments[0].base_offset, log.end_offset))
-    return History(states.producers, states.aborted, states.open)
+        for sighting in _sightings(log.segments, log.segments[0].base_offset, log.end_offset):
+            _feed(states, (sighting,))
+            if sighting.kind == headers.ABORT:
+                aborts.add((sighting.producer_id, sighting.last_offset))
+    return History(states.producers, states.aborted, states.open, frozenset(aborts))
 
 
 def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, ...]:

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -30,9 +31,7 @@ from lastwrite.formats.kafka.index import (
     MAX_RELATIVE_OFFSET,
     OFFSET_ENTRY,
     TIME_ENTRY,
-    OffsetIndex,
     SegmentIndexer,
-    TimeIndex,
     decode_offset_index,
     decode_time_index,
 )
@@ -77,6 +76,17 @@ def recovery_point(root: str, name: TopicPartition) -> int:
         return 0
 
 
+class IndexState(NamedTuple):
+    """What can be said of an index once its segment is known."""
+
+    entry_bytes: int = 0  # without zeros behind
+    is_true: bool = False  # all its entries are, which may be few
+    is_closed: bool = False  # and no zeros lie behind them, and of a time index the last is the largest timestamp
+
+
+_NO_INDEX = IndexState()
+
+
 @dataclass(frozen=True, slots=True)
 class Recovered:
     """What a broker's recovery makes of one segment."""
@@ -84,13 +94,17 @@ class Recovered:
     size_bytes: int  # of the entries that stay; what lies behind is cut
     end_offset: int  # behind the last of them; the base offset where there is none
     largest_timestamp_ms: int  # of them; -1: none
-    index_bytes: int = 0  # of the entries in its indexes, without zeros behind
-    time_index_bytes: int = 0
-    are_indexes_true: bool = False  # all entries, which may be few
-    are_indexes_closed: bool = False  # and the last one's timestamp is the largest, and no zeros lie behind
+    index: IndexState = _NO_INDEX
+    time_index: IndexState = _NO_INDEX
     has_markers: bool = False  # control batches, which transaction indexes speak of
     error: LogError | None = None  # why something is cut
     is_unseen: bool = False  # the error is none to a broker, which cuts nothing there
+
+    def is_indexed(self, *, is_active: bool) -> bool:
+        """Whether somebody may look into its indexes; a broker closes those of a closed segment."""
+        if is_active:
+            return self.index.is_true and self.time_index.is_true
+        return self.index.is_closed and self.time_index.is_closed
 
 
 def recover_segment(log_path: str, base_offset: int, index_path: str, time_index_path: str) -> Recovered:
@@ -118,7 +132,7 @@ def _identity(path: str) -> _Identity:
 @lru_cache(maxsize=256)  # a run looks at a segment to recover it, to plan, and before and after a commit
 def _recover_once(base_offset: int, log: _Identity, index: _Identity, time_index: _Identity) -> Recovered:
     path, file_bytes, *_ = log
-    truth = _IndexTruth(base_offset, index[0], time_index[0])
+    truth = _IndexTruth(base_offset, index, time_index)
     size, end_offset, largest, has_markers = 0, base_offset, -1, False
     error: LogError | None = None
     walk = _Entries(path, file_bytes)
@@ -136,9 +150,7 @@ def _recover_once(base_offset: int, log: _Identity, index: _Identity, time_index
         end_offset = int(rows[-1, proof_walk.LAST_OFFSET]) + 1
         largest = max(largest, int(rows[:, proof_walk.TIMESTAMP_MS].max()))
         has_markers |= bool(rows[:, proof_walk.IS_CONTROL].any())
-    are_true = truth.holds(size, end_offset)
-    are_closed = are_true and truth.is_closed(largest) and truth.entry_bytes == (index[1], time_index[1])
-    return Recovered(size, end_offset, largest, *truth.entry_bytes, are_true, are_closed, has_markers, walk.error)
+    return Recovered(size, end_offset, largest, *truth.judge(size, end_offset, largest), has_markers, walk.error)
 
 
 def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
@@ -236,17 +248,21 @@ def _is_emptied(path: str, file_bytes: int, base_offset: int) -> bool:
 
 
 class _IndexTruth:
-    """A segment's indexes, held against its entries."""
+    """A segment's two indexes, held against its entries."""
 
-    def __init__(self, base_offset: int, index_path: str, time_index_path: str) -> None:
-        self._is_true = True
-        self._offsets, self._times = decode_offset_index(b"", base_offset), decode_time_index(b"", base_offset)
+    def __init__(self, base_offset: int, index: _Identity, time_index: _Identity) -> None:
         self._reached, self._last_before = index_truth.NO_TIME, base_offset - 1
+        self._offsets, self._times = decode_offset_index(b"", base_offset), decode_time_index(b"", base_offset)
+        self._are_offsets_true = self._are_times_true = True
+        self._file_bytes = index[1], time_index[1]
         try:
-            self._offsets = _read_offset_index(index_path, base_offset)
-            self._times = _read_time_index(time_index_path, base_offset)
-        except (FileNotFoundError, LogError):
-            self._is_true = False
+            self._offsets = decode_offset_index(_read(index), base_offset)
+        except CorruptLog:
+            self._are_offsets_true = False
+        try:
+            self._times = decode_time_index(_read(time_index), base_offset)
+        except CorruptLog:
+            self._are_times_true = False
 
     def check(self, rows: Int64Array) -> None:
         """The next entries."""
@@ -255,37 +271,43 @@ class _IndexTruth:
         end = int(begins[-1] + rows[-1, proof_walk.SIZE])
         offsets, times = self._offsets, self._times
         lie = index_truth.false_offset_entry(offsets.offsets, offsets.positions, begins, end, bases)
-        lie = lie or index_truth.false_time_entry(
+        self._are_offsets_true &= lie is None
+        lie = index_truth.false_time_entry(
             times.timestamps_ms, times.offsets, lasts, timestamps, self._reached, self._last_before
         )
-        self._is_true &= lie is None
+        self._are_times_true &= lie is None
         self._reached = max(self._reached, int(timestamps.max()))
         self._last_before = int(lasts[-1])
 
-    def holds(self, size_bytes: int, end_offset: int) -> bool:
-        """Whether all was true, and nothing lies beyond the segment's end."""
+    def judge(self, size_bytes: int, end_offset: int, largest_timestamp_ms: int) -> tuple[IndexState, IndexState]:
+        """What is to be said of the offset index and of the time index at the end."""
         offsets, times = self._offsets, self._times
         beyond = index_truth.entry_beyond(offsets.offsets, offsets.positions, size_bytes, end_offset)
-        return self._is_true and beyond is None and not (len(times) and int(times.offsets[-1]) >= end_offset)
+        are_offsets_true = self._are_offsets_true and beyond is None
+        are_times_true = self._are_times_true and not (len(times) and int(times.offsets[-1]) >= end_offset)
+        last = times.largest_timestamp_ms
+        index_bytes, time_bytes = len(offsets) * OFFSET_ENTRY.size, len(times) * TIME_ENTRY.size
+        return (
+            IndexState(index_bytes, are_offsets_true, are_offsets_true and index_bytes == self._file_bytes[0]),
+            IndexState(
+                time_bytes,
+                are_times_true,
+                are_times_true
+                and time_bytes == self._file_bytes[1]
+                and (-1 if last is None else last) == largest_timestamp_ms,
+            ),
+        )
 
-    def is_closed(self, largest_timestamp_ms: int) -> bool:
-        """Whether the last time entry is the largest timestamp, as in every segment that a broker closed."""
-        return (self._times.largest_timestamp_ms or -1) == largest_timestamp_ms
 
-    @property
-    def entry_bytes(self) -> tuple[int, int]:
-        """Bytes of the entries in the two files."""
-        return len(self._offsets) * OFFSET_ENTRY.size, len(self._times) * TIME_ENTRY.size
-
-
-def _read_offset_index(path: str, base_offset: int) -> OffsetIndex:
-    with open(path, "rb") as file:
-        return decode_offset_index(file.read(), base_offset)
-
-
-def _read_time_index(path: str, base_offset: int) -> TimeIndex:
-    with open(path, "rb") as file:
-        return decode_time_index(file.read(), base_offset)
+def _read(file: _Identity) -> bytes:
+    path, size_bytes, *_ = file
+    if size_bytes < 0:
+        raise CorruptLog("the file is missing", path=path)
+    try:
+        with open(path, "rb") as opened:
+            return opened.read()
+    except OSError as error:
+        raise to_log_error(error, path, "read the index") from error
 
 
 # ---------------------------------------------------------------------- what recovery writes
@@ -298,12 +320,17 @@ def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> Non
     index; without any there is none.
     """
     folder = os.path.dirname(segment.path)
+    index = segment_file_name(segment.base_offset, FileKind.INDEX)
     time_index = segment_file_name(segment.base_offset, FileKind.TIME_INDEX)
     if not segment.is_indexed:
+        paths = [os.path.join(folder, name) for name in (index, time_index)]
+        found = recover_segment(segment.path, segment.base_offset, *paths)
         offsets, times = new_indexes(segment.path, segment.base_offset, segment.size_bytes)
         # While the offset index is missing, a broker makes both: so it comes last.
-        _replace(folder, time_index, times)
-        _replace(folder, segment_file_name(segment.base_offset, FileKind.INDEX), offsets)
+        if not found.time_index.is_closed:
+            _replace(folder, time_index, times)
+        if not found.index.is_closed:
+            _replace(folder, index, offsets)
     elif segment.size_bytes and not os.path.exists(os.path.join(folder, time_index)):
         _replace(folder, time_index, b"")
     transaction_index = segment_file_name(segment.base_offset, FileKind.TRANSACTION_INDEX)

@@ -1,0 +1,29 @@
+"""Kafka's own loader opens what a killed round left, and what the run after it ends with."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.oracle import Oracle
+from tests.crash.rounds import prepare
+from tests.crash.trial import KILLS_A_LOG, drawn, run_trial
+from tests.logs import SCRATCH
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[Oracle]:
+    judge = Oracle()
+    yield judge
+    judge.close()
+
+
+@pytest.mark.parametrize("log", range(80, 88))
+def test_kafka_loads_what_a_killed_round_left(oracle: Oracle, log: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="lastwrite-crash-", dir=SCRATCH) as folder:
+        round_ = prepare(log, Path(folder))
+        for seed in range(log * KILLS_A_LOG, (log + 1) * KILLS_A_LOG, 2):
+            run_trial(round_, Path(folder), *drawn(round_, seed), oracle)

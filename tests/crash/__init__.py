@@ -1,0 +1,1 @@
+"""Whole rounds over random logs, killed at random operations; see ``python -m tests.crash --help``."""

@@ -1,0 +1,275 @@
+"""A random log root and the round over it that will be killed: with everything in its mix that a round can meet.
+
+Partitions of several segments with transactions (committed, aborted, open), idempotent producers, batches of old
+formats, all codecs, tombstones and gaps; most were cleaned once before, so that there are checkpoints, horizons and
+shells; some lose segments to retention in the same round; some lie in the root of a broker that was killed itself.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import lastwrite
+from lastwrite.logstore import files, kafka
+from lastwrite.logstore.files import FaultPoints
+from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.pipeline.inline import INLINE
+from tests.logs import bases, decode_model, write_checkpoint
+from tests.model import ModelBatch, ModelRecord
+from tests.strategies import Phase, Writer, append
+
+START_MS = 1_700_000_000_000
+STEP_MS = 100_000  # between two phases of a log
+CHECKPOINTS = ("cleaner-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint")
+# What no folder may have once the next run is through.
+ODD = (".cleaned", ".swap", ".deleted", ".tmp")
+
+Batches = tuple[ModelBatch, ...]
+
+
+def lay_out(seed: str, root: Path) -> Settings:
+    """Write the log root of ``seed``; returns how the round over it runs."""
+    rng = random.Random(f"crash-{seed}")
+    settings = Settings(
+        config={
+            "segment.bytes": rng.choice([14, 400, 2000, 1 << 20]),
+            "index.interval.bytes": rng.choice([0, 100, 4096]),
+            "delete.retention.ms": rng.choice([0, STEP_MS, 20 * STEP_MS]),
+            "min.cleanable.dirty.ratio": 0,
+            "cleanup.policy": "compact",
+        },
+        now_ms=START_MS,
+        include_active=rng.random() < 0.15,
+    )
+    casts = {f"t-{n}": _Cast.drawn(rng) for n in range(rng.choice([1, 1, 1, 2, 3]))}
+    for phase in range(rng.choice([1, 2, 3, 4])):
+        if phase:
+            settings.compact(root)
+        settings.now_ms += STEP_MS
+        ends = {}
+        for name, cast in casts.items():
+            ends[name] = append(root / name, cast.phase(rng, settings.now_ms), 100)
+        # What lies above is not replicated yet.
+        marks = {name: end - rng.choice([0, 0, 0, rng.randint(0, 6)]) for name, end in ends.items()}
+        write_checkpoint(root, "replication-offset-checkpoint", {name: max(0, mark) for name, mark in marks.items()})
+    if rng.random() < 0.4:
+        settings.config["cleanup.policy"] = "compact,delete"
+        if rng.random() < 0.5:
+            settings.config["retention.ms"] = rng.choice([STEP_MS // 2, STEP_MS, 3 * STEP_MS])
+        else:
+            settings.config["retention.bytes"] = rng.choice([1, 1000, 3000])
+    if rng.random() < 0.25:
+        starts = {name: rng.choice(bases(root / name)) + rng.randint(0, 3) for name in casts}
+        held = {name: start for name, start in starts.items() if start <= marks[name]}
+        write_checkpoint(root, "log-start-offset-checkpoint", held)
+    settings.was_killed = rng.random() < 0.3
+    if settings.was_killed:
+        write_checkpoint(root, "recovery-point-offset-checkpoint", {n: rng.choice(bases(root / n)) for n in casts})
+        for name in casts:
+            _hurt(rng, root / name)
+    settings.now_ms += rng.choice([0, 1, STEP_MS])
+    return settings
+
+
+def _hurt(rng: random.Random, folder: Path) -> None:
+    """What a kill leaves of the last segment and of the files beside the closed ones."""
+    last = max(folder.glob("*.log"))
+    if rng.random() < 0.5:
+        with open(last, "ab") as log:
+            log.write(rng.choice([bytes(5000), rng.randbytes(rng.randint(1, 90))]))
+    if rng.random() < 0.3:
+        (folder / f"{rng.randint(0, 50) * 1000 + 999:020d}.index").touch()
+    if rng.random() < 0.3:
+        rng.choice(sorted(folder.glob("*.timeindex"))).unlink()
+    if rng.random() < 0.3:
+        rng.choice(sorted(folder.glob("*.index"))).unlink()
+
+
+@dataclass
+class _Cast:
+    """Who writes a partition."""
+
+    writers: list[Writer]
+    keys: int
+    has_old: bool
+    bumps: bool
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> _Cast:
+        ids = rng.choice([[], [7], [100], [7, 100, 101], [100, 101]])
+        writers = [Writer(producer_id, producer_id >= 100) for producer_id in ids]
+        return cls(writers, rng.choice([3, 10, 40]), rng.random() < 0.25, rng.random() < 0.3)
+
+    def phase(self, rng: random.Random, now_ms: int) -> Phase:
+        segments, offset = [], 0
+        for _ in range(rng.randint(1, 4)):
+            filled = []
+            for _ in range(rng.randint(1, 5)):
+                made = self._batch(rng, offset, now_ms)
+                filled.append(made)
+                offset = made.next_offset + rng.choice([0, 0, 0, 0, 1, 20])
+            segments.append(tuple(filled))
+        if rng.random() < 0.2:
+            segments.append(())
+        return Phase(tuple(segments), now_ms, 1.0, rng.random() < 0.7)
+
+    def _batch(self, rng: random.Random, offset: int, now_ms: int) -> ModelBatch:
+        writer = rng.choice([None, *self.writers])
+        time_ms = now_ms - rng.randint(0, STEP_MS // 4)
+        if writer is not None and writer.is_open and rng.random() < 0.4:
+            return self._marker(rng, writer, offset, time_ms)
+        records = tuple(
+            ModelRecord(
+                offset + n, time_ms + n, rng.choice([b"%d" % rng.randrange(self.keys)] * 9 + [None]),
+                rng.choice([b"v" * rng.randint(0, 60), b"%d" % offset, b"%d" % offset, None]),
+            )
+            for n in range(rng.randint(1, 5))
+        )  # fmt: skip
+        made = ModelBatch(
+            offset, offset + len(records) - 1 + rng.choice([0, 0, 2]), records, rng.choice([0, 0, 1, 2, 3, 4]),
+            max_timestamp_ms=max(record.timestamp_ms for record in records), leader_epoch=0,
+        )  # fmt: skip
+        if writer is not None:
+            sequence, writer.sequence = writer.sequence, writer.sequence + made.next_offset - offset
+            writer.is_open = writer.transactional
+            return replace(
+                made, producer_id=writer.producer_id, producer_epoch=writer.epoch, base_sequence=sequence,
+                transactional=writer.transactional,
+            )  # fmt: skip
+        return self._old(rng, made) if self.has_old and rng.random() < 0.6 else made
+
+    def _marker(self, rng: random.Random, writer: Writer, offset: int, time_ms: int) -> ModelBatch:
+        writer.is_open = False
+        if self.bumps:
+            writer.epoch, writer.sequence = writer.epoch + 1, 0
+        key = rng.choice([b"\0\0\0\0", b"\0\0\0\1"])
+        return ModelBatch(
+            offset, offset, (ModelRecord(offset, time_ms, key, b"\0\0\0\0\0\7"),), max_timestamp_ms=time_ms,
+            leader_epoch=0, producer_id=writer.producer_id, producer_epoch=writer.epoch, transactional=True,
+            control=True,
+        )  # fmt: skip
+
+    @staticmethod
+    def _old(rng: random.Random, made: ModelBatch) -> ModelBatch:
+        magic = rng.choice([0, 1])
+        codec = made.codec if made.codec < 4 else 0
+        records = made.records if codec else made.records[:1]
+        records = tuple(replace(record, timestamp_ms=record.timestamp_ms if magic else -1) for record in records)
+        return ModelBatch(
+            records[0].offset, records[-1].offset, records, codec, magic=magic,
+            max_timestamp_ms=max(record.timestamp_ms for record in records),
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- the round
+
+
+@dataclass
+class Settings:
+    """How a round runs over a root."""
+
+    config: dict[str, Any]
+    now_ms: int
+    include_active: bool
+    was_killed: bool = False  # the broker of that root
+
+    def compact(self, root: Path) -> None:
+        report = lastwrite.compact(
+            str(root), config=self.config, now_ms=self.now_ms, include_active=self.include_active, spark=INLINE
+        )
+        assert report.exit_status == 0, [str(partition.reason) for partition in report.partitions]
+
+
+@dataclass
+class Round:
+    """A root before its round, what the round makes of it, and how many operations it takes."""
+
+    origin: Path
+    settings: Settings
+    before: dict[str, Batches]  # by partition
+    after: dict[str, Batches]  # before anything expires; what is left then begins at a later log start
+    done: dict[str, object]  # every file, as an undisturbed round leaves it
+    operations: int
+    folders: list[str] = field(default_factory=list)
+
+
+def prepare(seed: int, place: Path) -> Round:
+    """The root of ``seed``, and what an undisturbed round makes of it; a round without work is drawn again."""
+    origin, done, cleaned = place / "origin", place / "done", place / "cleaned"
+    operations = attempt = 0
+    while not operations:
+        for path in (origin, done):
+            shutil.rmtree(path, ignore_errors=True)
+        origin.mkdir()
+        settings = lay_out(f"{seed}-{attempt}", origin)
+        shutil.copytree(origin, done)
+        files.faults = FaultPoints(1 << 30)
+        try:
+            settings.compact(done)
+            operations = files.faults.passed
+        finally:
+            files.faults = FaultPoints()
+        attempt += 1
+    shutil.copytree(origin, cleaned)
+    replace(settings, config={**settings.config, "cleanup.policy": "compact"}).compact(cleaned)
+    folders = sorted(path.name for path in origin.iterdir() if path.is_dir())
+    before = {name: batches_seen(origin / name)[1] for name in folders}
+    after = {name: batches_seen(cleaned / name)[1] for name in folders}
+    for name in folders:
+        log, left = batches_seen(done / name)
+        assert left == from_start(after[name], log.log_start), f"{name}: what expires is a whole number of segments"
+    return Round(origin, settings, before, after, files_of(done), operations, folders)
+
+
+def batches_seen(folder: Path) -> tuple[PartitionLog, Batches]:
+    """The log as our listing has it, and the batches that a reader of it comes to, from the log start on."""
+    log = kafka.read_partition(str(folder))
+    wrong = [problem for problem in log.problems if problem.kind is not ProblemKind.RECOVERED]
+    assert not wrong, wrong
+    sources = [(Path(segment.path), segment.size_bytes) for segment in log.segments]
+    return log, from_start(_batches(sources), log.log_start)
+
+
+def batches_at(folder: Path, log_start: int) -> Batches:
+    """The batches of all segments that lie there under their final names."""
+    return from_start(_batches([(path, path.stat().st_size) for path in sorted(folder.glob("*.log"))]), log_start)
+
+
+def _batches(sources: list[tuple[Path, int]]) -> Batches:
+    found = []
+    for path, size_bytes in sources:
+        data, at = path.read_bytes()[:size_bytes], 0
+        while at < len(data):
+            batch, taken = decode_model(data, at)
+            found.append(batch)
+            at += taken
+    return tuple(found)
+
+
+def from_start(batches: Batches, log_start: int) -> Batches:
+    return tuple(batch for batch in batches if batch.last_offset >= log_start)
+
+
+def files_of(root: Path) -> dict[str, object]:
+    """Every file: its bytes, of segments also when they were modified; of a checkpoint its lines, in any order."""
+    found: dict[str, object] = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and path.name != ".lock":
+            content = path.read_bytes()
+            name = os.path.relpath(path, root)
+            if path.name in CHECKPOINTS:
+                found[name] = sorted(content.splitlines())
+            else:
+                # A segment that is rolled because all the others expire is as old as it is.
+                is_dated = path.suffix == ".log" and content
+                found[name] = (content, path.stat().st_mtime_ns if is_dated else 0)
+    return found
+
+
+def odd_files(root: Path) -> list[str]:
+    return [os.path.relpath(path, root) for path in root.rglob("*") if path.name.endswith(ODD)]
