@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
@@ -96,3 +97,19 @@ def _lose_one(root: Path, before: Path, struck: Path, life: Life, data: st.DataO
     may_go = lost.offset < pair.last_stable and (is_nobody or later or (expired and not older))
     assert report.ok is may_go, report.problems
     assert may_go or {lost.offset, *(record.offset for record in same)} & {v.offset for v in report.violations}
+
+
+@given(lives())
+def test_by_timestamp(life: Life) -> None:
+    """Another order of writes, the same promises."""
+    by_time = replace(life, config={**life.config, "compaction.strategy": "timestamp"})
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        root, before = Path(folder) / "now", Path(folder) / "before"
+        for phase in life.phases:
+            end = append(root / NAME, phase, life.interval_bytes)
+            write_checkpoint(root, "replication-offset-checkpoint", {NAME: int(end * phase.replicated)})
+            shutil.rmtree(before, ignore_errors=True)
+            shutil.copytree(root, before)
+            compact(root, by_time.config, phase.now_ms)
+            report = verified(root, before, by_time, phase.now_ms)
+            assert report.ok, report.problems

@@ -29,6 +29,9 @@ from lastwrite.model.contents import (
     ABORT_MARKER,
     AFTER,
     BATCH,
+    BY_HEADER,
+    BY_OFFSET,
+    BY_TIMESTAMP,
     CODEC_SHIFT,
     COMMIT_MARKER,
     CONTROL,
@@ -40,6 +43,7 @@ from lastwrite.model.contents import (
     IDEMPOTENT_DATA,
     IN_TRANSACTION,
     KEYLESS,
+    NO_VERSION,
     OLD,
     OLD_DATA,
     ROW_WORDS,
@@ -56,10 +60,12 @@ SEED = seed_from(os.urandom(8 * SEED_WORDS))
 FLAGS = np.uint64(0xFFFF)
 
 
-def rows_of(data: bytes, is_after: bool = False, now_ms: int | None = None) -> tuple[list[tuple[int, ...]], list[int]]:
+def rows_of(
+    data: bytes, is_after: bool = False, now_ms: int | None = None, order: int = BY_OFFSET, header: str = ""
+) -> tuple[list[tuple[int, ...]], list[int]]:
     """All rows of a segment's bytes, flags split off as the last number, and the tally."""
     buffer = np.frombuffer(data, dtype=np.uint8).copy()
-    format, contents = KafkaFormat(), KafkaContents(SEED, is_after, now_ms)
+    format, contents = KafkaFormat(), KafkaContents(SEED, is_after, now_ms, order, header)
     table, _, _, buffer = format.split(buffer, 0, len(buffer), 0)
     rows = np.zeros((len(table) + int(table["records"].sum()), ROW_WORDS), dtype=np.uint64)
     facts = np.zeros((len(table), FACT_WORDS), dtype=np.int64)
@@ -242,6 +248,35 @@ def test_what_older_formats_say() -> None:
         assert [row[5] ^ (OLD if row[5] & BATCH else 0) for row in was] == [
             row[5] ^ (SIMPLE if row[5] & BATCH else 0) for row in now
         ]
+
+
+def test_versions() -> None:
+    """A timestamp, or what the last header of that name holds in eight bytes."""
+    eight = (-5).to_bytes(8, "big", signed=True)
+    none = NO_VERSION % (1 << 64)
+    cases: list[tuple[tuple[tuple[bytes, bytes | None], ...], int]] = [
+        ((), none),
+        (((b"v", eight),), -5 % (1 << 64)),
+        (((b"v", b"\0" * 7 + b"\x09"),), 9),
+        (((b"v", eight), (b"w", b"x"), (b"v", b"\0" * 8)), 0),
+        (((b"v", eight), (b"v", b"\0" * 7)), none),
+        (((b"v", eight), (b"v", None)), none),
+        (((b"vv", eight), (b"", eight)), none),
+        (((b"", None), (b"v", eight)), -5 % (1 << 64)),
+    ]
+    records = [
+        Record(n, START - n, b"k", b"v" * 300 if n % 2 else None, headers) for n, (headers, _) in enumerate(cases)
+    ]
+    for codec in (Codec.NONE, Codec.GZIP):
+        data = encode_batch(records, codec=codec)
+        assert [row[4] for row in rows_of(data, order=BY_HEADER, header="v")[0][:-1]] == [want for _, want in cases]
+        assert [row[4] for row in rows_of(data, order=BY_TIMESTAMP)[0][:-1]] == [START - n for n in range(len(cases))]
+        late = encode_batch(records, codec=codec, append_time=True, max_timestamp_ms=START + 7)
+        assert {row[4] for row in rows_of(late, order=BY_TIMESTAMP)[0][:-1]} == {START + 7}
+    old = encode_message(Record(0, START, b"k", b"v"), 0)
+    assert rows_of(old, order=BY_TIMESTAMP)[0][0][4] == -1 % (1 << 64)
+    said = [rows_of(encode_batch([r]), order=BY_HEADER, header="v")[0][0][3] for r in records]
+    assert len(set(said)) == len(said)
 
 
 def test_a_largest_timestamp_that_is_not_one_shows() -> None:

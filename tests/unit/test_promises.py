@@ -42,6 +42,7 @@ from lastwrite.model.contents import (
     TOMBSTONE,
 )
 
+LAST = 13  # the log's last offset, which counts where records have versions
 Found = Counter[tuple[bool, int, Finding]]
 
 
@@ -66,7 +67,9 @@ def array(before: Sequence[Rec], after: Sequence[Rec]) -> np.ndarray:
     return np.array(rows, dtype=np.uint64).reshape(-1, ROW_WORDS)
 
 
-def twin(before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int) -> tuple[Found, int, int]:
+def twin(
+    before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int, by_version: bool = False
+) -> tuple[Found, int, int]:
     """What the module's text says, key by key; the distinct keys; those alive."""
     found: Found = Counter()
     was: dict[object, list[Rec]] = defaultdict(list)
@@ -75,10 +78,14 @@ def twin(before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int
         for record in records:
             side[("offset", record.offset) if record.key is None else record.key].append(record)
     alive = 0
+
+    def rank(record: Rec) -> tuple[int, int]:
+        return (record.content if by_version else 0, record.offset)
+
     for key in {*was, *now}:
         there = Counter(record.offset for record in now[key])
         counting = [r for r in was[key] if r.key is not None and not r.flags & DISCARDABLE]
-        superseding = [r.offset for r in counting if log_start <= r.offset < limit]
+        superseding = [rank(r) for r in counting if log_start <= r.offset < limit]
         removed_delete = None
         for record in was[key]:
             if there[record.offset]:
@@ -94,11 +101,13 @@ def twin(before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int
                 finding = Finding.ABORTED
             elif record.flags & KEYLESS:
                 finding = Finding.KEYLESS
-            elif any(offset > record.offset for offset in superseding):
+            elif by_version and record.offset == LAST:
+                finding = Finding.LOST
+            elif any(other > rank(record) for other in superseding):
                 finding = Finding.SUPERSEDED
             elif record.flags & TOMBSTONE and record.flags & DUE:
                 finding = Finding.EXPIRED
-                removed_delete = record.offset
+                removed_delete = rank(record)
             elif record.flags & TOMBSTONE:
                 finding = Finding.LOST_DELETE
             else:
@@ -116,7 +125,8 @@ def twin(before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int
             elif (
                 removed_delete is not None
                 and not record.flags & DISCARDABLE
-                and log_start <= record.offset < removed_delete
+                and log_start <= record.offset
+                and rank(record) < removed_delete
             ):
                 finding = Finding.REVIVED
             else:
@@ -125,12 +135,14 @@ def twin(before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int
             found[True, record.offset, finding] += 1
         shown = [record for record in now[key] if not record.flags & DISCARDABLE]
         if isinstance(key, int) and shown:
-            alive += not shown[-1].flags & TOMBSTONE
+            alive += not sorted(shown, key=rank)[-1].flags & TOMBSTONE
     keys = {record.key for record in before if record.key is not None and not record.flags & DISCARDABLE}
     return found, len(keys), alive
 
 
-def kernel(rows: np.ndarray, log_start: int, limit: int, cuts: Sequence[int] = ()) -> tuple[Found, np.ndarray]:
+def kernel(
+    rows: np.ndarray, log_start: int, limit: int, cuts: Sequence[int] = (), by_version: bool = False
+) -> tuple[Found, np.ndarray]:
     """The same from the kernel, in parts cut at the offsets ``cuts``, the last part first."""
     counts = np.zeros(COUNTS, dtype=np.int64)
     found: Found = Counter()
@@ -139,7 +151,7 @@ def kernel(rows: np.ndarray, log_start: int, limit: int, cuts: Sequence[int] = (
     for first, end in reversed(list(zip(borders, borders[1:], strict=False))):
         part = rows[(rows[:, 2] >= np.uint64(first)) & (rows[:, 2] < np.uint64(end))]
         rows_now = np.concatenate([carried, part])
-        ordered, findings, carried = judged(rows_now, log_start, limit, counts, carries=first > 0)
+        ordered, findings, carried = judged(rows_now, log_start, limit, counts, first > 0, by_version, LAST)
         for entry, finding in zip(ordered, findings.tolist(), strict=True):
             if not int(entry[1]) & CARRIED:
                 found[bool(int(entry[1]) & AFTER), int(entry[2]), Finding(finding)] += 1
@@ -169,9 +181,11 @@ def logs(draw: st.DrawFn) -> tuple[list[Rec], list[Rec]]:
 @given(logs(), st.integers(0, 5), st.integers(0, 15))
 def test_the_judgement_is_that_of_the_twin(both: tuple[list[Rec], list[Rec]], log_start: int, limit: int) -> None:
     before, after = both
-    expected, keys, alive = twin(before, after, log_start, limit)
-    found, counts = kernel(array(before, after), log_start, limit)
-    assert found == expected
+    for by_version in (True, False):
+        expected, keys, alive = twin(before, after, log_start, limit, by_version)
+        found, counts = kernel(array(before, after), log_start, limit, (), by_version)
+        assert found == expected
+        assert (counts[KEYS], counts[KEYS_ALIVE]) == (keys, alive)
     assert (counts[KEYS], counts[KEYS_ALIVE]) == (keys, alive)
     for is_after in (False, True):
         sums: Counter[Finding] = Counter()

@@ -457,3 +457,43 @@ def test_segments_that_retention_took(tmp_path: Path) -> None:
     assert verify(tmp_path, high, before).exit_status == 0
     assert found(verify(tmp_path, after, before, config={"cleanup.policy": "compact"})) == [("log_start", 9)]
     assert verify(tmp_path, after, before, config={"cleanup.policy": "compact,delete"}).exit_status == 0
+
+
+# ---------------------------------------------------------------------- other orders
+
+
+def test_the_last_write_by_another_order(tmp_path: Path) -> None:
+    def at(offset: int, key: str, value: str | None, time: int, version: int) -> Record:
+        headers = ((b"v", version.to_bytes(8, "big")),)
+        return Record(offset, T + time, key.encode(), value and value.encode(), headers)
+
+    before = Log(
+        {
+            0: plain(at(0, "a", "best", 9, 1), at(1, "b", "1", 0, 9)),
+            2: plain(at(2, "a", "late", 1, 5), at(3, "b", "3", 0, 2)),
+            4: plain(at(4, "x", None, 9, 9), horizon=NOW),
+            5: plain(at(5, "x", "older", 5, 5)),
+            6: plain(at(6, "z", "6", 0, 0)),
+        },
+        bases=(0, 6),
+    )
+    winners = {
+        "timestamp": before.having(b2=kept(before.batches[2], 3), b0=kept(before.batches[0], 0)).without(4, 5),
+        "header": before.having(b2=kept(before.batches[2], 2), b0=kept(before.batches[0], 1)).without(4, 5),
+    }
+    for strategy, after in winners.items():
+        config = {"compaction.strategy": strategy, "compaction.strategy.header": "v"}
+        assert verify(tmp_path, after, before, config=config).exit_status == 0
+        other = winners["header" if strategy == "timestamp" else "timestamp"]
+        lost = {"timestamp": [("lost", 0), ("lost", 3)], "header": [("lost", 1), ("lost", 2)]}[strategy]
+        assert found(verify(tmp_path, other, before, config=config)) == lost
+        # The delete that won is gone, and what it deleted lies behind it.
+        revived = after.having(b5=before.batches[5])
+        assert found(verify(tmp_path, revived, before, config=config)) == [("revived", 5)]
+        assert verify(tmp_path, revived, before).exit_status == 5
+    loser = replace(before.having(b6=plain(at(6, "a", "6", 0, 0)), b7=plain(at(7, "q", "7", 0, 0))), bases=(0,))
+    ends = replace(loser.without(7), bases=(0,))
+    config = {"compaction.strategy": "timestamp"}
+    emptied = ends.having(b6=shell(ends.batches[6]))
+    assert found(verify(tmp_path, emptied, ends, config=config)) == [("lost", 6)]  # the log's last record stays
+    assert verify(tmp_path, loser.without(6), loser, config=config).exit_status == 0

@@ -20,7 +20,11 @@ both logs are sorted by key and offset and laid side by side. Rows are those of 
 were aborted ``batch_promises`` has found out, and which batches must stay. A bucket too large to be held is judged in
 parts, from the log's end backwards; one carried row a key says what the later parts held.
 
-Source: spec/kafka-cleanup.md sections 6, 7, 8, 13, 18 and 20.
+Where a topic's last writes go by timestamp or header (``compaction.strategy``), "later" reads: of a greater version, or
+of the same and a greater offset. Then an earlier part may hold what supersedes, so a bucket is judged at once. A
+removed delete must leave nothing older of its key, wherever that lies; and the log's last record stays.
+
+Source: spec/kafka-cleanup.md sections 6, 7, 8, 13, 18 and 20; KIP-280.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -169,7 +173,13 @@ def bucket_bits(rows: int, rows_a_bucket: int) -> int:
 
 
 def judged(
-    rows: UInt64Array, log_start: int, limit: int, counts: Int64Array, carries: bool = False
+    rows: UInt64Array,
+    log_start: int,
+    limit: int,
+    counts: Int64Array,
+    carries: bool = False,
+    by_version: bool = False,
+    last_offset: int = -1,
 ) -> tuple[UInt64Array, ByteArray, UInt64Array]:
     """Judge all that is said of the keys in ``rows``.
 
@@ -177,6 +187,8 @@ def judged(
     offset. ``limit``: the last stable offset. Adds to ``counts`` the findings of the log as it was, behind them those
     of the log under proof, then keys. Returns the rows in order of key, the finding of each, and with ``carries`` a row
     a key for the part of the log before these rows.
+
+    ``by_version``: records have versions, and ``last_offset`` is the log's last.
     """
     # Stable: inside a key the rows keep the order in which they came.
     ordered = rows[np.argsort(rows[:, 0], kind="stable")]
@@ -186,7 +198,7 @@ def judged(
         ordered = rows[np.lexsort((rows[:, 2], side, lane, rows[:, 0]))]
     findings = np.empty(len(rows), dtype=np.uint8)
     carried = np.empty((len(rows) if carries else 0, ROW_WORDS), dtype=np.uint64)
-    filled = int(_judge(ordered, log_start, limit, findings, counts, carried))
+    filled = int(_judge(ordered, log_start, limit, by_version, last_offset, findings, counts, carried))
     return ordered, findings, carried[:filled]
 
 
@@ -239,7 +251,7 @@ def is_ordered(rows):
 
 
 @njit(cache=True, nogil=True)
-def _judge(rows, log_start, limit, findings, counts, carried):
+def _judge(rows, log_start, limit, by_version, last_offset, findings, counts, carried):
     filled = 0
     begin = 0
     while begin < len(rows):
@@ -253,7 +265,9 @@ def _judge(rows, log_start, limit, findings, counts, carried):
         if kind & BATCH:
             _judge_batch(rows, begin, middle, end, log_start, findings)
         else:
-            last, bits = _judge_key(rows, begin, middle, end, log_start, limit, findings, counts)
+            last, bits = _judge_key(
+                rows, begin, middle, end, log_start, limit, by_version, last_offset, findings, counts
+            )
             if not kind & (KEYLESS | CONTROL) and len(carried):
                 carried[filled, 0] = rows[begin, 0]
                 lane = rows[begin, 1] >> np.uint64(FLAG_BITS) << np.uint64(FLAG_BITS)
@@ -272,7 +286,7 @@ def _judge(rows, log_start, limit, findings, counts, carried):
 
 
 @njit(cache=True, nogil=True)
-def _judge_key(rows, begin, middle, end, log_start, limit, findings, counts):
+def _judge_key(rows, begin, middle, end, log_start, limit, by_version, last_offset, findings, counts):
     """Judge one key; (its last offset in the part that may supersede, and bits: whether that one is a removed delete,
     whether its last record now is known, whether it has been counted)."""
     kind = np.int64(rows[begin, 1])
@@ -285,29 +299,36 @@ def _judge_key(rows, begin, middle, end, log_start, limit, findings, counts):
         gone, seen, counted = kind & GONE != 0, kind & SEEN != 0, kind & COUNTED != 0
         findings[begin] = _NOT_JUDGED
         first = begin + 1
+    greatest = np.int64(0)  # version of the one at ``last``
     i = middle - 1
-    while is_key and i >= first and (last < 0 or not counted):
+    while is_key and i >= first and (last < 0 or not counted or by_version):
         offset = np.int64(rows[i, 2])
         if not np.int64(rows[i, 1]) & DISCARDABLE:
             if not counted:
                 counted = True
                 counts[KEYS] += 1
-            if last < 0 and log_start <= offset < limit:
+            version = np.int64(rows[i, 4]) if by_version else np.int64(0)
+            if log_start <= offset < limit and (last < 0 or version > greatest):
                 last = offset
+                greatest = version
         i -= 1
+    newest = np.int64(-1)  # of the log under proof, the row of the last write
     i = end - 1
-    while is_key and i >= middle and not seen:
-        flags = np.int64(rows[i, 1])
-        if not flags & DISCARDABLE:
-            seen = True
-            if not flags & TOMBSTONE:
-                counts[KEYS_ALIVE] += 1
+    while is_key and i >= middle and not seen and (newest < 0 or by_version):
+        if not np.int64(rows[i, 1]) & DISCARDABLE:
+            if newest < 0 or np.int64(rows[i, 4]) > np.int64(rows[newest, 4]):
+                newest = i
         i -= 1
+    if newest >= 0:
+        seen = True
+        if not np.int64(rows[newest, 1]) & TOMBSTONE:
+            counts[KEYS_ALIVE] += 1
     j = middle
     previous = np.int64(-1)  # offset of the row of the log under proof that was seen last
     for i in range(first, middle):
         offset = np.int64(rows[i, 2])
         flags = np.int64(rows[i, 1])
+        version = np.int64(rows[i, 4]) if by_version else np.int64(0)
         while j < end and np.int64(rows[j, 2]) < offset:
             findings[j] = _DOUBLED if np.int64(rows[j, 2]) == previous else _ADDED
             previous = np.int64(rows[j, 2])
@@ -328,7 +349,9 @@ def _judge_key(rows, begin, middle, end, log_start, limit, findings, counts):
             findings[i] = _ABORTED_GONE
         elif flags & KEYLESS:
             findings[i] = _KEYLESS_GONE
-        elif last > offset:
+        elif by_version and offset == last_offset:
+            findings[i] = _LOST
+        elif last >= 0 and (greatest > version or (greatest == version and last > offset)):
             findings[i] = _SUPERSEDED
         elif flags & TOMBSTONE and flags & DUE:
             findings[i] = _EXPIRED
@@ -343,8 +366,11 @@ def _judge_key(rows, begin, middle, end, log_start, limit, findings, counts):
         j += 1
     if gone:
         for j in range(middle, end):
-            shown = not np.int64(rows[j, 1]) & DISCARDABLE
-            if shown and log_start <= np.int64(rows[j, 2]) < last and findings[j] == _KEPT:
+            offset = np.int64(rows[j, 2])
+            version = np.int64(rows[j, 4]) if by_version else np.int64(0)
+            older = greatest > version or (greatest == version and last > offset)
+            shown = not np.int64(rows[j, 1]) & DISCARDABLE and log_start <= offset
+            if shown and older and findings[j] == _KEPT:
                 findings[j] = _REVIVED
     return last, (GONE if gone else 0) | (SEEN if seen else 0) | (COUNTED if counted else 0)
 

@@ -7,10 +7,13 @@ A row is five uint64, so that rows of both logs sort and travel as one array:
     1     48 bits of the second lane · 16 flag bits  likewise
     2     offset                                     base offset
     3     digest of value, headers and timestamp     delete horizon, or NO_HORIZON
-    4     its second lane                            digest of what compaction must not touch in the header
+    4     its second lane, or its version            digest of what compaction must not touch in the header
 
 The top bits of word 0 choose the bucket, so that all that is said of a key lies in one. A record without a
 key and a control record have a "key" of their own: their offset.
+
+A record has a version where its topic's last writes are not chosen by offset (``compaction.strategy``): its timestamp,
+or what a header of it says.
 
 What a record cannot tell of itself (whether its transaction was aborted, whether a producer's state hangs on its batch)
 follows from batches elsewhere in the log. Of these a *fact* is noted, nine int64, in the order of the log. Facts
@@ -26,6 +29,10 @@ FLAG_BITS = 16
 
 AFTER = 1  # of the log under proof; else of the log as it was
 BATCH = 32  # the row is of a batch
+
+# What a version is; with offsets there is none.
+BY_OFFSET, BY_TIMESTAMP, BY_HEADER = range(3)
+NO_VERSION = -(1 << 63)  # without that header
 
 # Of a record.
 KEYLESS = 2

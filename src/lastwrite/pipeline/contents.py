@@ -24,7 +24,7 @@ from lastwrite.compaction.promises import COUNTS, Finding, by_bucket, judged, ma
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.logstore.scratch import ScratchReader, ScratchWriter
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
-from lastwrite.model.contents import AFTER, FACT_WORDS, ROW_BYTES, ROW_WORDS, TALLIES
+from lastwrite.model.contents import AFTER, BY_OFFSET, FACT_WORDS, ROW_BYTES, ROW_WORDS, TALLIES
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.verification import Violation
 from lastwrite.model.work import Limits, Piece
@@ -60,6 +60,8 @@ class Rules(NamedTuple):
 
     producer_expiration_ms: int
     old_tombstones_until_ms: int  # a delete of an older format may go if its file was last changed by then
+    order: int = BY_OFFSET  # of the writes of a key, and the header that tells it
+    header: str = ""
     keeps_start: bool = False  # by the settings that were given no segment may leave for its age or the log's size
 
 
@@ -72,7 +74,7 @@ class TransactionProof(Protocol):
 class Proof(Protocol):
     """What a system brings to ``verify`` beyond what it brings to the engine."""
 
-    def contents(self, seed: bytes | None, is_after: bool, now_ms: int | None) -> Contents: ...
+    def contents(self, seed: bytes | None, is_after: bool, now_ms: int | None, order: int, header: str) -> Contents: ...
 
     def indexes(self, piece: Piece) -> IndexProof: ...
 
@@ -175,6 +177,8 @@ class ContentsUnit:
     seed: bytes | None
     now_ms: int | None
     old_tombstones_until_ms: int
+    order: int
+    header: str
     limits: Limits
     scratch: str | None
 
@@ -211,6 +215,8 @@ class CompareUnit:
     log_start: int
     limit: int  # the last stable offset
     lookups: Lookups | None
+    by_version: bool
+    last_offset: int  # of the log
     most_rows: int  # to hold at once
 
     @property
@@ -247,7 +253,7 @@ class _Reader:
         self._unit = unit
         self._format: Format = system_named(unit.system).new_format(unit.limits.plain_bytes)
         self._proof = proof_of(unit.system)
-        self._contents = self._proof.contents(unit.seed, unit.is_after, unit.now_ms)
+        self._contents = self._proof.contents(unit.seed, unit.is_after, unit.now_ms, unit.order, unit.header)
         self._chunks = Chunks(unit.limits)
         # As many bytes as a scan's entries and their sorted copy.
         room = 0 if unit.seed is None else max(1024, 2 * 16 * unit.limits.block_entries // (2 * ROW_BYTES))
@@ -362,7 +368,7 @@ def compare(unit: CompareUnit) -> Compared:
                 mark_discardable(rows, discardable)
                 mark_owed(rows, owed)
             ordered, findings, carried = judged(
-                rows, unit.log_start, unit.limit, result.counts, carries=first > _LOWEST
+                rows, unit.log_start, unit.limit, result.counts, first > _LOWEST, unit.by_version, unit.last_offset
             )
             _collect(ordered, findings, result.broken)
     return result
@@ -430,6 +436,8 @@ class _Buckets:
         for n, (block, _, count) in enumerate(stretches):
             held += count
             following = stretches[n + 1][2] if n + 1 < len(stretches) else 0
+            if self._unit.by_version:  # what supersedes may lie in any part
+                break
             if held + following > self._unit.most_rows and following and block.first_offset < cuts[-1]:
                 cuts.append(block.first_offset)
                 held = 0

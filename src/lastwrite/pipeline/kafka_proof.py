@@ -20,6 +20,7 @@ from lastwrite.formats.kafka.text import decode_leader_epochs
 from lastwrite.logstore import kafka as store
 from lastwrite.logstore.single import read_small
 from lastwrite.model.columns import BatchTable, Int64Array
+from lastwrite.model.contents import BY_HEADER, BY_OFFSET, BY_TIMESTAMP
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.verification import Violation
 from lastwrite.model.work import Piece
@@ -29,6 +30,7 @@ from lastwrite.pipeline.kafka import KAFKA
 _DELETE_IT = "delete the index: a broker makes it anew"
 _DELETE_INDEXES = "delete all indexes of the segment: a broker then makes them anew"
 _NO_END = (1 << 63) - 1
+_ORDERS = {"offset": BY_OFFSET, "timestamp": BY_TIMESTAMP, "header": BY_HEADER}
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
 # Brokers before 4.0 made at most one entry an append, however large: no advice below that.
 _SPARSE_BYTES = 1 << 20
@@ -38,8 +40,10 @@ _NOTHING: Int64Array = np.empty(0, dtype=np.int64)
 class KafkaProof:
     """See ``contents.Proof`` for what each call owes."""
 
-    def contents(self, seed: bytes | None, is_after: bool, now_ms: int | None) -> KafkaContents:
-        return KafkaContents(None if seed is None else seed_from(seed), is_after, now_ms)
+    def contents(
+        self, seed: bytes | None, is_after: bool, now_ms: int | None, order: int, header: str
+    ) -> KafkaContents:
+        return KafkaContents(None if seed is None else seed_from(seed), is_after, now_ms, order, header)
 
     def indexes(self, piece: Piece) -> KafkaIndexProof:
         return KafkaIndexProof(piece)
@@ -57,6 +61,8 @@ class KafkaProof:
         return Rules(
             producer_expiration_ms=settings.producer_id_expiration_ms,
             old_tombstones_until_ms=clean[-1] - settings.delete_retention_ms if clean else 0,
+            order=_ORDERS[settings.compaction_strategy],
+            header=settings.compaction_strategy_header,
             keeps_start=bool(_POLICY & config.keys()) and not settings.deletes,
         )
 

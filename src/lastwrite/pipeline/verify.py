@@ -34,6 +34,7 @@ from lastwrite.errors import InvalidConfig, LogError, UnsupportedFormat
 from lastwrite.logstore.scratch import make_folder, remove_folder
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.contents import (
+    BY_OFFSET,
     CONTROL_RECORDS,
     EMPTY_BATCHES,
     KEYLESS_RECORDS,
@@ -356,9 +357,11 @@ class _Verifier:
 
     def _unit(self, job: _Job, is_after: bool, pieces: Sequence[Piece], scratch: str | None) -> ContentsUnit:
         until = job.rules.old_tombstones_until_ms if job.rules is not None and not is_after else -1
+        order, header = (BY_OFFSET, "") if job.rules is None else (job.rules.order, job.rules.header)
         return ContentsUnit(
             partition=job.number, is_after=is_after, system=self._system.name, pieces=tuple(pieces), bits=job.bits,
-            seed=job.seed, now_ms=self._now_ms, old_tombstones_until_ms=until, limits=self._limits, scratch=scratch,
+            seed=job.seed, now_ms=self._now_ms, old_tombstones_until_ms=until, order=order, header=header,
+            limits=self._limits, scratch=scratch,
         )  # fmt: skip
 
     def _run_reads(self, wave: Sequence[_Job], name: str, units: Sequence[ContentsUnit]) -> None:
@@ -476,7 +479,8 @@ class _Verifier:
                 end_bucket=buckets * (n + 1) // tasks, before=tuple(blocks[False]), after=tuple(blocks[True]),
                 # A copy without its root's checkpoints knows neither: the other log does.
                 log_start=max(was.log.log_start, now.log.log_start), limit=settled.limit,
-                lookups=settled.lookups, most_rows=self._most_rows,
+                lookups=settled.lookups, by_version=job.rules is not None and job.rules.order != BY_OFFSET,
+                last_offset=was.end_offset - 1, most_rows=self._most_rows,
             )  # fmt: skip
 
     def _account(self, job: _Job) -> None:

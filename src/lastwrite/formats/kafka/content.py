@@ -39,6 +39,9 @@ from lastwrite.model.contents import (
     AFTER,
     BASE,
     BATCH,
+    BY_HEADER,
+    BY_OFFSET,
+    BY_TIMESTAMP,
     CODEC_SHIFT,
     COMMIT_MARKER,
     CONTROL,
@@ -57,6 +60,7 @@ from lastwrite.model.contents import (
     KEYLESS_RECORDS,
     KIND,
     LAST,
+    NO_VERSION,
     OLD,
     OLD_BATCHES,
     OLD_DATA,
@@ -98,9 +102,14 @@ class KafkaContents:
     """Turns opened runs of batches into rows; ``seed`` None: only checks and counts.
 
     ``is_after``: of the log under proof. ``now_ms``: at or before it a delete horizon has come; None: any has.
+    ``order``: what a record's version is, and ``header`` the name of the header that says it.
     """
 
-    def __init__(self, seed: UInt64Array | None, is_after: bool, now_ms: int | None) -> None:
+    def __init__(
+        self, seed: UInt64Array | None, is_after: bool, now_ms: int | None, order: int = BY_OFFSET, header: str = ""
+    ) -> None:
+        self._order = order
+        self._header: ByteArray = np.frombuffer(header.encode(), dtype=np.uint8)
         self._seed = np.ones(SEED_WORDS, dtype=np.uint64) if seed is None else seed
         self._emits = seed is not None
         self._side = AFTER if is_after else 0
@@ -121,7 +130,7 @@ class KafkaContents:
         """
         done, noted, code, b, at = contents(
             run.plain, buffer, table, run.first, run.last, self._seed, self._side, self._now_ms, self.is_old_due,
-            self._emits, rows, filled, tally, facts, noted,
+            self._emits, self._order, self._header, rows, filled, tally, facts, noted,
         )  # fmt: skip
         if code != kernels.OK:
             row = table[b]
@@ -164,8 +173,27 @@ def _joined(one, two, word, more, seed):
 
 
 @njit(cache=True, nogil=True)
+def _version(data, at, end, name):
+    """The eight bytes of the last header of that name, of a record whose value's length stands at ``at``."""
+    length, at = kernels._varint(data, at, end)
+    count, at = kernels._varint(data, at + max(length, 0), end)
+    found = np.int64(NO_VERSION)
+    while count > 0:
+        size, begin = kernels._varint(data, at, end)
+        length, at = kernels._varint(data, begin + size, end)
+        if size == len(name) and (data[begin : begin + size] == name).all():
+            found = np.int64(NO_VERSION)
+            if length == 8:
+                found = np.int64(swap64(load64(data, at)))
+        at += max(length, 0)
+        count -= 1
+    return found
+
+
+@njit(cache=True, nogil=True)
 def contents(
-    plain, buffer, table, first, last, seed, side, now_ms, is_old_due, emits, rows, filled, tally, facts, noted
+    plain, buffer, table, first, last, seed, side, now_ms, is_old_due, emits, order, header, rows, filled, tally, facts,
+    noted,
 ):  # fmt: skip
     """The rows and facts of the batches ``table[first:last]``; headers lie in ``buffer``, records in ``plain``.
 
@@ -225,6 +253,10 @@ def contents(
                     one, two = digest(plain, key_at, key_at + max(key_length, 0), seed)
                     said, also = said ^ one, also + two
                 rows[filled, 3], rows[filled, 4] = _joined(said, also, np.uint64(time), np.uint64(0), seed)
+                if order == BY_TIMESTAMP:
+                    rows[filled, 4] = np.uint64(time)
+                elif order == BY_HEADER:
+                    rows[filled, 4] = np.uint64(_version(plain, key_at + max(key_length, 0), stop, header))
                 filled += 1
             at = stop
         if at != end:
