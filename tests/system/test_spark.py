@@ -58,7 +58,8 @@ def make_root(root: Path, seed: int = 7) -> Path:
                 for ended in [p for p in begun if is_last or rng.random() < 0.3]:
                     kind = rng.choice([ControlType.ABORT, ControlType.COMMIT])
                     if kind is ControlType.ABORT:
-                        aborted.append(ModelAborted(ended, begun[ended], offset, offset + 1))
+                        stable = min((begun[p] for p in begun if p != ended), default=offset + 1)
+                        aborted.append(ModelAborted(ended, begun[ended], offset, stable))
                     del begun[ended]
                     marker = encode_control_record(offset, NOW - 1000, kind)
                     batches.append(
