@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -77,7 +78,9 @@ class Daemon:
             "--master",
             "local[2]",
         ]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         self.events: list[dict[str, Any]] = []
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -219,18 +222,37 @@ def test_a_life(tmp_path: Path) -> None:
     assert not any(has_odd_suffix(folder) for root in (x, y) for folder in root.iterdir() if folder.is_dir())
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, signal_number: int) -> None:
+@pytest.mark.parametrize("whom", ["SIGTERM", "SIGINT", "SIGTERM to Spark's processes too"])
+def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
     folder = write(tmp_path, "big", records=6000, value_bytes=1000)  # 6 MB
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     limit = ["--config", "log.cleaner.io.max.bytes.per.second=3000000", "--config", "cleanup.policy=compact"]
     with daemon(tmp_path, *limit, "--config", "log.cleaner.min.cleanable.ratio=0") as running:
         wait_for(lambda: any(name.endswith(".cleaned") for name in names(folder)))
-        assert running.stop(signal_number) < 8
+        if "Spark" in whom:  # as systemd does where its unit does not say KillMode=mixed
+            os.killpg(running.process.pid, signal.SIGTERM)
+            running.process.communicate(timeout=60)
+            assert running.process.returncode == 0
+        else:
+            assert running.stop(signal.Signals[whom]) < 8
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert read_offsets(str(tmp_path), CLEANER_OFFSETS) == {} and read_uncleanable(str(tmp_path)) == {}
     report = lastwrite.verify(str(tmp_path))
     assert report.exit_status == 0
+
+
+def test_when_spark_dies_the_log_is_as_it_was_and_the_daemon_says_so(tmp_path: Path) -> None:
+    folder = write(tmp_path, "big", records=6000, value_bytes=1000)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with daemon(tmp_path, "--config", "cleanup.policy=compact",
+                "--config", "log.cleaner.io.max.bytes.per.second=3000000") as running:  # fmt: skip
+        wait_for(lambda: any(name.endswith(".cleaned") for name in names(folder)))
+        (java,) = [child for child in psutil.Process(running.process.pid).children() if "java" in child.name()]
+        java.kill()
+        _, errors = running.process.communicate(timeout=60)
+        assert running.process.returncode == 1 and "Spark has died" in errors
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert read_uncleanable(str(tmp_path)) == {}, "the partition is not to blame"
 
 
 def test_the_throttle_holds_over_all_workers(tmp_path: Path) -> None:
