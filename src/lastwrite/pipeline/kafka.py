@@ -16,8 +16,10 @@ from lastwrite.compaction.ranges import cleanable_range
 from lastwrite.compaction.retention import Retention, expired
 from lastwrite.compaction.settings import INT_MAX, KafkaTopicConfig, is_setting
 from lastwrite.errors import CorruptLog, LogError
+from lastwrite.formats.kafka import index_truth
 from lastwrite.formats.kafka.batch import MAGIC, decode_batch, decode_batch_header
 from lastwrite.formats.kafka.chunk import KafkaFormat
+from lastwrite.formats.kafka.index import OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.logstore import commit as committing
 from lastwrite.logstore import kafka as store
 from lastwrite.logstore import lock, metadata_log
@@ -318,46 +320,36 @@ def _topics_of(root: str, state: Hashable) -> dict[str, dict[str, str]] | None:
 
 
 class KafkaIndexChecker:
-    """An index entry is true when nothing that it leads past is wanted (spec/kafka-storage.md S.10, S.11)."""
+    """Holds the entries of a segment's indexes against the batches of a piece; see ``formats.kafka.index_truth``."""
 
     def __init__(self, piece: Piece) -> None:
         self._piece = piece
         offsets, positions = store.read_offset_index(piece)
-        inside = (positions >= piece.start) & (positions < piece.end)
-        self._first = int(np.argmax(inside)) if inside.any() else 0
-        self._offsets, self._positions = offsets[inside], positions[inside]
+        first, end = np.searchsorted(positions, [piece.start, piece.end]).tolist()
+        self._first, self._offsets, self._positions = first, offsets[first:end], positions[first:end]
         self._times, self._time_offsets = store.read_time_index(piece)
-        self._largest = np.iinfo(np.int64).min
+        self._reached, self._last = index_truth.NO_TIME, -1
 
     def check(self, table: BatchTable, shift: int) -> None:
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])
-        chosen = np.flatnonzero((self._positions >= begins[0]) & (self._positions < end))
-        if len(chosen):
-            rows = np.searchsorted(begins, self._positions[chosen], side="right") - 1
-            wrong = (begins[rows] != self._positions[chosen]) | (self._offsets[chosen] < table["base_offset"][rows])
-            if wrong.any():
-                entry = int(chosen[int(np.argmax(wrong))]) + self._first
-                raise CorruptLog(
-                    f"the entry leads to byte {int(self._positions[entry - self._first])}, where its offset is not",
-                    8 * entry, store.index_path(self._piece.path), "delete the index: a broker makes it anew",
-                )  # fmt: skip
+        lie = index_truth.false_offset_entry(self._offsets, self._positions, begins, end, table["base_offset"])
+        if lie is not None:
+            row = self._first + lie.row
+            self._refuse(lie.problem, row * OFFSET_ENTRY.size, store.index_path(self._piece.path))
         last = table["next_offset"] - 1
-        chosen = np.flatnonzero((self._time_offsets >= last[0]) & (self._time_offsets <= last[-1]))
-        reached = np.maximum(np.maximum.accumulate(table["max_timestamp"]), self._largest)
-        if len(chosen):
-            rows = np.searchsorted(last, self._time_offsets[chosen], side="right") - 1
-            exact = last[rows] == self._time_offsets[chosen]
-            wrong = reached[rows] > self._times[chosen]
-            wrong |= exact & (table["max_timestamp"][rows] != self._times[chosen])
-            if wrong.any():
-                entry = int(chosen[int(np.argmax(wrong))])
-                raise CorruptLog(
-                    f"the entry says that no record up to offset {int(self._time_offsets[entry])} is later than "
-                    f"{int(self._times[entry])}, which is not so",
-                    12 * entry, store.time_index_path(self._piece.path), "delete the index: a broker makes it anew",
-                )  # fmt: skip
-        self._largest = int(reached[-1])
+        before = self._last if self._last >= 0 else int(last[0])
+        lie = index_truth.false_time_entry(
+            self._times, self._time_offsets, last, table["max_timestamp"], self._reached, before
+        )
+        if lie is not None:
+            self._refuse(lie.problem, lie.row * TIME_ENTRY.size, store.time_index_path(self._piece.path))
+        self._reached = max(self._reached, int(table["max_timestamp"].max()))
+        self._last = int(last[-1])
+
+    @staticmethod
+    def _refuse(problem: str, position: int, path: str) -> None:
+        raise CorruptLog(problem, position, path, "delete the index: a broker makes it anew")
 
 
 KAFKA = KafkaSystem()
