@@ -116,12 +116,6 @@ def missing_time_index(folder: Path) -> Path:
     return file
 
 
-def orphan_index(folder: Path) -> Path:
-    file = folder / f"{17:020d}.index"
-    file.write_bytes(b"")
-    return file
-
-
 def foreign_file(folder: Path) -> Path:
     file = folder / "notes.txt"
     file.write_text("who put this here")
@@ -135,9 +129,9 @@ def offsets_that_fall(folder: Path) -> Path:
 DAMAGES: list[Callable[[Path], Path]] = [
     torn_tail, torn_tail_of_the_active_segment, flipped_byte, flipped_byte_in_the_active_segment, wrong_length,
     length_beyond_the_file, wrong_magic, index_that_lies, time_index_that_lies, index_of_an_odd_size, missing_index,
-    missing_time_index, orphan_index, foreign_file, offsets_that_fall,
+    missing_time_index, foreign_file, offsets_that_fall,
 ]  # fmt: skip
-HAVE_NO_BYTE = {missing_index, missing_time_index, orphan_index, foreign_file}
+HAVE_NO_BYTE = {missing_index, missing_time_index, foreign_file}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -167,6 +161,21 @@ def test_damage_is_named_and_left_alone(tmp_path: Path, damage: Callable[[Path],
     assert file.name in (report.partitions[1].reason or "")
     assert report.exit_status == 3
     assert contents(tmp_path / "t-1") == before
+
+
+def test_what_a_crash_left_is_named_and_is_no_damage(tmp_path: Path) -> None:
+    make_partition(tmp_path / "t-0")
+    make_partition(tmp_path / "expected" / "t-0")
+    lost = tmp_path / "t-0" / f"{17:020d}.index"
+    lost.touch()
+    inspected = lastwrite.inspect(str(tmp_path / "t-0")).partitions[0]
+    planned = lastwrite.plan(str(tmp_path / "t-0"), now_ms=NOW, spark=INLINE)
+    for problems in (inspected.problems, planned.partitions[0].problems):
+        assert [(str(problem.kind), problem.path) for problem in problems] == [("recovered", str(lost))]
+    assert not inspected.is_damaged and planned.partitions[0].status is Status.CLEANED and planned.exit_status == 0
+    for folder in (tmp_path / "t-0", tmp_path / "expected" / "t-0"):
+        assert lastwrite.compact(str(folder), now_ms=NOW, spark=INLINE).exit_status == 0
+    assert contents(tmp_path / "t-0") == contents(tmp_path / "expected" / "t-0")
 
 
 def test_a_copy_takes_a_damaged_partition_as_it_is(tmp_path: Path) -> None:

@@ -14,9 +14,12 @@ import pytest
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError, LogHeld
 from lastwrite.formats.kafka.names import decode_folder_name
 from lastwrite.logstore import files, kafka, lock
+from lastwrite.logstore.aside import AsideSegment
 from lastwrite.logstore.commit import Output, commit, publish_copy, staging_folder
+from lastwrite.logstore.producers import decode_aborted
 from lastwrite.logstore.recovery import Intent, decode_intent, encode_intent
-from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
+from lastwrite.model.work import Rewritten
 from tests.crashing import (
     LAYOUTS,
     Layout,
@@ -119,6 +122,38 @@ def test_outputs_that_do_not_fit_are_refused(folder: Path) -> None:
             end(folder, log, made)
     kafka.recover(str(folder))
     assert contents(folder.parent) == old
+
+
+def test_a_wrong_relative_offset_is_never_put_in_place(tmp_path: Path) -> None:
+    layout = next(layout for layout in LAYOUTS if layout.further and len(layout.segments) == 3)
+    folder = write_layout(tmp_path / "root", layout)
+    old = contents(folder.parent)
+    wrong: dict[str, Callable[[list[Output]], list[Output]]] = {
+        "replaces nothing": lambda made: made[1:],
+        # The further segment's batches, as if they belonged to the first.
+        "too far above its base": lambda made: [replace(made[0], log_path=made[1].log_path)],
+        "ends at offset": lambda made: [made[0], replace(made[1], base_offset=3)],
+        "at 2147483655": lambda made: [replace(made[0], sources=made[0].sources[:1]), made[1]],
+    }
+    for words, change in wrong.items():
+        log = kafka.read_partition(str(folder))
+        with pytest.raises(LogError, match=words):
+            commit(log, change(write_aside(folder, layout, log)), layout.first_dirty, checkpoint_root=str(tmp_path))
+        kafka.recover(str(folder))
+        assert contents(folder.parent) == old, words
+
+
+def test_a_segment_written_aside_has_the_transaction_index_that_it_is_given(tmp_path: Path) -> None:
+    entries = [AbortedTransaction(7, 1, 4, 3), AbortedTransaction(8, 3, 9, 10)]
+    for given in ([], entries):
+        aside, made = AsideSegment(0, str(tmp_path), 4096), Rewritten(0, 0, 0)
+        aside.finish(made, 5_000_000, given)
+        assert bool(made.transaction_index_path) == bool(given) and len(made.paths) == (4 if given else 3)
+        for path in made.paths:
+            assert path.endswith(".cleaned") and os.stat(path).st_mtime_ns == 5_000_000
+    assert decode_aborted(Path(made.transaction_index_path).read_bytes(), 0) == tuple(entries)
+    aside.abandon()
+    assert not Path(made.transaction_index_path).exists()
 
 
 def test_without_outputs_only_the_checkpoint_moves(folder: Path) -> None:
