@@ -166,14 +166,16 @@ def test_a_batch_that_lost_its_marker_is_decided_otherwise() -> None:
              Fact(COMMIT, 7, 7), Fact(DATA, 8, 8)]  # fmt: skip
     before = history(blocks(facts))
 
-    def changes(left: list[Fact]) -> list[Redecided]:
-        return list(redecided(blocks(left), before, history(blocks(left))))
+    def changes(left: list[Fact], log_start: int = 0) -> list[Redecided]:
+        return list(redecided(blocks(left), before, history(blocks(left)), log_start))
 
     assert changes(facts) == changes(facts[1:]) == changes([]) == []
     assert changes([fact for fact in facts if fact.base != 4]) == [Redecided(0, 7, True, False)]
     assert changes([fact for fact in facts if fact.base not in (4, 7)]) == [
         Redecided(0, 7, True, True), Redecided(6, 7, False, True),
     ]  # fmt: skip
+    assert changes([fact for fact in facts if fact.base != 4], 1) == [Redecided(0, 7, True, False)]
+    assert changes([fact for fact in facts if fact.base != 4], 2) == []  # no reader asks for it
     assert changes([fact for fact in facts if fact.base != 5]) == [Redecided(2, 8, False, True)]
 
 

@@ -48,10 +48,12 @@ def test_offset_entries(entry: tuple[int, int], is_true: bool) -> None:
         ((9, 24), True),
         ((8, 24), False),
         ((8, 23), True),  # inside the batch that ends at 24: counts with what lies before it
-        ((9, 39), True),
+        ((9, 39), False),  # its own time is 7
+        ((9, 38), True),
         ((8, 30), False),
         ((9, 40), True),
-        ((10, 40), True),
+        ((10, 40), False),
+        ((10, 31), True),  # names no batch: whoever looks for 10 or later finds nothing before it, and there is nothing
         ((7, 41), True),  # of the next piece
     ],
 )
@@ -142,6 +144,15 @@ def test_transaction_indexes_that_lie(entries: list[tuple[int, int, int, int]], 
     lie = first_lie(entries)
     assert lie is not None and lie.row == row
     assert words in lie.problem
+
+
+def test_below_the_logs_start_nothing_counts() -> None:
+    def lie(entries: list[tuple[int, int, int, int]], log_start: int) -> Lie | None:
+        return TransactionTruth(TRANSACTIONS, None, log_start).first_lie(entries, 0, 99)
+
+    assert lie(RIGHT[1:], 19) is not None and lie(RIGHT[1:], 20) is None
+    assert lie([(7, 9, 25, 20), RIGHT[1]], 9) is not None and lie([(7, 9, 25, 20), RIGHT[1]], 10) is None
+    assert lie([(7, 13, 25, 20), RIGHT[1]], 25) is not None and lie([(7, 13, 25, 20), RIGHT[1]], 26) is None
 
 
 def test_what_is_open_holds_the_stable_offset() -> None:

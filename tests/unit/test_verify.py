@@ -459,7 +459,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
     "time index that lies": (lambda r: poke(r, TIMES, 0, struct.pack(">q", T + 4)), TIMES, 0, "later than"),
     "time index ends early": (
         lambda r: (r / "t-0" / TIMES).write_bytes((r / "t-0" / TIMES).read_bytes()[:-12]), TIMES, 12, "ends at time"),
-    "time index ends late": (lambda r: poke(r, TIMES, 24, struct.pack(">q", T + 11)), TIMES, 24, "ends at time"),
+    "time index ends late": (lambda r: poke(r, TIMES, 24, struct.pack(">q", T + 11)), TIMES, 24, "is at"),
     "foreign file": (lambda r: (r / "t-0" / "notes.txt").write_text("?"), "notes.txt", None, "foreign"),
     "epochs": (lambda r: poke(r, "leader-epoch-checkpoint", 0, b"x"), "leader-epoch-checkpoint", 0, ""),
     "metadata": (lambda r: poke(r, "partition.metadata", 0, b"x"), "partition.metadata", 0, ""),

@@ -284,10 +284,10 @@ class Redecided(NamedTuple):
     is_open: bool  # now
 
 
-def redecided(blocks: Facts, before: History, after: History) -> Iterator[Redecided]:
+def redecided(blocks: Facts, before: History, after: History, log_start: int) -> Iterator[Redecided]:
     """The transactional batches of the log under proof that readers would take for something else than before."""
     for block in blocks:
-        data = block[block[:, KIND] == TRANSACTION_DATA]
+        data = block[(block[:, KIND] == TRANSACTION_DATA) & (block[:, LAST] >= log_start)]
         was, now = _inside(before.aborted, data[:, BASE]), _inside(after.aborted, data[:, BASE])
         opened = _inside(after.open, data[:, BASE])
         for i in np.flatnonzero((was != now) | (opened & ~_inside(before.open, data[:, BASE]))).tolist():

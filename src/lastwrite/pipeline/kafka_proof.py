@@ -212,7 +212,7 @@ class KafkaTransactionProof:
 
     def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]:
         """The first lie of each index; ``transactions`` and ``first_open`` as the log's own markers tell them."""
-        truth = TransactionTruth(transactions, first_open)
+        truth = TransactionTruth(transactions, first_open, self._log.log_start)
         found = []
         for n, segment in enumerate(self._log.segments):
             if not segment.is_abort_indexed:

@@ -102,7 +102,7 @@ def settle(unit: SettleUnit) -> Settled:
     path_of = unit.after.log.path_of
     settled.break_promise(
         Violation("redecided", _in_words(batch), batch.offset, path_of(batch.offset))
-        for batch in redecided(blocks, was, found)
+        for batch in redecided(blocks, was, found, max(unit.before.log.log_start, unit.after.log.log_start))
     )
     settled.break_promise(
         Violation("batch_added", "no batch could have become this one", offset, path_of(offset))

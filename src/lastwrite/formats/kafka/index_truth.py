@@ -71,15 +71,22 @@ def false_time_entry(
     """The first entry that some record up to its offset belies, among those from ``last_before`` to these batches' end.
 
     ``reached``: the largest timestamp of the batches before these; ``last_before``: their last offset. An entry inside
-    a batch counts with the batch before it.
+    a batch counts with the batch before it; one that names a batch's last offset must have that batch's time.
     """
     largest = np.maximum.accumulate(np.concatenate([np.array([reached], np.int64), max_timestamps]))
     chosen = np.flatnonzero((offsets >= last_before) & (offsets <= last_offsets[-1]))
     found = largest[np.searchsorted(last_offsets, offsets[chosen], side="right")]
-    wrong = np.flatnonzero(found > times[chosen])
+    batch = np.minimum(np.searchsorted(last_offsets, offsets[chosen]), len(last_offsets) - 1)
+    named = last_offsets[batch] == offsets[chosen]
+    misdated = named & (max_timestamps[batch] != times[chosen])
+    wrong = np.flatnonzero((found > times[chosen]) | misdated)
     if not len(wrong):
         return None
-    return _time_lie(int(chosen[wrong[0]]), times, offsets, int(found[wrong[0]]))
+    n, row = int(wrong[0]), int(chosen[wrong[0]])
+    if found[n] > times[row]:
+        return _time_lie(row, times, offsets, int(found[n]))
+    time, right = int(times[row]), int(max_timestamps[batch[n]])
+    return Lie(row, f"the entry says that the batch up to offset {int(offsets[row])} is at {time}; it is at {right}")
 
 
 def hidden_from_time_entry(times: Int64s, offsets: Int64s, next_offset: int, reached: int) -> Lie | None:
@@ -138,13 +145,15 @@ class TransactionTruth:
     ``first`` or later and below the ABORT marker at ``last``. It must not reach back over a committed transaction, nor
     begin behind data that is left. ``stable`` ends the search for further entries, so none that is needed may begin
     below it: it is no later than the first offset of any other transaction that was open then. An aborted
-    transaction with data left must have an entry; one for data that is gone does no harm.
+    transaction with data left must have an entry; one for data that is gone does no harm. What ends below the log's
+    start no reader asks for, and Kafka's cleaner forgets it.
 
     ``transactions``: rows of ``model.contents``, ascending by marker; ``first_open``: of the earliest without a marker.
     Source: spec/kafka-storage.md S.12; spec/kafka-cleanup.md section 14.
     """
 
-    def __init__(self, transactions: Int64s, first_open: int | None) -> None:
+    def __init__(self, transactions: Int64s, first_open: int | None, log_start: int = 0) -> None:
+        self._log_start = log_start
         self._markers = transactions[:, MARKER]
         self._transactions = transactions
         begins = np.where(transactions[:, LEFT] > 0, transactions[:, FIRST_LEFT], _NEVER)
@@ -161,13 +170,14 @@ class TransactionTruth:
         """
         named = set()
         for row, (producer, first, last, stable) in enumerate(entries):
-            words = self._lie(producer, first, last, stable, end_offset)
+            words = self._lie(producer, first, last, stable, end_offset) if last >= self._log_start else None
             if words is not None:
                 return Lie(row, f"the entry (producer {producer}, offsets {first} to {last}) {words}")
             named.add(last)
         low, high = np.searchsorted(self._markers, [base_offset, end_offset])
         here = self._transactions[low:high]
-        for found in here[(here[:, VERDICT] == ABORT_MARKER) & (here[:, LEFT] > 0)].tolist():
+        needed = (here[:, VERDICT] == ABORT_MARKER) & (here[:, LEFT] > 0) & (here[:, LAST_LEFT] >= self._log_start)
+        for found in here[needed].tolist():
             if found[MARKER] not in named:
                 row = sum(last < found[MARKER] for _, _, last, _ in entries)
                 return Lie(
@@ -189,7 +199,7 @@ class TransactionTruth:
         low = int(np.searchsorted(self._committed[:, OWNER], producer))
         high = int(np.searchsorted(self._committed[:, OWNER], producer, side="right"))
         before = low + int(np.searchsorted(self._committed[low:high, MARKER], last)) - 1
-        if before >= low and self._committed[before, LAST_LEFT] >= first:
+        if before >= low and self._committed[before, LAST_LEFT] >= max(first, self._log_start):
             return f"reaches back over data that was committed, up to offset {int(self._committed[before, LAST_LEFT])}"
         earliest = int(self._earliest[at + 1])
         bound = min(last + 1, earliest if earliest < last else _NEVER)
