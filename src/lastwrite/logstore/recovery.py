@@ -251,13 +251,14 @@ def finish_swap(folder: str, intent: Intent) -> None:
 
 
 def remove_leftovers(folder: str) -> None:
-    """Remove what is marked deleted or was never finished; the notes of commits last."""
+    """Remove what is marked deleted or was never finished; the notes of commits last.
+
+    The folder is not synced: what a power cut brings back is as dead as before, and the next run removes it again.
+    """
     names = sorted(os.listdir(folder), key=lambda name: (is_intent(name), name))
-    doomed = [name for name in names if is_intent(name) or _is_leftover(name)]
-    for name in doomed:
-        files.unlink(os.path.join(folder, name))
-    if doomed:
-        files.fsync_dir(folder)
+    for name in names:
+        if is_intent(name) or _is_leftover(name):
+            files.unlink(os.path.join(folder, name))
 
 
 def _is_leftover(name: str) -> bool:
