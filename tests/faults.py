@@ -196,7 +196,7 @@ def _aborted_with_data(pair: Pair) -> Iterator[tuple[ModelAborted, int]]:
         for entry in segment.aborted:
             mine = [last for producer, last in data if producer == entry.producer_id]
             inside = [last for last in mine if entry.first_offset <= last < entry.last_offset]
-            if inside:
+            if inside and max(inside) >= pair.log_start:
                 yield entry, max(inside)
 
 
