@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from lastwrite.compaction.retention import Retention
-from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, UnsupportedFormat
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, UnsupportedFormat
 from lastwrite.formats.kafka.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -29,11 +29,12 @@ from lastwrite.formats.kafka.names import (
     segment_file_name,
 )
 from lastwrite.logstore import files, lock, unclean
-from lastwrite.logstore.checkpoints import read_offsets, write_offset
+from lastwrite.logstore.checkpoints import read_offsets, write_offsets
 from lastwrite.logstore.outputs import AGAIN, Output, check_outputs, check_unchanged, date, in_order
+from lastwrite.logstore.overlap import overlapped
 from lastwrite.logstore.recovery import orphans, settle
 from lastwrite.logstore.retention import cut_leader_epochs, doomed, make_empty_segment
-from lastwrite.model.log import PartitionLog
+from lastwrite.model.log import PartitionLog, TopicPartition
 
 _MOST_NAME_CHARACTERS = 255
 
@@ -65,33 +66,100 @@ def _refuse_existing(target_folder: str) -> None:
         )
 
 
-def publish_copy(
-    log: PartitionLog, outputs: Sequence[Output], target_folder: str, first_dirty_offset: int | None,
-    retention: Retention | None = None,
-) -> None:  # fmt: skip
-    """Make ``target_folder`` the log with ``outputs`` in the place of their sources, all else copied.
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What ``target_folder`` shall be: ``log`` with ``outputs`` in the place of their sources, all else copied.
 
     The outputs were written aside in ``staging_folder(target_folder)``. The target root's checkpoint gets
     ``first_dirty_offset``, or None: what the source root says of the partition. High watermark and log start are
     taken along. Modification times are kept. What ``retention`` takes of the new log is not in the copy.
+    """
+
+    log: PartitionLog
+    outputs: Sequence[Output]
+    target_folder: str
+    first_dirty_offset: int | None
+    retention: Retention | None = None
+
+
+def publish_copy(
+    log: PartitionLog, outputs: Sequence[Output], target_folder: str, first_dirty_offset: int | None,
+    retention: Retention | None = None,
+) -> None:  # fmt: skip
+    """Make one copy; see ``Copy``.
 
     Raises:
         InvalidConfig: a partition lies at the target already.
         CommitConflict: the log changed since it was read; there is no copy.
+        LogHeld: somebody works on the target.
         LogError: a file could not be written or read; there is no copy.
     """
     target_folder = os.path.abspath(target_folder)
-    root = os.path.dirname(target_folder)
-    staging = staging_folder(target_folder)
-    with contextlib.nullcontext() if lock.holds(root, log.name) else lock.hold(root, [log.name]):
-        check_unchanged(log)
-        check_outputs(log, outputs)
-        _fill(log, outputs, staging, retention)
-        check_unchanged(log)
-        _write_checkpoints(log, root, first_dirty_offset, retention)
-        _refuse_existing(target_folder)
-        files.rename(staging, target_folder)
-        files.fsync_dir(root)
+    copy = Copy(log, outputs, target_folder, first_dirty_offset, retention)
+    (error,) = publish_copies([copy], os.path.dirname(target_folder))
+    if error is not None:
+        raise error
+
+
+def publish_copies(copies: Sequence[Copy], root: str) -> list[LogError | OSError | None]:
+    """Make copies, all of them in the log root ``root``, whose checkpoints are written once. The target folders'
+    paths are absolute.
+
+    Returns, copy for copy, why it failed; see ``publish_copy``.
+    """
+    with contextlib.ExitStack() as held:
+        publishing = _Publishing(copies, root, held)
+        publishing.run()
+    return publishing.errors
+
+
+class _Publishing:
+    """Steps over many copies; one that fails takes no further step."""
+
+    def __init__(self, copies: Sequence[Copy], root: str, held: contextlib.ExitStack) -> None:
+        self._copies = copies
+        self._root = root
+        self._held = held
+        self.errors: list[LogError | OSError | None] = [None] * len(copies)
+
+    def run(self) -> None:
+        for place, copy in enumerate(self._copies):
+            self._try(self._hold, place, copy)
+        self._each(_fill_checked)
+        sound = [copy for copy, error in zip(self._copies, self.errors, strict=True) if error is None]
+        try:
+            _write_checkpoints(sound, self._root)
+        except (LogError, OSError) as error:
+            self.errors = [known or error for known in self.errors]
+        self._each(self._place)
+
+    def _each(self, step: Callable[[Copy], None]) -> None:
+        places = [place for place, error in enumerate(self.errors) if error is None]
+        for _ in overlapped(lambda place: self._try(step, place, self._copies[place]), places):
+            pass
+
+    def _try(self, step: Callable[[Copy], None], place: int, copy: Copy) -> None:
+        try:
+            step(copy)
+        except (LogError, OSError) as error:
+            self.errors[place] = error
+
+    def _hold(self, copy: Copy) -> None:
+        staging_folder(copy.target_folder)  # refuses a target that is there before it is locked
+        if not lock.holds(self._root, copy.log.name):
+            self._held.enter_context(lock.hold(self._root, [copy.log.name]))
+
+    def _place(self, copy: Copy) -> None:
+        _refuse_existing(copy.target_folder)
+        files.rename(staging_folder(copy.target_folder), copy.target_folder)
+        files.fsync_dir(self._root)
+
+
+def _fill_checked(copy: Copy) -> None:
+    check_unchanged(copy.log)
+    check_outputs(copy.log, copy.outputs)
+    _fill(copy.log, copy.outputs, staging_folder(copy.target_folder), copy.retention)
+    check_unchanged(copy.log)
 
 
 def _fill(log: PartitionLog, outputs: Sequence[Output], staging: str, retention: Retention | None) -> None:
@@ -162,21 +230,32 @@ def _copied(log: PartitionLog, outputs: Sequence[Output], live: dict[str, str]) 
     return chosen
 
 
-def _write_checkpoints(
-    log: PartitionLog, root: str, first_dirty_offset: int | None, retention: Retention | None
-) -> None:
-    source_root = os.path.dirname(log.folder)
-    first_dirty = log.checkpoint if first_dirty_offset is None else first_dirty_offset
-    if first_dirty is not None:
-        write_offset(root, CLEANER_OFFSETS, log.name, first_dirty)
+def _write_checkpoints(copies: Sequence[Copy], root: str) -> None:
+    """What the target root says of the copies, before they are there."""
+    dirty: dict[TopicPartition, int | None] = {}
+    for copy in copies:
+        first_dirty = copy.log.checkpoint if copy.first_dirty_offset is None else copy.first_dirty_offset
+        if first_dirty is not None:
+            dirty[copy.log.name] = first_dirty
+    if dirty:
+        write_offsets(root, CLEANER_OFFSETS, dirty)
     for file in (HIGH_WATERMARKS, LOG_STARTS):
-        try:
-            offset = read_offsets(source_root, file).get(log.name)
-        except (CorruptLog, UnsupportedFormat):  # which ``log.problems`` names; no copy is better than a wrong one
-            continue
-        if file == LOG_STARTS and retention is not None and retention.segments:
-            # Only a log whose start is not the name of its first segment has an entry.
-            offset = retention.log_start if retention.log_start > retention.first_base else None
         # An entry may be there of a partition of that name that is gone.
-        if read_offsets(root, file).get(log.name) != offset:
-            write_offset(root, file, log.name, offset)
+        known = read_offsets(root, file)
+        wanted = dict(entry for copy in copies for entry in _entry(copy, file))
+        changes = {name: offset for name, offset in wanted.items() if known.get(name) != offset}
+        if changes:
+            write_offsets(root, file, changes)
+
+
+def _entry(copy: Copy, file: str) -> Iterator[tuple[TopicPartition, int | None]]:
+    """What the source root says of the partition, as it holds for the copy; nothing where it cannot be read."""
+    try:
+        offset = read_offsets(os.path.dirname(copy.log.folder), file).get(copy.log.name)
+    except (CorruptLog, UnsupportedFormat):  # which ``log.problems`` names; no copy is better than a wrong one
+        return
+    retention = copy.retention
+    if file == LOG_STARTS and retention is not None and retention.segments:
+        # Only a log whose start is not the name of its first segment has an entry.
+        offset = retention.log_start if retention.log_start > retention.first_base else None
+    yield copy.log.name, offset

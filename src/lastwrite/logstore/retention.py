@@ -24,8 +24,10 @@ spec/kafka-storage S.14, S.15, S.17.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 
 from lastwrite.compaction.retention import Retention
+from lastwrite.errors import LogError
 from lastwrite.formats.kafka.names import (
     LEADER_EPOCHS,
     LOG_STARTS,
@@ -37,8 +39,9 @@ from lastwrite.formats.kafka.names import (
 )
 from lastwrite.formats.kafka.text import decode_leader_epochs, encode_leader_epochs, leader_epochs_from
 from lastwrite.logstore import files
-from lastwrite.logstore.checkpoints import read_offsets, write_offset
+from lastwrite.logstore.checkpoints import read_offsets, write_offsets
 from lastwrite.logstore.outputs import check_unchanged
+from lastwrite.logstore.overlap import overlapped
 from lastwrite.logstore.recovery import remove_leftovers
 from lastwrite.model.log import PartitionLog
 
@@ -47,35 +50,85 @@ _ORDER = (FileKind.SNAPSHOT, *SEGMENT_KINDS)
 
 
 def retain(log: PartitionLog, retention: Retention, *, checkpoint_root: str) -> None:
-    """Take the segments of ``retention`` out of ``log``, and set its log start.
-
-    The caller holds the partition. With nothing to take only a checkpoint is tidied that a crash left behind.
+    """``retain_all`` of a single partition.
 
     Raises:
         CommitConflict: a segment changed since ``log`` was read; nothing was taken.
         LogError: a file could not be changed. The log starts where it did or where it is to, and the next run goes on.
     """
-    if not log.segments:  # what a crash left lies before the log's start, and only the checkpoint says so
-        return
-    if retention.segments:
-        check_unchanged(log)
-        if retention.rolls:
-            make_empty_segment(log.folder, retention.first_base)
-        _set_log_start(log, retention.log_start, checkpoint_root)
-        cut_leader_epochs(log.folder, retention.log_start)
-        files.fsync_dir(log.folder)
-        for name in doomed(os.listdir(log.folder), retention):
-            path = os.path.join(log.folder, name)
-            files.rename(path, path + Suffix.DELETED)
-        files.fsync_dir(log.folder)
-        remove_leftovers(log.folder)
-    if retention.log_start == retention.first_base:
-        _set_log_start(log, None, checkpoint_root)
+    (error,) = retain_all([(log, retention)], checkpoint_root=checkpoint_root)
+    if error is not None:
+        raise error
 
 
-def _set_log_start(log: PartitionLog, log_start: int | None, root: str) -> None:
-    if read_offsets(root, LOG_STARTS).get(log.name) != log_start:
-        write_offset(root, LOG_STARTS, log.name, log_start)
+def retain_all(
+    wave: Sequence[tuple[PartitionLog, Retention]], *, checkpoint_root: str
+) -> list[LogError | OSError | None]:
+    """Take the segments of each retention out of its log, and set the log starts, of all logs of a root together.
+
+    The caller holds the partitions. Where there is nothing to take only the checkpoint is tidied that a crash left
+    behind. Returns, log for log, why it failed: see ``retain``.
+    """
+    retaining = _Retaining(wave, checkpoint_root)
+    retaining.run()
+    return retaining.errors
+
+
+class _Retaining:
+    """Steps over many logs; one that fails takes no further step."""
+
+    def __init__(self, wave: Sequence[tuple[PartitionLog, Retention]], root: str) -> None:
+        self._wave = wave
+        self._root = root
+        self.errors: list[LogError | OSError | None] = [None] * len(wave)
+
+    def run(self) -> None:
+        # What a crash left of a log without segments lies before its start, and only the checkpoint says so.
+        seen = [place for place, (log, _) in enumerate(self._wave) if log.segments]
+        taken = [place for place in seen if self._wave[place][1].segments]
+        self._each(_begin, taken)
+        self._set_log_starts(taken, lambda retention: retention.log_start)
+        self._each(_take, taken)
+        named = [place for place in seen if self._wave[place][1].log_start == self._wave[place][1].first_base]
+        self._set_log_starts(named, lambda retention: None)
+
+    def _each(self, step: Callable[[PartitionLog, Retention], None], places: Sequence[int]) -> None:
+        def take(place: int) -> None:
+            try:
+                step(*self._wave[place])
+            except (LogError, OSError) as error:
+                self.errors[place] = error
+
+        for _ in overlapped(take, [place for place in places if self.errors[place] is None]):
+            pass
+
+    def _set_log_starts(self, places: Sequence[int], start_of: Callable[[Retention], int | None]) -> None:
+        sound = [place for place in places if self.errors[place] is None]
+        try:
+            known = read_offsets(self._root, LOG_STARTS)
+            wanted = {self._wave[place][0].name: start_of(self._wave[place][1]) for place in sound}
+            changes = {name: start for name, start in wanted.items() if known.get(name) != start}
+            if changes:
+                write_offsets(self._root, LOG_STARTS, changes)
+        except (LogError, OSError) as error:
+            for place in sound:
+                self.errors[place] = error
+
+
+def _begin(log: PartitionLog, retention: Retention) -> None:
+    check_unchanged(log)
+    if retention.rolls:
+        make_empty_segment(log.folder, retention.first_base)
+
+
+def _take(log: PartitionLog, retention: Retention) -> None:
+    cut_leader_epochs(log.folder, retention.log_start)
+    files.fsync_dir(log.folder)
+    for name in doomed(os.listdir(log.folder), retention):
+        path = os.path.join(log.folder, name)
+        files.rename(path, path + Suffix.DELETED)
+    files.fsync_dir(log.folder)
+    remove_leftovers(log.folder)
 
 
 def doomed(names: list[str], retention: Retention) -> list[str]:

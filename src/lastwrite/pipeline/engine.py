@@ -44,7 +44,7 @@ from lastwrite.model.work import (
 )
 from lastwrite.pipeline.retain import Replacement, account_retention, after_round, end_without_round
 from lastwrite.pipeline.runner import Failed
-from lastwrite.pipeline.system import Decision, System
+from lastwrite.pipeline.system import Copied, Decision, System
 
 _PIECE_BYTES = 32 << 20
 _WAVE_BYTES = 64 << 30
@@ -115,6 +115,7 @@ class _Job:
     replacements: list[Replacement] = field(default_factory=list)
     after: PartitionLog | None = None  # as the round leaves it
     retention: Retention | None = None  # of that
+    copy: Copied | None = None  # with ``to``: what is to lie there
 
     @property
     def is_open(self) -> bool:
@@ -452,8 +453,16 @@ class Engine:
                 swapped.setdefault(self._system.root_of(job.folder), []).append(job)
         for root, jobs in swapped.items():
             self._record(root, jobs)
-        for _ in overlapped(self._finish, wave):
+        for _ in overlapped(self._clear_away, wave):
             pass
+        if self._options.to is not None:
+            self._copy(wave, self._options.to)
+        elif not self._options.dry_run:
+            self._retain(wave)
+        for job in wave:
+            if job.retention is not None:
+                self._account(job, job.retention)
+            job.report.seconds = time.perf_counter() - job.started
 
     def _publish(self, job: _Job) -> None:
         """Swap the new segments in, of a job that is open; the old ones stay until the checkpoint is written."""
@@ -465,16 +474,7 @@ class Engine:
                     self._swap(job)
             elif not job.rests:
                 self._discard(job)
-                if self._options.to is not None and not self._options.dry_run and job.log is not None:
-                    self._system.publish_copy(job.log, (), (), self._options.to, None)
-
-    def _finish(self, job: _Job) -> None:
-        with self._failing(job):
-            if job.is_open:
-                self._clear_away(job)
-            elif job.rests:
-                self._retain(job)
-        job.report.seconds = time.perf_counter() - job.started
+                job.copy = None if job.log is None else Copied(job.log)
 
     @contextlib.contextmanager
     def _failing(self, job: _Job) -> Iterator[None]:
@@ -482,9 +482,14 @@ class Engine:
         try:
             yield
         except (LogError, OSError) as error:
-            job.report.status = Status.CLEANED
-            job.fail(error)
-            self._discard(job)
+            self._fail(job, error)
+
+    def _fail(self, job: _Job, error: Exception) -> None:
+        job.report.status = Status.CLEANED
+        job.fail(error)
+        job.retention = None
+        job.copy = None
+        self._discard(job)
 
     def _judge_retention(self, job: _Job) -> None:
         """What will have expired of the log as the round leaves it."""
@@ -499,31 +504,35 @@ class Engine:
             self._system.record(root, {job.log.name: job.decision.end for job in jobs if job.log and job.decision})
         except (LogError, OSError) as error:
             for job in jobs:
-                job.fail(error)
+                self._fail(job, error)
 
     def _clear_away(self, job: _Job) -> None:
-        """Clear away after the swap, take out what has expired, and account for it all."""
-        assert job.log is not None and job.after is not None and job.retention is not None
-        if not self._options.dry_run and self._options.to is None:
-            if job.outputs:
-                self._system.tidy(job.log)
-            self._system.retain(job.after, job.retention)
-        self._account(job)
-        records = [0] * len(job.log.segments)
-        for piece, scan in zip(job.pieces, job.scans, strict=True):
-            records[piece.segment] += scan.records
-        account_retention(job.report, job.log, job.retention, job.replacements, records)
+        """What is left of the swap goes; of a log that rests, see what has expired."""
+        with self._failing(job):
+            if job.is_open:
+                assert job.log is not None
+                if job.outputs and not self._options.dry_run and self._options.to is None:
+                    self._system.tidy(job.log)
+            elif job.rests:
+                self._judge_retention(job)
+                assert job.log is not None
+                job.copy = Copied(job.log, retention=job.retention)
 
-    def _retain(self, job: _Job) -> None:
-        """Take out what has expired of a log of which nothing else changes."""
-        assert job.log is not None and job.decision is not None
-        retention = self._system.expired(job.log, self._options.config, self._options.now_ms)
-        if self._options.to is not None:
-            self._system.publish_copy(job.log, (), (), self._options.to, None, retention)
-        elif not self._options.dry_run:
-            self._system.retain(job.log, retention)
-        account_retention(job.report, job.log, retention)
-        end_without_round(job.report, retention, job.decision.compacts, job.decision.reason)
+    def _copy(self, wave: Sequence[_Job], to: str) -> None:
+        """Make the copies, of all partitions together: they share their root's checkpoints."""
+        jobs = [job for job in wave if job.copy is not None]
+        copies = [job.copy for job in jobs if job.copy is not None]
+        for job, error in zip(jobs, self._system.publish_copies(copies, to), strict=True):
+            if error is not None:
+                self._fail(job, error)
+
+    def _retain(self, wave: Sequence[_Job]) -> None:
+        """Take out what has expired, of all partitions together: they share the checkpoint of log starts."""
+        jobs = [job for job in wave if job.retention is not None]
+        retentions = [(job.after, job.retention) for job in jobs if job.after is not None and job.retention is not None]
+        for job, error in zip(jobs, self._system.retain(retentions), strict=True):
+            if error is not None:
+                self._fail(job, error)
 
     def _swap(self, job: _Job) -> None:
         assert job.log is not None and job.decision is not None
@@ -538,17 +547,28 @@ class Engine:
         if self._options.to is None:
             self._system.swap(job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end)
         else:
-            self._system.publish_copy(
-                job.log, [s for s, _ in finished], [f for _, f in finished], self._options.to, job.decision.end,
-                job.retention,
-            )  # fmt: skip
+            job.copy = Copied(
+                job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end, job.retention
+            )
 
     def _discard(self, job: _Job) -> None:
         for output in job.outputs:
             for part in output.parts:
                 self._system.discard(part)
 
-    def _account(self, job: _Job) -> None:
+    def _account(self, job: _Job, retention: Retention) -> None:
+        assert job.log is not None and job.decision is not None
+        if job.rests:
+            account_retention(job.report, job.log, retention)
+            end_without_round(job.report, retention, job.decision.compacts, job.decision.reason)
+            return
+        self._account_round(job)
+        records = [0] * len(job.log.segments)
+        for piece, scan in zip(job.pieces, job.scans, strict=True):
+            records[piece.segment] += scan.records
+        account_retention(job.report, job.log, retention, job.replacements, records)
+
+    def _account_round(self, job: _Job) -> None:
         """The report's figures, from the verdicts."""
         report = job.report
         counts = [0] * len(Verdict)

@@ -33,7 +33,7 @@ from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, Topic
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.rewrite import rewrite, settle
-from lastwrite.pipeline.system import Decision, Format, IndexChecker, SegmentAppender
+from lastwrite.pipeline.system import Copied, Decision, Format, IndexChecker, SegmentAppender
 
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
 _AGE = {"retention.ms", "log.retention.ms", "log.retention.minutes", "log.retention.hours"}
@@ -263,11 +263,16 @@ class KafkaSystem:
     def tidy(self, log: PartitionLog) -> None:
         committing.tidy(log.folder)
 
-    def publish_copy(
-        self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], to: str,
-        first_dirty: int | None, retention: Retention | None = None,
-    ) -> None:  # fmt: skip
-        publishing.publish_copy(log, _outputs(sources, made), os.path.join(to, str(log.name)), first_dirty, retention)
+    def publish_copies(self, copies: Sequence[Copied], to: str) -> list[LogError | OSError | None]:
+        root = os.path.abspath(to)
+        wanted = [
+            publishing.Copy(
+                copy.log, _outputs(copy.sources, copy.made), os.path.join(root, str(copy.log.name)), copy.first_dirty,
+                copy.retention,
+            )
+            for copy in copies
+        ]  # fmt: skip
+        return publishing.publish_copies(wanted, root)
 
     # ------------------------------------------------------------------ retention
 
@@ -288,8 +293,16 @@ class KafkaSystem:
             return True
         return bool(_AGE & (own.keys() | config.keys()))
 
-    def retain(self, log: PartitionLog, retention: Retention) -> None:
-        retaining.retain(log, retention, checkpoint_root=self.root_of(log.folder))
+    def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
+        errors: list[LogError | OSError | None] = [None] * len(wave)
+        places: dict[str, list[int]] = {}
+        for place, (log, _) in enumerate(wave):
+            places.setdefault(self.root_of(log.folder), []).append(place)
+        for root, inside in places.items():
+            found = retaining.retain_all([wave[place] for place in inside], checkpoint_root=root)
+            for place, error in zip(inside, found, strict=True):
+                errors[place] = error
+        return errors
 
 
 def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:

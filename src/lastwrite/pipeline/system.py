@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from lastwrite.compaction.retention import Retention
-from lastwrite.errors import InvalidConfig
+from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy
@@ -81,6 +81,17 @@ class SegmentAppender(Protocol):
     def append(self, data: ByteArray, rows: Int64Array) -> None: ...
     def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None: ...
     def abandon(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy shall be: ``log`` with each of ``made`` in the place of its ``sources``."""
+
+    log: PartitionLog
+    sources: Sequence[Sequence[Segment]] = ()
+    made: Sequence[Rewritten] = ()
+    first_dirty: int | None = None  # None: as it is
+    retention: Retention | None = None  # what it takes is not in the copy
 
 
 class System(Protocol):
@@ -176,11 +187,8 @@ class System(Protocol):
         """Remove what ``swap`` left, after ``record``."""
         ...
 
-    def publish_copy(
-        self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], to: str,
-        first_dirty: int | None, retention: Retention | None = None,
-    ) -> None:  # fmt: skip
-        """A cleaned copy below ``to``, without what ``retention`` takes; ``first_dirty`` None: as it is."""
+    def publish_copies(self, copies: Sequence[Copied], to: str) -> list[LogError | OSError | None]:
+        """Make copies below ``to``; copy for copy why that failed."""
         ...
 
     def segment_path(self, log: PartitionLog, base_offset: int) -> str:
@@ -191,8 +199,8 @@ class System(Protocol):
         """What of ``log`` no longer has to be kept."""
         ...
 
-    def retain(self, log: PartitionLog, retention: Retention) -> None:
-        """Take out what ``retention`` says."""
+    def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
+        """Take out what the retentions say; log for log why that failed."""
         ...
 
 
