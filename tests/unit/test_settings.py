@@ -31,6 +31,8 @@ def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:
         "message.timestamp.type": "CreateTime",
         "compression.type": "producer",
         "producer.id.expiration.ms": "86400000",
+        "compaction.strategy": "offset",
+        "compaction.strategy.header": "",
     }
 
 
