@@ -1,11 +1,16 @@
 """What a small partition costs beyond its bytes: a root of many beside a root of one, by ``lastwrite clean --once``.
 
-    python bench/partitions.py [--partitions 2000] [--kib 24] [--folder DIR] [--profile]
+    python bench/partitions.py [--partitions 2000] [--kib 24] [--kafka 200] [--folder DIR] [--profile]
 
 Both roots have the same records; in one they lie in a single partition. The difference of the two runs, divided by
 the number of partitions, is what a partition costs: looking, planning, locking, its tasks, its files synced and
 renamed, its checkpoint. Ends with status 1 above the bar of 20 ms. ``--profile`` runs the many once more without Spark,
 in this process, and says where the driver's time goes.
+
+``--kafka N`` has the real cleaner clean N of them, too, one after the other in a JVM that has cleaned as many before,
+with the broker's default key map of 128 MiB, and holds the bytes against each other. Its time is what it gives for its
+rounds, opening of logs and checkpoints left out; ours beside it is all five stages, from the first listing to the last
+file removed.
 """
 
 from __future__ import annotations
@@ -22,11 +27,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import peer
+
 import lastwrite
 from lastwrite.logstore.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
 BAR_MS = 20.0
+_MAP_BYTES = 128 << 20
 _CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
 _VALUE = b"v" * 80
 _SETTINGS = ["--config", "cleanup.policy=compact", "--config", "min.cleanable.dirty.ratio=0"]
@@ -66,6 +74,38 @@ def clean(root: Path) -> tuple[float, list[dict[str, object]]]:
     return seconds, [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def clean_with_kafka(root: Path, partitions: int) -> float:
+    """Seconds that Kafka's cleaner takes for its rounds over the first ``partitions``."""
+    spare = root.with_name("spare")
+    cleaner = peer.WarmCleaner()
+    try:
+        for folder in (spare, root):
+            seconds = 0.0
+            for n in range(partitions):
+                if folder is spare:
+                    shutil.copytree(root / f"t-{n}", spare / f"t-{n}")
+                answer = cleaner.clean(
+                    folder / f"t-{n}", {"min.cleanable.dirty.ratio": "0"}, time.time_ns() // 1_000_000, _MAP_BYTES
+                )
+                seconds += answer["seconds"]
+        return seconds
+    finally:
+        cleaner.close()
+        shutil.rmtree(spare, ignore_errors=True)
+
+
+def check_equal(ours: Path, theirs: Path, partitions: int) -> None:
+    """Hold every segment against the other's.
+
+    Raises:
+        SystemExit: one differs, so that no figure means anything.
+    """
+    for n in range(partitions):
+        sides = [{log.name: log.read_bytes() for log in (root / f"t-{n}").glob("*.log")} for root in (ours, theirs)]
+        if sides[0] != sides[1]:
+            sys.exit(f"t-{n} differs: {[{name: len(log) for name, log in side.items()} for side in sides]}")
+
+
 def profile(root: Path) -> None:
     from lastwrite.pipeline.inline import INLINE
 
@@ -84,27 +124,43 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--partitions", type=int, default=2000)
     parser.add_argument("--kib", type=int, default=24, help="of a partition")
+    parser.add_argument("--kafka", type=int, default=0, metavar="N", help="N of them by the real cleaner, too")
     parser.add_argument("--folder", help="where the roots are made; default: the system's temporary folder")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     records = options.kib * 1024 // 100
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="lastwrite-partitions-") as folder:
         many, one, again = Path(folder, "many"), Path(folder, "one"), Path(folder, "again")
+        theirs = Path(folder, "kafka")
         write(many, records, 4)
         multiply(many, options.partitions)
         if options.profile:
             shutil.copytree(many, again)
+        if options.kafka:
+            theirs.mkdir()
+            for n in range(options.kafka):
+                shutil.copytree(many / f"t-{n}", theirs / f"t-{n}")
         write(one, records * options.partitions, 4)
         alone, _ = clean(one)
         together, events = clean(many)
         if len(events) != options.partitions or any(event["status"] != "cleaned" for event in events):
             sys.exit(f"{len(events)} rounds: {events[:3]}")
+        result: dict[str, object] = {}
         waves = {json.dumps(event["stage_seconds"]) for event in events}
         cost_ms = 1000 * (together - alone) / options.partitions
+        if options.kafka:
+            kafka_ms = 1000 * clean_with_kafka(theirs, options.kafka) / options.kafka
+            check_equal(many, theirs, options.kafka)
+            round_ms = 1000 * sum(sum(json.loads(wave).values()) for wave in waves) / options.partitions
+            result = {
+                "kafka_round_ms_each": round(kafka_ms, 2), "round_ms_each": round(round_ms, 2),
+                "times_as_fast": round(kafka_ms / round_ms, 2), "equal": True,
+            }  # fmt: skip
         print(json.dumps({
             "partitions": options.partitions, "kib_each": options.kib, "seconds_many": round(together, 2),
             "seconds_one": round(alone, 2), "ms_a_partition": round(cost_ms, 2), "bar_ms": BAR_MS,
-            "waves": [json.loads(wave) for wave in waves],
+            "waves": [json.loads(wave) for wave in waves], **result,
+            "load_average": round(os.getloadavg()[0], 1),
         }, indent=2))  # fmt: skip
         if options.profile:
             profile(again)
