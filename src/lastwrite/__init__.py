@@ -18,22 +18,22 @@ _PLACES = {
     "clean": "lastwrite.cleaner.clean",
     "compact": "lastwrite.pipeline.compact",
     "plan": "lastwrite.pipeline.compact",
-    "verify": "lastwrite.pipeline.verify",
-    "inspect": "lastwrite.pipeline.inspect",
-    "dump": "lastwrite.pipeline.dump",
-    "explain": "lastwrite.pipeline.explain",
+    "verify": "lastwrite.audit.verify",
+    "inspect": "lastwrite.audit.inspect",
+    "dump": "lastwrite.audit.dump",
+    "explain": "lastwrite.audit.explain",
     "release": "lastwrite.pipeline.release",
 }
 
 if TYPE_CHECKING:
+    from lastwrite.audit.dump import dump as dump
+    from lastwrite.audit.explain import explain as explain
+    from lastwrite.audit.inspect import inspect as inspect
+    from lastwrite.audit.verify import verify as verify
     from lastwrite.cleaner.clean import clean as clean
     from lastwrite.pipeline.compact import compact as compact
     from lastwrite.pipeline.compact import plan as plan
-    from lastwrite.pipeline.dump import dump as dump
-    from lastwrite.pipeline.explain import explain as explain
-    from lastwrite.pipeline.inspect import inspect as inspect
     from lastwrite.pipeline.release import release as release
-    from lastwrite.pipeline.verify import verify as verify
 
 
 def __getattr__(name: str) -> Any:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import lastwrite
+from lastwrite.audit.inspect import inspect
 from lastwrite.formats.compression import Codec
 from lastwrite.formats.kafka.batch import MAGIC, Batch, decode_batch, iter_batches
 from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.formats.kafka.old import encode_message, encode_wrapper
-from lastwrite.pipeline.inspect import inspect
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "old-formats"
 SEEN: dict[str, list[dict[str, Any]]] = json.loads(gzip.decompress((CORPUS / "records.json.gz").read_bytes()))

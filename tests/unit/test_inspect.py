@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import lastwrite
+from lastwrite.audit import window
 from lastwrite.cli import run
 from lastwrite.errors import InvalidConfig, LogHeld, NotALog
 from lastwrite.formats.compression import Codec
@@ -23,7 +24,6 @@ from lastwrite.formats.kafka.old import encode_message, encode_wrapper
 from lastwrite.logstore import lock
 from lastwrite.model.inspection import InspectReport, PartitionInspection
 from lastwrite.model.log import TopicPartition
-from lastwrite.pipeline import window
 from tests.unit.test_dump import segments, single, write
 from tests.unit.test_verify_transactions import DAY, LOG, T
 

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 import lastwrite
+from lastwrite.audit import contents as contents_module
+from lastwrite.audit import verify as verify_module
 from lastwrite.errors import InvalidConfig, LogHeld, NotALog
 from lastwrite.formats.compression import Codec
 from lastwrite.formats.kafka.batch import Record, encode_batch
 from lastwrite.model.log import ProblemKind
 from lastwrite.model.verification import PartitionVerification, VerifyReport, VerifyStatus
-from lastwrite.pipeline import contents as contents_module
-from lastwrite.pipeline import verify as verify_module
 from lastwrite.pipeline.inline import INLINE
 from tests.logs import write_checkpoint, write_segment
 

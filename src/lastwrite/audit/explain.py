@@ -11,6 +11,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from lastwrite.audit.elected import elected
+from lastwrite.audit.waiting import Hit, WaitingRecords
+from lastwrite.audit.window import problem_of
 from lastwrite.compaction.cleaner_settings import CleanerConfig
 from lastwrite.compaction.fates import RoundFacts, fate_of
 from lastwrite.compaction.ranges import Range, cleanable_range
@@ -24,14 +27,11 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.pipeline.compact import runner_for
-from lastwrite.pipeline.elected import elected
 from lastwrite.pipeline.engine import Engine, Options
 from lastwrite.pipeline.exchange import FolderExchange
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.pipeline.kafka import KAFKA
 from lastwrite.pipeline.system import Decision, system_named
-from lastwrite.pipeline.waiting import Hit, WaitingRecords
-from lastwrite.pipeline.window import problem_of
 
 
 def explain(

@@ -12,6 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lastwrite.audit.dump import index_rows
+from lastwrite.audit.kafka_proof import KafkaIndexProof
+from lastwrite.audit.window import BATCH_LIMIT_BYTES, Window, frame_bytes, problem_of, torn_tail
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
 from lastwrite.formats.compression import Codec
 from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
@@ -36,9 +39,6 @@ from lastwrite.model.columns import (
 from lastwrite.model.inspection import Contents, OpenTransaction, SegmentInspection
 from lastwrite.model.log import Problem, Segment
 from lastwrite.model.verification import Transactions
-from lastwrite.pipeline.dump import index_rows
-from lastwrite.pipeline.kafka_proof import KafkaIndexProof
-from lastwrite.pipeline.window import BATCH_LIMIT_BYTES, Window, frame_bytes, problem_of, torn_tail
 
 Note = Callable[[Problem], None]
 

@@ -99,7 +99,7 @@ class Proof(Protocol):
     def index_interval_bytes(self, config: Mapping[str, object]) -> int: ...
 
 
-PROOFS = {"kafka": "lastwrite.pipeline.kafka_proof:KAFKA_PROOF"}
+PROOFS = {"kafka": "lastwrite.audit.kafka_proof:KAFKA_PROOF"}
 
 
 def proof_of(system: str) -> Proof:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from lastwrite.audit.contents import FactBlock, Lookups, Proof, proof_of
 from lastwrite.compaction.batch_promises import (
     History,
     Redecided,
@@ -25,7 +26,6 @@ from lastwrite.model.columns import Int64Array
 from lastwrite.model.contents import ABORT_MARKER, COMMIT_MARKER
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.verification import Transactions, Violation
-from lastwrite.pipeline.contents import FactBlock, Lookups, Proof, proof_of
 
 _EXAMPLES = 20  # of broken promises of a kind that are named
 

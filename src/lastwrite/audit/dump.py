@@ -13,6 +13,7 @@ from typing import Any
 
 import google_crc32c
 
+from lastwrite.audit.window import BATCH_LIMIT_BYTES, problem_of, whole_batches
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, UnsupportedFormat
 from lastwrite.formats.kafka import index as indexes
 from lastwrite.formats.kafka import names, snapshot, text
@@ -33,7 +34,6 @@ from lastwrite.logstore import kafka as store
 from lastwrite.logstore import lock
 from lastwrite.logstore.single import SingleFile, identify, read_small, segment_of
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
-from lastwrite.pipeline.window import BATCH_LIMIT_BYTES, problem_of, whole_batches
 
 Row = dict[str, Any]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from lastwrite.audit.contents import PieceContents, Rules
 from lastwrite.compaction.batch_promises import KnownProducer, Snapshot
 from lastwrite.compaction.settings import KafkaTopicConfig
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
@@ -24,7 +25,6 @@ from lastwrite.model.contents import BY_HEADER, BY_OFFSET, BY_TIMESTAMP
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.verification import Violation
 from lastwrite.model.work import Piece
-from lastwrite.pipeline.contents import PieceContents, Rules
 from lastwrite.pipeline.kafka import KAFKA
 
 _DELETE_IT = "delete the index: a broker makes it anew"

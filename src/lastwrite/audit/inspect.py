@@ -11,6 +11,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lastwrite.audit.dump import index_rows, side_file_rows
+from lastwrite.audit.keys import count_keys
+from lastwrite.audit.survey import Surveyor
+from lastwrite.audit.window import problem_of
 from lastwrite.compaction.producers import active
 from lastwrite.compaction.ranges import cleanable_range
 from lastwrite.errors import CorruptLog, LogError
@@ -24,13 +28,9 @@ from lastwrite.model.inspection import FileInspection, InspectReport, PartitionI
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pipeline.compact import runner_for
-from lastwrite.pipeline.dump import index_rows, side_file_rows
 from lastwrite.pipeline.inline import INLINE, Inline
 from lastwrite.pipeline.kafka import KAFKA
-from lastwrite.pipeline.keys import count_keys
-from lastwrite.pipeline.survey import Surveyor
 from lastwrite.pipeline.system import System, system_named
-from lastwrite.pipeline.window import problem_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

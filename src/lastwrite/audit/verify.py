@@ -29,6 +29,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lastwrite.audit.contents import (
+    CompareUnit,
+    ContentsUnit,
+    PieceContents,
+    Rules,
+    compare,
+    first_of_each_kind,
+    proof_of,
+    read_contents,
+)
+from lastwrite.audit.settle import LogFacts, Settled, SettleUnit, settle
 from lastwrite.compaction.promises import COUNTS, FINDINGS, KEYS, KEYS_ALIVE, Finding, bucket_bits
 from lastwrite.errors import InvalidConfig, LogError, UnsupportedFormat
 from lastwrite.logstore.scratch import make_folder, remove_folder
@@ -50,19 +61,8 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.verification import Comparison, PartitionVerification, VerifyReport, VerifyStatus, Violation
 from lastwrite.model.work import Limits, Piece
 from lastwrite.pipeline.compact import runner_for
-from lastwrite.pipeline.contents import (
-    CompareUnit,
-    ContentsUnit,
-    PieceContents,
-    Rules,
-    compare,
-    first_of_each_kind,
-    proof_of,
-    read_contents,
-)
 from lastwrite.pipeline.runner import Failed, Runner, SparkRunner
 from lastwrite.pipeline.session import local_workers
-from lastwrite.pipeline.settle import LogFacts, Settled, SettleUnit, settle
 from lastwrite.pipeline.system import System, system_named
 
 if TYPE_CHECKING:
