@@ -6,6 +6,7 @@ returns its exit status; an error of ``lastwrite.errors`` becomes one line on st
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ _INTERRUPTED = 130  # what Typer makes of Ctrl-C
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line ``arguments`` (default: those of the process) and leave with its exit status."""
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    status = run(sys.argv[1:] if arguments is None else arguments)
+    gc.freeze()  # the interpreter need not look through all that was imported before it goes: a quarter second
+    sys.exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:

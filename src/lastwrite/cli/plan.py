@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import typer
@@ -53,13 +54,18 @@ def plan(
 
     The figures are exact: everything is read and measured, and nothing is written.
     """
+    from lastwrite.pipeline.session import start_ahead
+
+    spark_settings = pairs("--conf", conf)
+    if os.path.exists(path):
+        start_ahead(master, spark_settings)  # it comes up while all else is imported
     import lastwrite
 
     output: Output = context.obj
     report = lastwrite.plan(
         path, system=system, topic=topic, partition=partition, config=settings(config, config_file), now_ms=now,
         exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
-        conf=pairs("--conf", conf), progress=output.progress(),
+        conf=spark_settings, progress=output.progress(),
     )  # fmt: skip
     show_compaction(output, report)
     return report.exit_status

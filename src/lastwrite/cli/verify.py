@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -49,12 +50,17 @@ def verify(
 
     Structure, checksums and indexes of PATH; with BEFORE also that only what compaction may remove is gone.
     """
+    from lastwrite.pipeline.session import start_ahead
+
+    spark_settings = pairs("--conf", conf)
+    if os.path.exists(path):
+        start_ahead(master, spark_settings)  # it comes up while all else is imported
     import lastwrite
 
     output: Output = context.obj
     report = lastwrite.verify(
         path, before=before, system=system, topic=topic, partition=partition, config=settings(config, config_file),
-        now_ms=now, memory=memory, master=master, conf=pairs("--conf", conf), progress=output.progress(),
+        now_ms=now, memory=memory, master=master, conf=spark_settings, progress=output.progress(),
     )  # fmt: skip
     if output.as_json:
         output.document(report.to_dict())

@@ -16,14 +16,14 @@ from lastwrite.logstore.run_folder import make_folder, remove_folder
 from lastwrite.pipeline.java import find_java, set_local_defaults
 from lastwrite.pipeline.jvm import Jvm, spark_jars
 from lastwrite.pipeline.machine import spill_folders
-from lastwrite.pipeline.nursery import Nursery, can_listen
+from lastwrite.pipeline.nursery import Nursery, can_fork, can_listen
 
 
 class Boot:
     """The processes, from their start to their end."""
 
-    def __init__(self) -> None:
-        """Start them and return at once.
+    def __init__(self, *, forks: bool = False) -> None:
+        """Start them. ``forks``: this process is ours alone, and loads what workers need for itself and for them.
 
         Raises:
             EnvironmentUnfit: they cannot be started like this here; Spark's own way may do.
@@ -39,10 +39,17 @@ class Boot:
         try:
             if os.environ["PYSPARK_PYTHON"] == sys.executable:
                 self.nursery = Nursery(self.folder)
+            forks = forks and can_fork()
+            if self.nursery is not None and not forks:
+                self.nursery.spawn()
             environment = self.nursery.environment if self.nursery else {}
             spill = ",".join(map(str, self._spill or [self.folder]))
             self.jvm = Jvm(java, jars, self.folder, {**environment, "SPARK_LOCAL_DIRS": spill})
+            if self.nursery is not None and forks:
+                self.nursery.fork()
         except BaseException:
+            if hasattr(self, "jvm"):
+                self.jvm.kill()
             self._end_nursery()
             raise
 

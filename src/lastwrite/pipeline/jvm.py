@@ -46,7 +46,8 @@ def jvm_options() -> tuple[str, ...]:
     """Ours: the JVM only schedules and lives for seconds. One compiler tier, one collecting thread, little of all."""
     return (
         "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=64m", "-Xss512k", "-Xms96m",
-        "-XX:MaxNewSize=64m", "-XX:MaxDirectMemorySize=64m", f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "-XX:MaxNewSize=64m", "-XX:MaxDirectMemorySize=64m", "-XX:-UsePerfData",
+        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     )  # fmt: skip
 
 
@@ -131,10 +132,15 @@ class Jvm:
         names = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": told[8 : 8 + size].decode()}
         os.environ.update(names)
         try:
-            return launch_gateway()  # type: ignore[no-untyped-call]
+            gateway = launch_gateway()  # type: ignore[no-untyped-call]
         finally:
             for name in names:
                 del os.environ[name]
+        # PySpark has every argument of every call looked at by converters of its own, of which the first imports
+        # pandas where that is installed: a third of a second. What we hand over are texts and numbers.
+        client = gateway._gateway_client
+        client.converters = [each for each in client.converters or () if type(each).__module__.startswith("py4j.")]
+        return gateway
 
     def kill(self) -> None:
         """End it where it stands, with the shell that may stand before it."""

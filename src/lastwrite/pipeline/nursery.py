@@ -7,7 +7,9 @@ workers share those pages.
     driver ── starts ──► nursery ── forks ──► Spark's daemon (pyspark.daemon) ── forks ──► workers
        └──── starts ──► JVM ── starts ──► lastwrite.attach ──┘ passes on its streams and environment
 
-The nursery ends with the driver, a daemon with the JVM, whichever way they end: each holds the end of a pipe.
+The nursery is a program of its own, or a fork of the driver where the driver needs to load the same things anyway and
+is ours alone: the command line on Linux. It ends with the driver, a daemon ends with the JVM, whichever way they end:
+each holds the end of a pipe.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from lastwrite.attach import ADDRESS
 
@@ -29,30 +34,58 @@ _BACKLOG = 16
 
 
 class Nursery:
-    """The driver's end of it: starts the process, and ends it."""
+    """The driver's end of it: ``spawn`` or ``fork`` starts the process, ``close`` ends it."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder``: of this run, with room for a socket; its path must be short (``can_listen``)."""
+        """``folder``: of this run; its path must be short enough for a socket (``can_listen``)."""
         self.address = str(folder / "nursery")
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self.address)
-            listener.listen(_BACKLOG)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(listener.fileno())], stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL, pass_fds=(listener.fileno(),), start_new_session=True,
-                env={**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")},
-            )  # fmt: skip
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.address)
+        self._listener.listen(_BACKLOG)
+        self._spawned: subprocess.Popen[bytes] | None = None
+        self._forked = 0
+        self._life = -1  # of the forked one: a pipe that ends when this process does
 
     @property
     def environment(self) -> dict[str, str]:
         """What the JVM must be told for ``lastwrite.attach`` to find the way."""
         return {ADDRESS: self.address}
 
+    def spawn(self) -> None:
+        """Start it as a program of its own, which loads everything by itself."""
+        with self._listener as listener:
+            self._spawned = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(listener.fileno())], stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL, pass_fds=(listener.fileno(),), start_new_session=True,
+                env={**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")},
+            )  # fmt: skip
+
+    def fork(self) -> None:
+        """Load everything here, which this process needs too, and start it as a copy."""
+        load()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        read, self._life = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's idle threads are known to bear it
+            self._forked = os.fork()
+        if self._forked == 0:
+            _serve_forked(self._listener, read)
+        os.close(read)
+        self._listener.close()
+
     def close(self) -> None:
         """End it; daemons that it forked end with their JVM."""
-        self._process.kill()
-        with self._process:  # closes the pipe, waits
-            pass
+        self._listener.close()
+        if self._spawned is not None:
+            self._spawned.kill()
+            with self._spawned:  # closes the pipe, waits
+                pass
+        if self._forked:
+            os.kill(self._forked, signal.SIGKILL)
+            os.waitpid(self._forked, 0)
+            os.close(self._life)
+        self._spawned, self._forked = None, 0
 
 
 def can_listen(folder: Path) -> bool:
@@ -60,67 +93,24 @@ def can_listen(folder: Path) -> bool:
     return hasattr(socket, "AF_UNIX") and len(os.fsencode(folder)) + 48 < 104
 
 
-# ---------------------------------------------------------------------- the process itself
+def can_fork() -> bool:
+    """Whether a copy of this process would be whole: macOS' frameworks do not bear it, nor do threads."""
+    return sys.platform == "linux" and threading.active_count() == 1
 
 
-def serve(listener: socket.socket) -> None:
-    """Fork a daemon for each that attaches, until standard input ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a daemon ended
-    with selectors.DefaultSelector() as waiting:
-        waiting.register(0, selectors.EVENT_READ)
-        waiting.register(listener, selectors.EVENT_READ)
-        while True:
-            ready = [key.fileobj for key, _ in waiting.select()]
-            if 0 in ready:
-                return
-            attached, _ = listener.accept()
-            if os.fork() == 0:
-                listener.close()
-                _become_daemon(attached)
-            attached.close()
+def load() -> None:
+    """Import what the stages import, and load the kernels of the usual path, for as long as the process lives."""
+    was_enabled = gc.isenabled()
+    gc.disable()  # it would look again and again through what stays
+    with suppress(Exception):  # whatever it is, the work will meet it and say so
+        _load_modules_and_kernels()
+    gc.freeze()  # a collection in a worker would copy every page that it looks at
+    if was_enabled:
+        gc.enable()
 
 
-def _become_daemon(attached: socket.socket) -> None:
-    """Take the place of the process that attached. ``attached`` stays open: its end tells that we ended."""
-    status = 1
-    try:
-        head, streams, _, _ = socket.recv_fds(attached, 4, 3)
-        while len(head) < 4:
-            head += attached.recv(4 - len(head))
-        size = int.from_bytes(head, "big")
-        text = b""
-        while len(text) < size:
-            text += attached.recv(size - len(text)) or _cut_off()
-        told = json.loads(text)
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-            os.close(stream)
-        os.environb.clear()
-        os.environb.update(
-            {name.encode("latin-1"): value.encode("latin-1") for name, value in told["environment"].items()}
-        )
-        os.chdir(told["folder"])
-        sys.argv = told["arguments"]
-        for place in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-            if place and place not in sys.path:
-                sys.path.insert(1, place)
-        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
-        from pyspark.daemon import manager
-
-        manager()
-        status = 0
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
-    finally:
-        os._exit(status)
-
-
-def _cut_off() -> bytes:
-    raise EOFError("the process that attached has ended")
-
-
-def preload() -> None:
-    """Import what the stages import, and load the kernels of the usual path by running them on next to nothing."""
+def _load_modules_and_kernels() -> None:
+    """A kernel is loaded with its first run: here on next to nothing."""
     import numpy as np
     import pyspark.worker  # noqa: F401
 
@@ -141,18 +131,94 @@ def preload() -> None:
         form.walk(run, table, secret, 0, states, entries, 0)
     actions, horizons = np.empty(0, np.uint8), np.empty(0, np.int64)
     counts = np.zeros(len(verdict.Verdict), np.int64)
-    verdict.judge(table, states[:0], Policy(now_ms=0, tombstone_retention_ms=0), 0, states, actions, horizons, counts)
+    policy = Policy(now_ms=0, tombstone_retention_ms=0)
+    verdict.judge(table, states[:0], policy, 0, states, actions, horizons, counts)
     election.partition(entries, 0, 1, entries, np.empty(2, np.uint32))
     form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 5), np.int64))
 
 
+# ---------------------------------------------------------------------- the process itself
+
+
 def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
-    with suppress(Exception):  # whatever it is, the worker will meet it and say so
-        preload()
-    gc.collect()
-    gc.freeze()  # a collection in a worker would copy every page that it looks at
-    serve(listener)
+    load()
+    _serve(listener)
+
+
+def _serve_forked(listener: socket.socket, life: int) -> None:
+    """Be the nursery, and nothing else of what the driver was."""
+    try:
+        os.setsid()  # Ctrl-C is the driver's affair
+        os.dup2(life, 0)
+        os.dup2(life, 1)  # nothing is written there
+        kept = listener.fileno()
+        for name in os.listdir("/proc/self/fd"):  # of a JVM's input, too: its other end must see the driver's end
+            if int(name) > 2 and int(name) != kept:
+                with suppress(OSError):
+                    os.close(int(name))
+        _serve(listener)
+    finally:
+        os._exit(0)
+
+
+def _serve(listener: socket.socket) -> None:
+    """Fork a daemon for each that attaches, until standard input ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a daemon ended
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(0, selectors.EVENT_READ)
+        waiting.register(listener, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in waiting.select()]
+            if 0 in ready:
+                return
+            attached, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                _become_daemon(attached)
+            attached.close()
+
+
+def _become_daemon(attached: socket.socket) -> None:
+    """Take the place of the process that attached. ``attached`` stays open: its end tells that we ended."""
+    status = 1
+    try:
+        told, streams = _received(attached)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        os.environb.clear()
+        os.environb.update(
+            {name.encode("latin-1"): value.encode("latin-1") for name, value in told["environment"].items()}
+        )
+        os.chdir(told["folder"])
+        sys.argv = told["arguments"]
+        for place in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+            if place and place not in sys.path:
+                sys.path.insert(1, place)
+        for number, name in enumerate(("stdin", "stdout", "stderr")):  # the driver may have put others there
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+        from pyspark.daemon import manager
+
+        manager()
+        status = 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    finally:
+        os._exit(status)
+
+
+def _received(attached: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """What ``lastwrite.attach`` tells, and its three streams."""
+    data, streams, _, _ = socket.recv_fds(attached, 4, 3)
+    size = 4 + int.from_bytes(data, "big")
+    while len(data) < size:
+        more = attached.recv(size - len(data))
+        if not more:
+            raise EOFError("the process that attached has ended")
+        data += more
+    told: dict[str, Any] = json.loads(data[4:])
+    return told, streams
 
 
 if __name__ == "__main__":

@@ -230,12 +230,13 @@ _ahead: Boot | None = None
 def start_ahead(master: str, conf: Mapping[str, str]) -> None:
     """Start what a session on ``master`` will need, before the rest of the program is even imported.
 
-    The next ``OwnSpark`` takes it over. What goes wrong here is told there.
+    For a program that does nothing else: it may be forked. The next ``OwnSpark`` takes over what was started, and
+    tells what went wrong.
     """
     global _ahead
     with contextlib.suppress(EnvironmentUnfit, InvalidConfig, OSError):
         if _ahead is None and _is_plain(master, conf):
-            _ahead = Boot()
+            _ahead = Boot(forks=True)
             atexit.register(_end_ahead)
 
 
