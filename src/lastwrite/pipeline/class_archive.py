@@ -43,6 +43,7 @@ class ClassArchive:
     options: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()  # before the command, where the archive is written
     marker: Path | None = None  # says that a run has begun to write it
+    is_talkative: bool = False  # a second Java writes it, with much to say when the command has long ended
 
     @property
     def is_written(self) -> bool:
@@ -85,7 +86,8 @@ def class_archive(java: JavaFound, jars: Path, options: Sequence[str]) -> ClassA
             return ClassArchive()
         _forget_others(folder)
         new = f"{archive}.{os.getpid()}"
-        return ClassArchive((f"-XX:{write}={new}",), ("sh", "-c", _WRITE, "sh", new, str(archive)), marker)
+        shell = ("sh", "-c", _WRITE, "sh", new, str(archive))
+        return ClassArchive((f"-XX:{write}={new}",), shell, marker, is_talkative=is_cache)
     except OSError:
         return ClassArchive()
 

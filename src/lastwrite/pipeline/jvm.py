@@ -106,6 +106,7 @@ class Jvm:
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
+                stderr=subprocess.DEVNULL if self.archive.is_talkative else None,
                 env={
                     **os.environ, **environment,
                     "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told), "SPARK_CONNECT_MODE": "0",
