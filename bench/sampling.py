@@ -90,14 +90,17 @@ def _rss(pid: int) -> int:
         return 0
 
 
-def _kind(pid: int) -> str:
+def _kind(pid: int, root: int) -> str:
+    """``root`` is the driver. What it forks for workers to come from has its command line, and counts with them."""
+    if pid == root:
+        return "driver"
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return "gone"
     if b"java" in words[0].rsplit(b"/", 1)[-1]:
         return "jvm"
-    return "worker" if any(b"pyspark" in word for word in words) else "driver"
+    return "worker" if b"python" in words[0] else "other"
 
 
 class Sampler:
@@ -126,7 +129,7 @@ class Sampler:
             rss += _rss(pid)
             share = _pss(pid)
             pss += share
-            kind = _kind(pid)
+            kind = _kind(pid, self._root)
             kinds[kind] = kinds.get(kind, 0) + share
         self.peak.samples += 1
         self.peak.rss_bytes = max(self.peak.rss_bytes, rss)

@@ -1,10 +1,12 @@
-"""Where a cold start goes: a new process, step by step, median of some.
+"""Where a cold start goes: a new process, step by step, in wall seconds and in processor seconds of all processes.
 
     python bench/start.py [REPEATS]
 
-Steps: the interpreter with ``import lastwrite`` and the driver's modules; the JVM and its session; the
-first job, of which the workers' start; what a worker imports; what loading the compiled kernels takes
-there (they were compiled once before); a second job; stopping.
+The steps are those of ``lastwrite compact`` around its work: the interpreter with the command line; the JVM started
+and, while it comes up, everything imported, the compiled kernels loaded (they were compiled once before), and the
+process forked that workers come from; waiting for Spark's context; a first job, of which until a worker runs; a second
+job; stopping; and leaving the interpreter. Medians, and the best. On a machine that does other work too, compare the
+processor seconds.
 """
 
 from __future__ import annotations
@@ -14,73 +16,64 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 _CHILD = """
-import json, os, sys, time
-begin = float(sys.argv[1]); said = {}; last = begin
+import sys, time
+begin = float(sys.argv[1]); said = {}
+sys.path.insert(0, sys.argv[2])
+import json, os, sampling
+last = [begin, 0.0]
 def step(name):
-    global last
-    now = time.time(); said[name] = now - last; last = now
-step("interpreter")
-import lastwrite
-from lastwrite.pipeline import compact, session, memory
-step("import lastwrite")
-import lastwrite.pipeline.java as java
-java.prepare_environment(); step("find Java")
-import pyspark.sql
-step("import pyspark")
-def work(_):
-    import time
-    entered = time.time()
-    import lastwrite.pipeline.exchange, lastwrite.pipeline.kafka
-    imported = time.time()
-    import numpy as np
-    from lastwrite.compaction import election, verdict
-    from lastwrite.formats.kafka.chunk import KafkaFormat
-    from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
-    from lastwrite.model.columns import BATCH
-    from lastwrite.model.policy import Policy
-    form = KafkaFormat(1 << 20); table = np.empty(0, dtype=BATCH); data = np.empty(64, dtype=np.uint8)
-    states = np.empty(1, dtype=np.uint8); entries = np.empty((1, 2), dtype=np.uint64)
-    form.split(data, 0, 0, 0)
-    for run in form.opened(data, table):
-        form.walk(run, table, secret_from(bytes(8 * SECRET_WORDS)), 0, states, entries, 0)
-    policy = Policy(now_ms=0, tombstone_retention_ms=0)
-    actions = np.empty(0, np.uint8); horizons = np.empty(0, np.int64)
-    verdict.judge(table, states[:0], policy, 0, states, actions, horizons, np.zeros(len(verdict.Verdict), np.int64))
-    election.partition(entries, 0, 1, entries, np.empty(2, np.uint32))
-    form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 5), np.int64))
-    return entered, imported, time.time()
-with session.spark_session("local[2]", memory.plan_memory(None, 2), {}) as spark:
-    step("JVM and session")
-    job = time.time()
-    found = spark.sparkContext.parallelize([0, 1], 2).map(work).collect()
-    step("first job")
-    said["  of it until a worker runs"] = max(f[0] for f in found) - job
-    said["  of it a worker's imports"] = max(f[1] - f[0] for f in found)
-    said["  of it loading kernels"] = max(f[2] - f[1] for f in found)
-    spark.sparkContext.parallelize([0, 1], 2).map(work).collect()
-    step("second job")
+    now = [time.time(), sampling.cpu_seconds(os.getpid())]
+    said[name] = [now[0] - last[0], now[1] - last[1]]; last[:] = now
+import lastwrite.cli.app
+step("the command line")
+from lastwrite.pipeline.session import OwnSpark, start_ahead
+start_ahead("local[2]", {})
+import lastwrite; lastwrite.compact
+step("start Java; imports, kernels")
+def entered(_):
+    return time.time()
+spark = OwnSpark("local[2]", {})
+context = spark.context
+step("until there is a context")
+asked = time.time()
+found = context.parallelize([0, 1], 2).map(entered).collect()
+step("first job")
+said["  of it until a worker runs"] = [max(found) - asked, 0.0]
+context.parallelize([0, 1], 2).map(entered).collect()
+step("second job")
+spark.close()
 step("stop")
+said["left"] = time.time()
+import gc
+gc.freeze()
 print(json.dumps(said))
 """
 
 
 def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    runs: list[dict[str, float]] = []
+    runs: list[dict[str, list[float]]] = []
     for repeat in range(-1, repeats):
+        begin = time.time()
         done = subprocess.run(
-            [sys.executable, "-c", _CHILD, str(time.time())], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, check=True,
+            [sys.executable, "-c", _CHILD, str(begin), str(Path(__file__).parent)],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
         )  # fmt: skip
+        end = time.time()
+        said = json.loads(done.stdout.splitlines()[-1])
+        said["leave the interpreter"] = [end - said.pop("left"), 0.0]
+        said["all"] = [end - begin, sum(cpu for _, cpu in said.values())]
         if repeat >= 0:  # the first filled the caches
-            runs.append(json.loads(done.stdout.splitlines()[-1]))
+            runs.append(said)
+    print(f"{'':30} {'wall s':>8} {'best':>6} {'CPU s':>6} {'best':>6}")
     for name in runs[0]:
-        found = [run[name] for run in runs]
-        print(f"{name:30} {statistics.median(found):6.2f} s   (best {min(found):.2f})")
-    whole = [sum(seconds for name, seconds in run.items() if not name.startswith(" ")) for run in runs]
-    print(f"{'all':30} {statistics.median(whole):6.2f} s   (best {min(whole):.2f})")
+        wall, cpu = zip(*(run[name] for run in runs), strict=True)
+        print(
+            f"{name:30} {statistics.median(wall):8.2f} {min(wall):6.2f} {statistics.median(cpu):6.2f} {min(cpu):6.2f}"
+        )
 
 
 if __name__ == "__main__":
