@@ -127,3 +127,31 @@ def test_a_cluster_keeps_its_own_python_and_address(tmp_path: Path, monkeypatch:
 def test_the_temp_folder_of_this_machine_runs_programs_or_not(tmp_path: Path) -> None:
     assert java.runs_programs(str(tmp_path))
     assert not java.runs_programs(str(tmp_path / "missing"))
+
+
+def test_a_release_file_spares_the_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = make_java(tmp_path / "jdk", "99")  # what it says itself
+    release = tmp_path / "jdk" / "release"
+    release.write_text('JAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\nSOURCE=""\n')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    found = java.find_java(by_release=True)
+    assert (found.path, found.version, found.full_version) == (str(program), 17, "17.0.15")
+    assert found.has_vector_module and found.home == str(tmp_path / "jdk")
+    assert java.find_java().version == 99
+    release.write_text('JAVA_VERSION="1.8.0_392"\nMODULES="java.base"\n')
+    trimmed = java.read_release(str(program), "JAVA_HOME")
+    assert trimmed is not None and trimmed.version == 8 and not trimmed.has_vector_module
+
+
+@pytest.mark.parametrize("text", ["", 'JAVA_VERSION="17"\n', 'MODULES="java.base"\n', 'JAVA_VERSION="x"\nMODULES=""\n'])
+def test_a_release_file_that_says_too_little_is_passed_over(tmp_path: Path, text: str) -> None:
+    program = make_java(tmp_path / "jdk", "21")
+    (tmp_path / "jdk" / "release").write_text(text)
+    assert java.read_release(str(program), "PATH") is None
+    (tmp_path / "jdk" / "release").write_bytes(b"\xff")
+    assert java.read_release(str(program), "PATH") is None
+
+
+def test_a_release_file_beside_no_program_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "release").write_text('JAVA_VERSION="17.0.15"\nMODULES="java.base"\n')
+    assert java.read_release(str(tmp_path / "bin" / "java"), "JAVA_HOME") is None

@@ -24,7 +24,8 @@ _KEPT = 3  # archives: of other Javas and Sparks
 _LEAST_ROOM_BYTES = 512 << 20
 
 # $1: what is written, $2: what it becomes when Java has ended well, the rest: Java and its options.
-_WRITE = 'new=$1; final=$2; shift 2; "$@" && mv -f "$new" "$final" || rm -f "$new" "$new.config"'
+# Synced first: a name that outlives its content would be an archive of zeros.
+_WRITE = 'new=$1; final=$2; shift 2; "$@" && sync "$new" && mv -f "$new" "$final" || rm -f "$new" "$new.config"'
 
 
 def cache_folder() -> Path:
@@ -42,7 +43,8 @@ class ClassArchive:
 
     options: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()  # before the command, where the archive is written
-    marker: Path | None = None  # says that a run has begun to write it
+    marker: Path | None = None  # says that a run has begun to write it, or has written it
+    taken: Path | None = None  # the archive itself
     is_talkative: bool = False  # a second Java writes it, with much to say when the command has long ended
 
     @property
@@ -51,10 +53,11 @@ class ClassArchive:
         return bool(self.shell)
 
     def give_up(self) -> None:
-        """The run that was to write it is cut short: let the next one do it."""
-        if self.marker is not None:
-            with suppress(OSError):
-                self.marker.unlink(missing_ok=True)
+        """Let the next run write it: this one is cut short, or the JVM that took it died."""
+        for file in (self.taken, self.marker):
+            if file is not None:
+                with suppress(OSError):
+                    file.unlink(missing_ok=True)
 
 
 def class_archive(java: JavaFound, jars: Path, options: Sequence[str]) -> ClassArchive:
@@ -67,21 +70,21 @@ def class_archive(java: JavaFound, jars: Path, options: Sequence[str]) -> ClassA
             return ClassArchive()  # ours would stand on the runtime's own, which was left out
         said = (
             java.home, java.full_version, runtime.st_size, runtime.st_mtime_ns,
-            str(jars), spark.st_mtime_ns, *options,
+            str(jars), spark.st_mtime_ns, *(option for option in options if not option.startswith("-D")),
         )  # fmt: skip
         name = f"classes-{java.version}-{hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()}"
         folder = cache_folder()
         archive = folder / f"{name}.{'aot' if is_cache else 'jsa'}"
+        marker = folder / f"{name}.tried"
         use, write = ("AOTCache", "AOTCacheOutput") if is_cache else ("SharedArchiveFile", "ArchiveClassesAtExit")
         if archive.is_file():
             # Classes are code: from a file that others could have written they are not taken.
             if archive.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
                 return ClassArchive()
-            return ClassArchive(options=(f"-XX:{use}={archive}",))
+            return ClassArchive(options=(f"-XX:{use}={archive}",), marker=marker, taken=archive)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & 0o022 or shutil.disk_usage(folder).free < _LEAST_ROOM_BYTES:
             return ClassArchive()
-        marker = folder / f"{name}.tried"
         if not _is_first_to_try(marker):
             return ClassArchive()
         _forget_others(folder)

@@ -101,7 +101,8 @@ class Jvm:
         class_path = os.pathsep.join([*map(str, jars.glob("slf4j-api-*.jar")), f"{jars}/*"])
         command = [
             *self.archive.shell, java.path, "-cp", class_path, *options, *self.archive.options, "-Xlog:disable",
-            "-Xlog:all=error:stderr", f"-Djava.io.tmpdir={folder}", _GATEWAY,
+            "-Xlog:all=error:stderr", f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder}/hs_err.log",
+            "-XX:-CreateCoredumpOnCrash", _GATEWAY,
         ]  # fmt: skip
         try:
             self._process = subprocess.Popen(
@@ -145,11 +146,13 @@ class Jvm:
 
     def kill(self) -> None:
         """End it where it stands, with the shell that may stand before it."""
+        has_died = self._process.poll() is not None
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with self._process:  # closes the pipe, waits
             pass
-        self.archive.give_up()
+        if has_died or self.archive.is_written:
+            self.archive.give_up()
 
     def let_go(self) -> None:
         """Let it end by itself, and write what it is to write; nobody waits for that."""

@@ -103,6 +103,7 @@ class OwnSpark:
         self._is_ours = True
         self._error: EnvironmentUnfit | None = None
         self._is_waited_for = threading.Event()
+        self._is_closing = False
         self._starting = threading.Thread(target=self._start, name="lastwrite-spark", daemon=True)
         self._starting.start()
 
@@ -148,6 +149,8 @@ class OwnSpark:
         try:
             gateway = self._boot.jvm.gateway()
         except EnvironmentUnfit:
+            if self._is_closing:
+                raise
             self._boot.close()
             self._boot = None
             return None
@@ -180,6 +183,7 @@ class OwnSpark:
 
     def close(self) -> None:
         """End it, waiting for nothing that has no result."""
+        self._is_closing = True
         if self._boot is None:
             self._starting.join()
             if self._context is not None and self._is_ours:

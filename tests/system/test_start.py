@@ -1,0 +1,187 @@
+"""Spark as we start it: what comes up goes down, whoever ends first, and where we cannot start it Spark does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lastwrite.attach import ADDRESS
+from lastwrite.pipeline.nursery import Nursery
+from lastwrite.pipeline.session import OwnSpark
+
+ROUND = """
+import sys, time
+from lastwrite.pipeline.session import OwnSpark, start_ahead
+if {ahead}:
+    start_ahead("local[2]", {{}})
+spark = OwnSpark("local[2]", {{}})
+print(sum(spark.context.parallelize(range(10), 2).map(lambda x: x + 1).collect()), spark._boot is not None, flush=True)
+if {wait}:
+    time.sleep(60)
+spark.close()
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
+        monkeypatch.delenv(name)
+    (tmp_path / "t").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
+
+
+def run(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def wait_for(condition: object, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_driver_is_killed_and_everything_ends(ahead: bool) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ROUND.format(ahead=ahead, wait=True)], stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None and driver.stdout.readline() == "55 True\n"
+        started = psutil.Process(driver.pid).children(recursive=True)
+        assert len(started) >= 5  # JVM, nursery, attached, daemon, workers
+        driver.kill()
+    wait_for(lambda: not any(process.is_running() and process.status() != "zombie" for process in started))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("ahead", [False, True])
+def test_nothing_is_left_behind(tmp_path: Path, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no" / "cache"))
+    (tmp_path / "no").write_bytes(b"")
+    assert run(ROUND.format(ahead=ahead, wait=False)) == "55 True\n"
+    assert list((tmp_path / "t").iterdir()) == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_laid_out_start_gives_the_same(tmp_path: Path) -> None:
+    """The first run writes the archive while it ends, the second takes it; a broken one goes."""
+    cache = tmp_path / "cache"
+    code = ROUND.format(ahead=True, wait=False)
+
+    def archives() -> list[Path]:
+        return [file for file in (cache / "lastwrite").iterdir() if file.suffix in (".jsa", ".aot")]
+
+    for _ in range(2):
+        assert run(code, XDG_CACHE_HOME=str(cache)) == "55 True\n"
+        wait_for(archives, 60)
+    (archive,) = archives()
+    written = archive.read_bytes()
+    archive.chmod(0o600)
+    archive.write_bytes(b"x" * 100_000)  # Java sees that, and does without
+    assert run(code, XDG_CACHE_HOME=str(cache)) == "55 True\n"
+    archive.write_bytes(written[: len(written) // 2])  # Java may see that, or die of it
+    assert run(code, XDG_CACHE_HOME=str(cache)) in ("55 True\n", "55 False\n")
+    assert run(code, XDG_CACHE_HOME=str(cache)) == "55 True\n"
+
+
+@pytest.mark.spark
+def test_settings_from_outside_take_sparks_own_way(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.lastwrite.exchange shuffle\n")
+    code = ROUND.format(ahead=True, wait=False).replace(
+        "spark.close", 'print(spark.setting("spark.lastwrite.exchange")); spark.close'
+    )
+    assert run(code, SPARK_CONF_DIR=str(tmp_path)) == "55 False\nshuffle\n"
+
+
+@pytest.mark.spark
+def test_a_session_that_nobody_waited_for_ends_at_once() -> None:
+    before = psutil.Process().children(recursive=True)
+    began = time.monotonic()
+    OwnSpark("local[2]", {}).close()
+    assert time.monotonic() - began < 15
+    left = {process.pid for process in psutil.Process().children(recursive=True)} - {process.pid for process in before}
+    assert not left
+
+
+# ---------------------------------------------------------------------- the nursery by itself
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        made = Nursery(Path(folder))
+        made.spawn()
+        yield made
+        made.close()
+
+
+def attach(**environment: str) -> subprocess.Popen[bytes]:
+    """What the JVM starts: a daemon, which says on standard output where it listens."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lastwrite.attach", "pyspark.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret", **environment},
+    )  # fmt: skip
+
+
+def fork_worker(daemon: subprocess.Popen[bytes]) -> int:
+    """Ask a daemon for a worker, as the JVM does; returns the worker's process id."""
+    assert daemon.stdout is not None
+    port = int.from_bytes(daemon.stdout.read(4), "big")
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        return int.from_bytes(connection.recv(4), "big")
+
+
+def test_a_daemon_comes_from_the_nursery_and_ends_with_its_input(nursery: Nursery) -> None:
+    with attach(**nursery.environment) as daemon:
+        worker = fork_worker(daemon)
+        assert psutil.Process(worker).parent().ppid() == nursery._spawned.pid  # type: ignore[union-attr]
+        assert daemon.stdin is not None
+        daemon.stdin.close()
+        daemon.wait(20)
+
+
+def test_a_daemon_ends_with_what_attached_it(nursery: Nursery) -> None:
+    with attach(**nursery.environment) as daemon:
+        parent = psutil.Process(fork_worker(daemon)).parent()
+        daemon.send_signal(signal.SIGTERM)  # the JVM ends it, and closes its streams
+    wait_for(lambda: not parent.is_running())
+
+
+@pytest.mark.parametrize("address", ["", "/no/such/nursery"])
+def test_without_a_nursery_it_is_the_daemon_itself(address: str) -> None:
+    with attach(**({ADDRESS: address} if address else {})) as daemon:
+        assert psutil.Process(fork_worker(daemon)).ppid() == daemon.pid
+        assert daemon.stdin is not None
+        daemon.stdin.close()
+        daemon.wait(20)
+
+
+def test_it_takes_the_environment_of_what_attached(nursery: Nursery, tmp_path: Path) -> None:
+    with attach(**nursery.environment, LASTWRITE_TEST="ä b\udcff") as daemon:
+        worker = psutil.Process(fork_worker(daemon))
+        assert worker.parent().cwd() == os.getcwd()
+        assert daemon.stdin is not None
+        daemon.stdin.close()
+
+
+def test_json_carries_any_environment() -> None:
+    """Latin-1 holds every byte, JSON every character of it."""
+    every = bytes(range(1, 256))
+    assert json.loads(json.dumps(every.decode("latin-1"))).encode("latin-1") == every

@@ -1,0 +1,112 @@
+"""When Java is told to write its classes down, when to take them from there, and when neither."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lastwrite.pipeline.class_archive import ClassArchive, cache_folder, class_archive
+from lastwrite.pipeline.java import JavaFound
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "lastwrite"
+
+
+@pytest.fixture
+def jars(tmp_path: Path) -> Path:
+    (tmp_path / "jars").mkdir()
+    return tmp_path / "jars"
+
+
+def make_java(home: Path, version: int = 17, *, is_trimmed: bool = False) -> JavaFound:
+    (home / "lib" / "server").mkdir(parents=True)
+    (home / "lib" / "modules").write_bytes(b"classes")
+    if not is_trimmed:
+        (home / "lib" / "server" / "classes.jsa").write_bytes(b"laid out")
+    return JavaFound(str(home / "bin" / "java"), version, "PATH", f"{version}.0.1", str(home))
+
+
+def write(archive: ClassArchive, program: str) -> int:
+    """Let ``program`` stand for Java, which writes what its option says."""
+    path = archive.options[0].partition("=")[2]
+    return subprocess.run([*archive.shell, "sh", "-c", program, "java", path], check=False).returncode
+
+
+@pytest.mark.parametrize(
+    ("version", "is_trimmed", "use"), [(17, False, "SharedArchiveFile"), (24, False, "SharedArchiveFile"),
+    (25, False, "AOTCache"), (25, True, "AOTCache")],
+)  # fmt: skip
+def test_one_run_writes_and_the_next_takes(
+    tmp_path: Path, jars: Path, cache: Path, version: int, is_trimmed: bool, use: str
+) -> None:
+    java = make_java(tmp_path / "jdk", version, is_trimmed=is_trimmed)
+    first = class_archive(java, jars, ["-Xmx1m"])
+    assert first.is_written and not list(cache.glob("*.jsa")) and not list(cache.glob("*.aot"))
+    assert class_archive(java, jars, ["-Xmx1m"]) == ClassArchive()  # another run, while the first writes
+    write(first, 'echo classes > "$1"')
+    taken = class_archive(java, jars, ["-Xmx1m"])
+    assert not taken.is_written
+    name, _, path = taken.options[0].partition("=")
+    assert name == f"-XX:{use}" and Path(path).parent == cache and Path(path).read_text() == "classes\n"
+    assert class_archive(java, jars, ["-Xmx2m"]).is_written  # other options, other classes
+    os.utime(jars, ns=(1, 1))
+    assert class_archive(java, jars, ["-Xmx1m"]).is_written  # another Spark
+
+
+def test_a_java_that_fails_leaves_no_archive_and_is_not_tried_again(tmp_path: Path, jars: Path, cache: Path) -> None:
+    java = make_java(tmp_path / "jdk")
+    write(class_archive(java, jars, ()), 'echo half > "$1"; exit 1')
+    assert [file.suffix for file in cache.iterdir()] == [".tried"]
+    assert class_archive(java, jars, ()) == ClassArchive()
+
+
+def test_a_run_that_is_cut_short_leaves_the_writing_to_the_next(tmp_path: Path, jars: Path) -> None:
+    java = make_java(tmp_path / "jdk")
+    class_archive(java, jars, ()).give_up()
+    assert class_archive(java, jars, ()).is_written
+
+
+def test_a_java_without_its_own_archive_is_started_as_ever(tmp_path: Path, jars: Path) -> None:
+    assert class_archive(make_java(tmp_path / "jdk", 17, is_trimmed=True), jars, ()) == ClassArchive()
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(
+    tmp_path: Path, jars: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert class_archive(make_java(tmp_path / "jdk"), jars, ()) == ClassArchive()
+
+
+def test_classes_that_others_could_have_written_are_not_taken(tmp_path: Path, jars: Path, cache: Path) -> None:
+    java = make_java(tmp_path / "jdk")
+    write(class_archive(java, jars, ()), 'echo classes > "$1"')
+    assert class_archive(java, jars, ()).options
+    cache.chmod(0o777)
+    assert class_archive(java, jars, ()) == ClassArchive()
+    assert class_archive(java, jars, ["-Xother"]) == ClassArchive()
+
+
+def test_few_archives_are_kept(tmp_path: Path, jars: Path, cache: Path) -> None:
+    java = make_java(tmp_path / "jdk")
+    for n in range(6):
+        write(class_archive(java, jars, [f"-Xmx{n}m"]), 'echo classes > "$1"')
+        newest = max(cache.glob("*.jsa"), key=lambda file: file.stat().st_mtime_ns)
+        os.utime(newest, ns=(n, n))
+    assert len(list(cache.glob("*.jsa"))) == len(list(cache.glob("*.tried"))) == 3
+    assert class_archive(java, jars, ["-Xmx5m"]).options
+    assert class_archive(java, jars, ["-Xmx0m"]).is_written
+
+
+def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert cache_folder().parts[-3:] == ("Library", "Caches", "lastwrite")
+    monkeypatch.setattr("sys.platform", "linux")
+    assert cache_folder().parts[-2:] == (".cache", "lastwrite")

@@ -1,0 +1,63 @@
+"""What a JVM of our own is started with, and when the start is left to Spark."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lastwrite.pipeline import jvm
+from lastwrite.pipeline.java import JavaFound
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_", "HADOOP_", "YARN_"))]:
+        monkeypatch.delenv(name)
+
+
+def java(version: int) -> JavaFound:
+    return JavaFound("java", version, "PATH")
+
+
+def test_the_installed_spark_tells_its_options() -> None:
+    jars = jvm.spark_jars()
+    assert jars is not None
+    options = jvm.launcher_options(jars, java(17))
+    assert options is not None
+    assert "-XX:+IgnoreUnrecognizedVMOptions" in options
+    assert "--add-opens=java.base/java.nio=ALL-UNNAMED" in options
+    assert not [option for option in options if "incubator" in option]
+    assert len(options) == len(set(options)) >= 12
+    newer = jvm.launcher_options(jars, java(25))
+    assert newer is not None and set(newer) < set(options)
+
+
+@pytest.mark.parametrize(
+    "name", ["SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT",
+    "HADOOP_CONF_DIR", "YARN_CONF_DIR"],
+)  # fmt: skip
+def test_settings_from_outside_leave_the_start_to_spark(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "x")
+    assert jvm.spark_jars() is None
+
+
+def test_what_only_names_the_machine_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS", "PYSPARK_PYTHON"):
+        monkeypatch.setenv(name, "x")
+    assert jvm.spark_jars() is not None
+
+
+def test_a_launcher_that_is_otherwise_leaves_the_start_to_spark(tmp_path: Path) -> None:
+    assert jvm.launcher_options(tmp_path, java(17)) is None
+    jar = tmp_path / "spark-launcher_2.13-9.9.jar"
+    jar.write_bytes(b"no archive")
+    assert jvm.launcher_options(tmp_path, java(17)) is None
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr("org/apache/spark/launcher/Main.class", b"")
+    assert jvm.launcher_options(tmp_path, java(17)) is None
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr("org/apache/spark/launcher/JavaModuleOptions.class", b"\xca\xfe\xba\xbe\x01\x00\x03-Dx\x01")
+    assert jvm.launcher_options(tmp_path, java(17)) is None
