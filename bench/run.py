@@ -302,7 +302,7 @@ class Maybe:
 class Timed:
     """Wall seconds, and processor seconds of children that came and went.
 
-    Spark's JVM is nobody's child to wait for, so a cold row of ours has no processor seconds.
+    Spark's workers are nobody's children to wait for, so a cold row of ours has no processor seconds.
     """
 
     def __enter__(self) -> Timed:
