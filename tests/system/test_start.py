@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
 import socket
@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from lastwrite.attach import ADDRESS
-from lastwrite.pipeline.nursery import Nursery
+from lastwrite.pipeline.nursery import Nursery, _load_modules_and_kernels
 from lastwrite.pipeline.session import OwnSpark
 
 ROUND = """
@@ -132,26 +132,32 @@ def nursery() -> Iterator[Nursery]:
         made.close()
 
 
-def attach(**environment: str) -> subprocess.Popen[bytes]:
+def attach(cwd: Path | None = None, **environment: str) -> subprocess.Popen[bytes]:
     """What the JVM starts: a daemon, which says on standard output where it listens."""
     return subprocess.Popen(
         [sys.executable, "-m", "lastwrite.attach", "pyspark.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret", **environment},
+        env={**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret", **environment}, cwd=cwd,
     )  # fmt: skip
 
 
-def fork_worker(daemon: subprocess.Popen[bytes]) -> int:
-    """Ask a daemon for a worker, as the JVM does; returns the worker's process id."""
+@contextlib.contextmanager
+def forked_worker(daemon: subprocess.Popen[bytes], secret: str = "secret") -> Iterator[psutil.Process]:
+    """A worker that a daemon forks, as for the JVM; it ends with the connection."""
     assert daemon.stdout is not None
     port = int.from_bytes(daemon.stdout.read(4), "big")
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        return int.from_bytes(connection.recv(4), "big")
+        worker = int.from_bytes(connection.recv(4), "big")
+        told = secret.encode()
+        connection.sendall(len(told).to_bytes(4, "big") + told)
+        with connection.makefile("rb") as answers:
+            assert answers.read(6) == b"\0\0\0\2ok"
+            yield psutil.Process(worker)
 
 
 def test_a_daemon_comes_from_the_nursery_and_ends_with_its_input(nursery: Nursery) -> None:
     with attach(**nursery.environment) as daemon:
-        worker = fork_worker(daemon)
-        assert psutil.Process(worker).parent().ppid() == nursery._spawned.pid  # type: ignore[union-attr]
+        with forked_worker(daemon) as worker:
+            assert worker.parent().ppid() == nursery._spawned.pid  # type: ignore[union-attr]
         assert daemon.stdin is not None
         daemon.stdin.close()
         daemon.wait(20)
@@ -159,7 +165,8 @@ def test_a_daemon_comes_from_the_nursery_and_ends_with_its_input(nursery: Nurser
 
 def test_a_daemon_ends_with_what_attached_it(nursery: Nursery) -> None:
     with attach(**nursery.environment) as daemon:
-        parent = psutil.Process(fork_worker(daemon)).parent()
+        with forked_worker(daemon) as worker:
+            parent = worker.parent()
         daemon.send_signal(signal.SIGTERM)  # the JVM ends it, and closes its streams
     wait_for(lambda: not parent.is_running())
 
@@ -167,21 +174,22 @@ def test_a_daemon_ends_with_what_attached_it(nursery: Nursery) -> None:
 @pytest.mark.parametrize("address", ["", "/no/such/nursery"])
 def test_without_a_nursery_it_is_the_daemon_itself(address: str) -> None:
     with attach(**({ADDRESS: address} if address else {})) as daemon:
-        assert psutil.Process(fork_worker(daemon)).ppid() == daemon.pid
+        with forked_worker(daemon) as worker:
+            assert worker.ppid() == daemon.pid
         assert daemon.stdin is not None
         daemon.stdin.close()
         daemon.wait(20)
 
 
-def test_it_takes_the_environment_of_what_attached(nursery: Nursery, tmp_path: Path) -> None:
-    with attach(**nursery.environment, LASTWRITE_TEST="ä b\udcff") as daemon:
-        worker = psutil.Process(fork_worker(daemon))
-        assert worker.parent().cwd() == os.getcwd()
+def test_it_takes_environment_and_folder_of_what_attached(nursery: Nursery, tmp_path: Path) -> None:
+    """The secret comes by the environment; the worker that was told it says ok."""
+    with attach(cwd=tmp_path, **nursery.environment, PYTHON_WORKER_FACTORY_SECRET="ä b") as daemon:
+        with forked_worker(daemon, "ä b") as worker:
+            assert Path(worker.parent().cwd()) == tmp_path
         assert daemon.stdin is not None
         daemon.stdin.close()
 
 
-def test_json_carries_any_environment() -> None:
-    """Latin-1 holds every byte, JSON every character of it."""
-    every = bytes(range(1, 256))
-    assert json.loads(json.dumps(every.decode("latin-1"))).encode("latin-1") == every
+def test_what_a_worker_needs_can_be_loaded_beforehand() -> None:
+    """``load`` passes over what fails, so that the work says it; it must not fail by itself."""
+    _load_modules_and_kernels()

@@ -117,16 +117,19 @@ def _load_modules_and_kernels() -> None:
     import lastwrite.pipeline.exchange
     import lastwrite.pipeline.kafka  # noqa: F401
     from lastwrite.compaction import election, verdict
+    from lastwrite.compaction.transactions import aborted_table, flag_aborted
     from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
     from lastwrite.formats.kafka.chunk import KafkaFormat
     from lastwrite.model.columns import BATCH
     from lastwrite.model.policy import Policy
+    from lastwrite.pipeline.elect import Stretch
 
     form = KafkaFormat(1 << 20)
     table, data = np.empty(0, dtype=BATCH), np.empty(64, dtype=np.uint8)
     states, entries = np.empty(1, dtype=np.uint8), np.empty((1, 2), dtype=np.uint64)
     form.split(data, 0, 0, 0)
     secret = secret_from(bytes(8 * SECRET_WORDS))
+    flag_aborted(table, aborted_table((), 0, 0))
     for run in form.opened(data, table):
         form.walk(run, table, secret, 0, states, entries, 0)
     actions, horizons = np.empty(0, np.uint8), np.empty(0, np.int64)
@@ -134,6 +137,10 @@ def _load_modules_and_kernels() -> None:
     policy = Policy(now_ms=0, tombstone_retention_ms=0)
     verdict.judge(table, states[:0], policy, 0, states, actions, horizons, counts)
     election.partition(entries, 0, 1, entries, np.empty(2, np.uint32))
+    stretch = Stretch([np.ones(1, np.uint32)], exact=False)
+    stretch.rows[:] = 0
+    stretch.elect(np.zeros(1, np.int64))
+    election.mark(stretch.rows, 0, 1, states)
     form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 5), np.int64))
 
 
