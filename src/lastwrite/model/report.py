@@ -73,6 +73,7 @@ class CompactionReport:
     now_ms: int
     seconds: float = 0.0
     stage_seconds: dict[str, float] = field(default_factory=dict)
+    profile: dict[str, dict[str, object]] = field(default_factory=dict)  # by stage: see pipeline.profile
 
     @property
     def damaged(self) -> bool:
@@ -111,6 +112,7 @@ class CompactionReport:
                 },
                 "seconds": self.seconds,
                 "stage_seconds": self.stage_seconds,
+                "profile": self.profile,
             },
             "dry_run": self.dry_run,
             "now_ms": self.now_ms,

@@ -17,6 +17,7 @@ from lastwrite.logstore.reading import SegmentReader
 from lastwrite.logstore.throttle import pacer_of
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.work import Limits, Piece
+from lastwrite.pipeline.profile import step
 from lastwrite.pipeline.system import Format
 
 
@@ -52,7 +53,8 @@ class Chunks:
                 wanted = 0
                 if end > start:
                     try:
-                        table, start_of_rest, wanted, held = format.split(self._buffer, start, end, lowest)
+                        with step("split"):
+                            table, start_of_rest, wanted, held = format.split(self._buffer, start, end, lowest)
                     except LogError as error:
                         raise error.located(piece.path, position) from error
                     if len(table):
@@ -77,7 +79,8 @@ class Chunks:
                 self._make_room(start, end, wanted, piece.path, position)
                 position, end, start = position + start, end - start, 0
                 n = min(left, len(self._buffer) - end)
-                reader.read_into(self._buffer[end : end + n], position + end)
+                with step("read"):
+                    reader.read_into(self._buffer[end : end + n], position + end)
                 self._pacer.spend(n)
                 end += n
             reader.check_unchanged()

@@ -134,6 +134,7 @@ def _run(
             limits = replace(limits, throttle=throttle)
         engine = Engine(system, exchange, runner.workers, limits, options, progress)
         report = engine.compact(folders)
+        report.profile = {name: stage.to_dict() for name, stage in runner.profile.items()}
         _note_uncleanable(partitions, report, not options.dry_run and options.to is None, progress)
         return report
 

@@ -12,6 +12,7 @@ from lastwrite.compaction import election
 from lastwrite.logstore.scratch import ScratchReader, StateFile
 from lastwrite.model.columns import ByteArray, Int64Array, UInt64Array
 from lastwrite.model.work import Elected, ElectUnit
+from lastwrite.pipeline.profile import step
 
 
 class Stretch:
@@ -42,8 +43,15 @@ class Stretch:
 
 def elect(unit: ElectUnit) -> Elected:
     """Elect in the unit's buckets and mark the losers in the pieces' state files."""
-    stretch = _read(unit)
-    winners = stretch.elect(np.array(unit.dirty_from, dtype=np.int64))
+    with step("read entries"):
+        stretch = _read(unit)
+    with step("elect"):
+        winners = stretch.elect(np.array(unit.dirty_from, dtype=np.int64))
+    with step("mark"):
+        return _marked(unit, stretch, winners)
+
+
+def _marked(unit: ElectUnit, stretch: Stretch, winners: int) -> Elected:
     losers: dict[int, int] = {}
     lost_last = []
     last = ""

@@ -19,6 +19,7 @@ from lastwrite.logstore.scratch import ScratchWriter, make_folder, remove_folder
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
 from lastwrite.pipeline.elect import elect
+from lastwrite.pipeline.profile import step
 from lastwrite.pipeline.rewrite import rewrite, settle
 from lastwrite.pipeline.runner import Failed, Runner, each
 from lastwrite.pipeline.scan import EntryBlock, scan
@@ -43,14 +44,16 @@ def _scan_unit(entries: ScratchWriter, states: ScratchWriter, unit: ScanUnit) ->
         if block.lengths is not None and block.keys is not None:
             parts += [block.lengths, block.keys]
             key_bytes = len(block.keys)
-        position = entries.append(*parts)
+        with step("write entries"):
+            position = entries.append(*parts)
         blocks.append(Block(block.piece, entries.path, position, len(block.rows), key_bytes, block.rows.shape[1]))
 
     results = []
     for piece, (result, piece_states) in zip(unit.pieces, scan(unit, keep), strict=True):
         if result.problem is None and piece.keyed:
             result.states = states.path
-            result.states_at = states.append(piece_states)
+            with step("write states"):
+                result.states_at = states.append(piece_states)
             result.blocks = blocks
         blocks = []
         results.append(result)

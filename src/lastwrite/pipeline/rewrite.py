@@ -20,6 +20,7 @@ from lastwrite.model.columns import SPENT, ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.chunks import Chunks
+from lastwrite.pipeline.profile import step
 from lastwrite.pipeline.system import Format, SegmentAppender, System, system_named
 
 
@@ -35,7 +36,8 @@ def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> R
     worker = _Rewriter(unit, system, format)
     try:
         for n, piece in enumerate(unit.pieces):
-            found = read_states(*unit.states[n]) if states is None else states[n]
+            with step("read states"):
+                found = read_states(*unit.states[n]) if states is None else states[n]
             found[list(unit.spent[n])] |= SPENT
             worker.rewrite_piece(piece, found, result)
         worker.finish(result)
@@ -54,7 +56,8 @@ def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> R
 
 def settle(made: Sequence[Rewritten]) -> None:
     """Make what was written aside durable, for all units of a task together; parts of a segment are only read again."""
-    sync_aside([result for result in made if result.error is None and result.problem is None and result.index_path])
+    with step("sync"):
+        sync_aside([result for result in made if result.error is None and result.problem is None and result.index_path])
 
 
 class _Rewriter:
@@ -88,21 +91,24 @@ class _Rewriter:
                 self._keep = np.empty(2 * records, dtype=np.uint8)
             keep = self._keep[:records]
             actions, horizons = self._actions[:batches], self._horizons[:batches]
-            judge(
-                table, states[at : at + records], self._policy, piece.mtime_ns // 1_000_000,
-                keep, actions, horizons, self.counts,
-            )  # fmt: skip
+            with step("judge"):
+                judge(
+                    table, states[at : at + records], self._policy, piece.mtime_ns // 1_000_000,
+                    keep, actions, horizons, self.counts,
+                )  # fmt: skip
             at += records
             room = self._format.rebuilt_size(table, records)
             if room > len(self._out):
                 self._out = np.empty(room + (room >> 2), dtype=np.uint8)
             try:
-                self._out, size, filled = self._format.rebuild(
-                    chunk.buffer, table, actions, horizons, keep, self._out, self._rows
-                )
+                with step("rebuild"):
+                    self._out, size, filled = self._format.rebuild(
+                        chunk.buffer, table, actions, horizons, keep, self._out, self._rows
+                    )
             except LogError as error:
                 raise error.located(piece.path, chunk.shift) from error
-            self._append(self._out[:size], self._rows[:filled])
+            with step("write"):
+                self._append(self._out[:size], self._rows[:filled])
             if self._unit.folder is not None:
                 self._pacer.spend(size)
             result.bytes_read += int(table["origin_size"].sum())

@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import heapq
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from lastwrite.errors import LogError
 from lastwrite.model.progress import Progress
+from lastwrite.pipeline.profile import StageProfile, TaskClock, TaskProfile
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -43,6 +45,7 @@ class Runner(Protocol):
     """Runs a function over units, somewhere."""
 
     workers: int
+    profile: dict[str, StageProfile]  # by stage, since the runner was made
 
     def run(
         self, name: str, work: Callable[[U], R], units: Sequence[U], weights: Sequence[int], progress: Progress
@@ -90,14 +93,20 @@ class InlineRunner(Runner):
 
     workers = 1
 
+    def __init__(self) -> None:
+        self.profile: dict[str, StageProfile] = {}
+
     def run_tasks(
         self, name: str, task: Task[U, R], units: Sequence[U], weights: Sequence[int], progress: Progress
     ) -> list[R | Failed[U]]:
         progress.stage(name, sum(weights))
         results = []
+        clock = TaskClock()
         for result, weight in zip(task(units), weights, strict=True):
             results.append(result)
             progress.advance(weight)
+        taken = clock.taken()
+        self.profile.setdefault(name, StageProfile()).add(taken.seconds, 1, [taken])
         return results
 
 
@@ -107,6 +116,7 @@ class SparkRunner(Runner):
     def __init__(self, spark: Spark, workers: int) -> None:
         self.spark = spark
         self.workers = workers
+        self.profile: dict[str, StageProfile] = {}
 
     @property
     def context(self) -> SparkContext:
@@ -127,9 +137,12 @@ class SparkRunner(Runner):
         tasks = pack(weights, self.workers)
         batches = [[(i, units[i]) for i in places] for places in tasks]
 
-        def run_batch(batch: list[tuple[int, U]]) -> list[tuple[int, Any]]:
-            return [(i, result) for (i, _), result in zip(batch, task([unit for _, unit in batch]), strict=True)]
+        def run_batch(batch: list[tuple[int, U]]) -> tuple[list[tuple[int, Any]], TaskProfile]:
+            clock = TaskClock()
+            done = [(i, result) for (i, _), result in zip(batch, task([unit for _, unit in batch]), strict=True)]
+            return done, clock.taken()
 
+        begin = time.perf_counter()
         group = f"lastwrite-{id(batches)}-{name}"
         context.setJobGroup(group, f"lastwrite: {name}", interruptOnCancel=True)
         done = threading.Event()
@@ -143,7 +156,9 @@ class SparkRunner(Runner):
         finally:
             done.set()
             watcher.join()
-        found = dict(answer for batch in answers for answer in batch)
+        seconds = time.perf_counter() - begin
+        self.profile.setdefault(name, StageProfile()).add(seconds, self.workers, [taken for _, taken in answers])
+        found = dict(answer for batch, _ in answers for answer in batch)
         return [found[i] for i in range(len(units))]
 
     @property

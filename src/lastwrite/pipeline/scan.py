@@ -29,6 +29,7 @@ from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Piece, PieceScan, ScanUnit
 from lastwrite.pipeline.chunks import Chunks
+from lastwrite.pipeline.profile import step
 from lastwrite.pipeline.system import Format, system_named
 
 _SAMPLE_SHARE = 16  # one bucket in so many tells whether a block's keys repeat
@@ -99,7 +100,8 @@ class _Scanner:
                 result.first_offset = int(table["base_offset"][0])
             result.batches += len(table)
             result.next_offset = int(table["next_offset"][-1])
-            checker.check(table, chunk.shift)
+            with step("check indexes"):
+                checker.check(table, chunk.shift)
             if piece.keyed and result.problem is None:
                 self._scan_chunk(chunk.buffer, table, piece, chunk.shift, result)
             else:
@@ -131,9 +133,10 @@ class _Scanner:
                 self._make_room(ordinal + in_run)
                 before = self._filled
                 positions = None if self._keys is None else self._keys.room(len(self._entries))
-                self._filled = self._format.walk(
-                    run, table, self._secret, ordinal, self.states[ordinal:], self._entries, before, positions
-                )
+                with step("walk"):
+                    self._filled = self._format.walk(
+                        run, table, self._secret, ordinal, self.states[ordinal:], self._entries, before, positions
+                    )
                 if self._columns > 2:
                     self._format.add_versions(
                         buffer, run, table, self._unit.policy, ordinal, self._entries, before, self._filled
@@ -146,11 +149,12 @@ class _Scanner:
         result.records += records
         self._follower.follow(table, self.states[first_record : result.records], first_record)
         counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
-        result.changed_batches += judge(
-            table, self.states[first_record : result.records], self._unit.policy, piece.mtime_ns // 1_000_000,
-            np.empty(records, dtype=np.uint8), np.empty(len(table), dtype=np.uint8),
-            np.empty(len(table), dtype=np.int64), counts,
-        )  # fmt: skip
+        with step("judge"):
+            result.changed_batches += judge(
+                table, self.states[first_record : result.records], self._unit.policy, piece.mtime_ns // 1_000_000,
+                np.empty(records, dtype=np.uint8), np.empty(len(table), dtype=np.uint8),
+                np.empty(len(table), dtype=np.int64), counts,
+            )  # fmt: skip
 
     def _find_border(self, run: Run, table: BatchTable, ordinal: int, result: PieceScan) -> None:
         """Move ``dirty_from`` behind the records of this run that lie below the first dirty offset."""
@@ -178,14 +182,15 @@ class _Scanner:
             return
         rows, ends = self._sorted[:count], self._ends
         lengths = keys = None
-        if self._keys is None:
-            election.partition(self._entries, count, self._unit.bits, rows, ends)
-            rows = self._thin(rows, ends, result)
-        else:
-            order = np.empty(count, dtype=np.int64)
-            election.partition_order(self._entries, count, self._unit.bits, order, ends)
-            np.take(self._entries, order, axis=0, out=rows)
-            lengths, keys = self._keys.ordered(order)
+        with step("sort entries"):
+            if self._keys is None:
+                election.partition(self._entries, count, self._unit.bits, rows, ends)
+                rows = self._thin(rows, ends, result)
+            else:
+                order = np.empty(count, dtype=np.int64)
+                election.partition_order(self._entries, count, self._unit.bits, order, ends)
+                np.take(self._entries, order, axis=0, out=rows)
+                lengths, keys = self._keys.ordered(order)
         result.keyed += count
         self._hand_on(EntryBlock(piece.number, rows, ends, lengths, keys))
 
