@@ -30,8 +30,8 @@ from numba import njit
 from sampling import Sampler, machine
 
 from lastwrite.formats.checksum import crc32c
-from lastwrite.formats.intrinsics import load64, store16, store32, store64, swap16, swap32, swap64
 from lastwrite.formats.kafka.index import SegmentIndexer
+from lastwrite.intrinsics import load64, store16, store32, store64, swap16, swap32, swap64
 
 NOW_MS = 1_700_001_000_000
 _STAMP = 1_700_000_000_000

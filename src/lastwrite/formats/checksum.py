@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from lastwrite.formats.intrinsics import CRC_INSTRUCTION, crc32c_step, load8, load64
+from lastwrite.intrinsics import CRC_INSTRUCTION, crc32c_step, load8, load64
 from lastwrite.model.columns import ByteArray
 
 _CASTAGNOLI = 0x82F63B78

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.intrinsics import folded_product, load8, load32, load64
+from lastwrite.intrinsics import folded_product, load8, load32, load64
 from lastwrite.model.columns import UInt64Array
 
 SECRET_WORDS = 17 * 4 + 8

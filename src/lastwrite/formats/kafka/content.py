@@ -20,8 +20,8 @@ import numpy as np
 from numba import njit
 
 from lastwrite.errors import CorruptLog
-from lastwrite.formats.intrinsics import folded_product, load64, swap64
 from lastwrite.formats.kafka import kernels
+from lastwrite.intrinsics import folded_product, load64, swap64
 from lastwrite.model.columns import (
     HAS_PRODUCER,
     IS_CONTROL,

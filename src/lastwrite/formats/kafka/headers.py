@@ -18,8 +18,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.intrinsics import address
 from lastwrite.formats.kafka import kernels
+from lastwrite.intrinsics import address
 from lastwrite.model.columns import ByteArray, Int64Array
 
 # Columns of a row.

@@ -2,7 +2,7 @@
 
 Each works on whole chunks, checks every count, size and length before it trusts one, and reports
 what it found as a code and a position instead of raising. What is called for every record is given
-the bytes by their address (see ``formats.intrinsics``). ``tests/unit/test_kafka_kernels.py`` holds
+the bytes by their address (see ``intrinsics``). ``tests/unit/test_kafka_kernels.py`` holds
 each against its slow twin in ``formats.kafka.batch``.
 
 Header, 61 bytes, big-endian (spec/kafka-storage.md section 5):
@@ -23,7 +23,7 @@ from numba import njit
 
 from lastwrite.formats.checksum import crc32c
 from lastwrite.formats.fingerprint import fingerprint
-from lastwrite.formats.intrinsics import (
+from lastwrite.intrinsics import (
     address,
     copy_bytes,
     load8,

@@ -16,18 +16,6 @@ import numpy as np
 from numba import njit
 
 from lastwrite.formats.checksum import crc32
-from lastwrite.formats.intrinsics import (
-    address,
-    copy_bytes,
-    load8,
-    store8,
-    store16,
-    store32,
-    store64,
-    swap16,
-    swap32,
-    swap64,
-)
 from lastwrite.formats.kafka.kernels import (
     _APPEND_TIME,
     BAD_CODEC,
@@ -44,6 +32,18 @@ from lastwrite.formats.kafka.kernels import (
     _put_varint,
     _u32,
     _varint_size,
+)
+from lastwrite.intrinsics import (
+    address,
+    copy_bytes,
+    load8,
+    store8,
+    store16,
+    store32,
+    store64,
+    swap16,
+    swap32,
+    swap64,
 )
 from lastwrite.model.columns import IS_OLD, NO_HORIZON
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.intrinsics import address, load8, load64, swap64
 from lastwrite.formats.kafka.kernels import _i64, _record, _varint
+from lastwrite.intrinsics import address, load8, load64, swap64
 from lastwrite.model.columns import IS_ABORTED, IS_CONTROL
 
 NO_VERSION = np.iinfo(np.int64).min
