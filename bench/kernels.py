@@ -75,8 +75,9 @@ def main() -> None:
         election.partition(entries, records, 4, rows, ends)
 
     def elect() -> None:
+        losers[0] = 0
         election.elect(
-            rows, np.zeros(1, np.int64), ends.reshape(1, -1), np.zeros(1, np.int64), slots, no_offsets, data[:0]
+            rows_at, 2, ends.reshape(1, -1), np.zeros(1, np.int64), lost, losers, slots, no_offsets, data[:0]
         )
 
     def judge() -> None:
@@ -87,9 +88,10 @@ def main() -> None:
         "walk (and fingerprints)": best(walk),
         "partition": best(partition),
     }
-    slots = np.empty((int(election.table_slots(ends.reshape(1, -1))), 3), dtype=np.uint64)
-    found["elect"] = best(elect, partition)
-    found["mark"] = best(lambda: election.mark(rows, 0, records, states))
+    slots = election.new_table(ends.reshape(1, -1), has_more=False)
+    rows_at, lost, losers = np.array([rows.ctypes.data]), np.empty(records, np.uint32), np.zeros(1, np.int64)
+    found["elect"] = best(elect)
+    found["mark"] = best(lambda: election.mark(states, lost[: losers[0]]))
     states[:] = np.where(np.random.default_rng(2).random(records) < 0.9, SHADOWED, 0)
     found["judge"] = best(judge)
     found["rebuild (and CRC-32C)"] = best(

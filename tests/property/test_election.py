@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.election import elect, losers_of, mark, partition, partition_order, table_slots
+from lastwrite.compaction.election import drop_losers, elect, mark, new_table, partition, partition_order
 from lastwrite.model.columns import SHADOWED
 
 # Keys as fingerprints: lanes that agree in one half only, or in their bucket only.
@@ -47,20 +47,30 @@ def test_the_last_dirty_write_of_a_key_wins(exact: bool, blocks: list[list[int]]
         assert (entries[order] == out).all() and (again == ends[n]).all()
         sorted_blocks.append(out)
         keys += [names[n][at].encode() for at in order]
-    rows = np.concatenate([np.zeros((0, 2), np.uint64), *sorted_blocks])
-    starts = np.cumsum([0, *(len(block) for block in blocks)]).astype(np.int64)
     key_at = np.cumsum([0, *map(len, keys)]).astype(np.int64) if exact else np.zeros(0, np.int64)
-    table = np.zeros((table_slots(ends), 3), np.uint64)
     dirty_from = np.array(dirty[: len(blocks)], np.int64)
+    addresses = np.array([block.ctypes.data for block in sorted_blocks], np.int64)
+    total = sum(map(len, blocks))
+    losers, lost = np.zeros(len(blocks), np.int64), np.zeros(total, np.uint32)
+    winners = elect(
+        addresses, 2, ends, dirty_from, lost, losers, new_table(ends, exact), key_at,
+        np.frombuffer(b"".join(keys), np.uint8),
+    )  # fmt: skip
+    starts = np.cumsum([0, *map(len, blocks)])
+    found = [(n, int(at)) for n in range(len(blocks)) for at in lost[starts[n] : starts[n] + losers[n]]]
+    assert len(found) == len(set(found)) == losers.sum()
+    assert set(found) == expected
+    assert winners == total - len(expected)
+    states = np.full(31, 64, np.uint8)
+    mark(states, np.array([at for n, at in found if n == 0], np.uint32))
+    assert {(0, int(at)) for at in np.flatnonzero(states != 64)} == {pair for pair in expected if pair[0] == 0}
+    assert set(states) <= {64, 64 | SHADOWED}
 
-    winners = elect(rows, starts, ends, dirty_from, table, key_at, np.frombuffer(b"".join(keys), np.uint8))
-
-    found = set()
-    for n in range(len(blocks)):
-        start, end = int(starts[n]), int(starts[n + 1])
-        found |= {(n, int(ordinal)) for ordinal in losers_of(rows, start, end)}
-        states = np.zeros(len(blocks[n]), np.uint8)
-        assert mark(rows, start, end, states) == len([loser for loser in found if loser[0] == n])
-        assert {(n, at) for at in np.flatnonzero(states == SHADOWED)} == {loser for loser in found if loser[0] == n}
-    assert found == expected
-    assert winners == len(rows) - len(expected)
+    for n, block in enumerate(sorted_blocks):
+        lost = np.array([SHADOWED if (n, at) in expected else 0 for at in range(len(block))], np.uint8)
+        before = np.split(block.copy(), ends[n].astype(np.int64))
+        kept = drop_losers(block, ends[n], lost)
+        after = np.split(block[:kept], ends[n].astype(np.int64))
+        for old, new in zip(before, after, strict=True):
+            ordinals = (old[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+            assert (old[lost[ordinals] == 0] == new).all()

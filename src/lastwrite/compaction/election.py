@@ -15,15 +15,17 @@ With another strategy than the offset (KIP-280) an entry has a third word, the r
 key the greatest version wins, the latest of equals.
 
 With ``exact`` the entries' whole keys travel beside them and equal fingerprints are compared by key.
+
+Entries stay where they lie, in a mapped file or an array: ``elect`` is given addresses, so that nothing is copied.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from lastwrite.intrinsics import load64
 from lastwrite.model.columns import SHADOWED, UInt64Array
 
 ENTRY_BYTES = 16  # 24 with a version
@@ -93,24 +95,35 @@ def table_slots(ends):
     return slots
 
 
+def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
+    """Room for ``elect``'s set: two words a slot; with a version or whole keys (``has_more``) four."""
+    return np.empty((int(table_slots(ends)), 4 if has_more else 2), dtype=np.uint64)
+
+
 @njit(cache=True, nogil=True)
-def elect(rows, starts, ends, dirty_from, table, key_at, keys):
+def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
     """Tell winners from losers in some buckets of one partition.
 
-    ``rows`` holds the buckets' entries, block after block: block ``k`` from ``starts[k]`` on, its bucket
-    ``b`` up to ``ends[k, b]`` (counted from the block's start). Blocks go from the log's oldest to its
-    newest. Entries of block ``k`` below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch of
-    ``table_slots(ends)`` rows of three uint64. ``key_at`` (a row more than ``rows``; empty: fingerprints
-    suffice) says where each entry's key lies in ``keys``.
+    ``rows_at[k]`` is the address of block ``k``'s entries in these buckets, ``columns`` words each; its bucket ``b``
+    goes up to ``ends[k, b]``, counted from there. Blocks go from the log's oldest to its newest. Entries of block ``k``
+    below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch of at least ``table_slots(ends)`` rows: see
+    ``new_table``. ``key_at`` (a row more than there are entries; empty: fingerprints suffice) says where each entry's
+    key lies in ``keys``, entries counted through all blocks.
 
-    On return ``rows[i, 0]`` is 0 where entry ``i`` is shadowed, else 1. Returns the winners' count.
+    ``lost`` (uint32, a row an entry) takes the losers' ordinals: block ``k``'s from the row on that its first entry
+    has, ``losers[k]`` of them, which must be 0 before. Returns the winners' count.
     """
     winners = 0
     exact = len(key_at) > 0
-    versioned = rows.shape[1] > 2
-    for b in range(ends.shape[1]):
+    more = exact or columns > 2
+    stride = 8 * columns
+    blocks, buckets = ends.shape
+    first_row = np.zeros(blocks + 1, np.int64)
+    for k in range(blocks):
+        first_row[k + 1] = first_row[k] + (np.int64(ends[k, buckets - 1]) if buckets else 0)
+    for b in range(buckets):
         total = 0
-        for k in range(ends.shape[0]):
+        for k in range(blocks):
             total += np.int64(ends[k, b]) - (np.int64(ends[k, b - 1]) if b else 0)
         slots = 16
         while slots < 2 * total:
@@ -118,34 +131,59 @@ def elect(rows, starts, ends, dirty_from, table, key_at, keys):
         mask = slots - 1
         for s in range(slots):
             table[s, 0] = 0
-        for k in range(ends.shape[0] - 1, -1, -1):
-            low = starts[k] + (np.int64(ends[k, b - 1]) if b else 0)
-            for i in range(starts[k] + np.int64(ends[k, b]) - 1, low - 1, -1):
-                one = rows[i, 0]
-                two = rows[i, 1]
+        for k in range(blocks - 1, -1, -1):
+            low = np.int64(ends[k, b - 1]) if b else 0
+            rows = rows_at[k]
+            border = dirty_from[k]
+            to = first_row[k] + losers[k]
+            for i in range(np.int64(ends[k, b]) - 1, low - 1, -1):
+                one = load64(rows, i * stride)
+                two = load64(rows, i * stride + 8)
                 lane = two >> np.uint64(32)
+                ordinal = np.int64(two & np.uint64(0xFFFFFFFF))
                 slot = np.int64(one) & mask
                 seen = False
                 while table[slot, 0] != 0:
                     if table[slot, 0] == one and table[slot, 1] == lane:
-                        if not exact or _same_key(key_at, keys, i, np.int64(table[slot, 2])):
+                        if not exact or _same_key(key_at, keys, first_row[k] + i, np.int64(table[slot, 2])):
                             seen = True
                             break
                     slot = (slot + 1) & mask
-                if seen and versioned and np.int64(rows[i, 2]) > np.int64(rows[np.int64(table[slot, 2]), 2]):
-                    rows[np.int64(table[slot, 2]), 0] = 0
-                    table[slot, 2] = np.uint64(i)
-                    rows[i, 0] = 1
-                elif seen:
-                    rows[i, 0] = 0
-                else:
-                    if np.int64(two & np.uint64(0xFFFFFFFF)) >= dirty_from[k]:
+                if not seen:
+                    winners += 1
+                    if ordinal >= border:
                         table[slot, 0] = one
                         table[slot, 1] = lane
-                        table[slot, 2] = np.uint64(i)
-                    rows[i, 0] = 1
-                    winners += 1
+                        if more:
+                            table[slot, 2] = np.uint64(first_row[k] + i)
+                            table[slot, 3] = np.uint64(k)
+                    continue
+                if columns > 2:
+                    other = np.int64(table[slot, 3])
+                    row = np.int64(table[slot, 2]) - first_row[other]
+                    best = rows_at[other] + row * stride
+                    if np.int64(load64(rows, i * stride + 16)) > np.int64(load64(best, 16)):
+                        ordinal = np.int64(load64(best, 8) & np.uint64(0xFFFFFFFF))
+                        if other != k:
+                            lost[first_row[other] + losers[other]] = ordinal
+                            losers[other] += 1
+                        else:
+                            lost[to] = ordinal
+                            to += 1
+                        table[slot, 2] = np.uint64(first_row[k] + i)
+                        table[slot, 3] = np.uint64(k)
+                        continue
+                lost[to] = ordinal
+                to += 1
+            losers[k] = to - first_row[k]
     return winners
+
+
+@njit(cache=True, nogil=True)
+def mark(states, ordinals):
+    """Set SHADOWED in the states of these records."""
+    for ordinal in ordinals:
+        states[ordinal] |= SHADOWED
 
 
 @njit(cache=True, nogil=True)
@@ -160,23 +198,17 @@ def _same_key(key_at, keys, i, j):
 
 
 @njit(cache=True, nogil=True)
-def mark(rows, start, end, states):
-    """Set SHADOWED in ``states`` for the losers among ``rows[start:end]``; returns how many there are."""
-    losers = 0
-    for i in range(start, end):
-        if rows[i, 0] == 0:
-            states[np.int64(rows[i, 1] & np.uint64(0xFFFFFFFF))] |= SHADOWED
-            losers += 1
-    return losers
-
-
-def loses(rows: UInt64Array, start: int, end: int, ordinal: int) -> bool:
-    """Whether the record of that ordinal is among the losers in ``rows[start:end]``."""
-    return bool(np.any(losers_of(rows, start, end) == ordinal))
-
-
-def losers_of(rows: UInt64Array, start: int, end: int) -> npt.NDArray[np.uint32]:
-    """The ordinals of the losers among ``rows[start:end]``, as uint32."""
-    part = rows[start:end]
-    ordinals: npt.NDArray[np.uint32] = (part[part[:, 0] == 0, 1] & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-    return ordinals
+def drop_losers(rows, ends, states):
+    """Move the winners among a block's ``rows`` to the front, by ``states``, and set ``ends`` anew; their count."""
+    kept = 0
+    start = np.uint32(0)
+    for b in range(len(ends)):
+        end = ends[b]
+        for i in range(start, end):
+            if states[np.int64(rows[i, 1] & np.uint64(0xFFFFFFFF))] & SHADOWED == 0:
+                for c in range(rows.shape[1]):
+                    rows[kept, c] = rows[i, c]
+                kept += 1
+        start = end
+        ends[b] = np.uint32(kept)
+    return kept

@@ -82,18 +82,21 @@ class ScratchReader:
         os.close(self._handle)
 
 
-class StateFile:
-    """The state bytes of a piece's records, shared between processes while election marks them."""
+class ScratchMap:
+    """A scratch file, mapped from ``address`` on and shared between processes; pages are taken as they are touched."""
 
-    def __init__(self, path: str) -> None:
-        self._handle = os.open(path, os.O_RDWR)
-        self._map = mmap.mmap(self._handle, 0)
-        self.states: ByteArray = np.frombuffer(self._map, dtype=np.uint8)
+    def __init__(self, path: str, writable: bool = False) -> None:
+        handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            self._map = mmap.mmap(handle, 0, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        finally:
+            os.close(handle)
+        self.bytes: ByteArray = np.frombuffer(self._map, dtype=np.uint8)
+        self.address = int(self.bytes.ctypes.data)
 
     def close(self) -> None:
-        del self.states
+        del self.bytes
         self._map.close()
-        os.close(self._handle)
 
 
 def read_states(path: str, position: int, records: int) -> ByteArray:

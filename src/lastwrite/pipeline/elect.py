@@ -1,119 +1,104 @@
 """Stage three, elect: some buckets of one partition, and which of their entries are shadowed.
 
-A task reads its buckets' stretch of every block, elects, and marks the losers in the pieces' state files.
-It holds ``slice_bytes`` of entries; a single bucket that is larger is taken alone.
+A task maps the files that its buckets' stretches of entries lie in, elects, and marks the losers in the pieces' state
+files, mapped too. What it touches at once is ``slice_bytes`` of entries; a single bucket that is larger is taken alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+
 import numpy as np
 
 from lastwrite.compaction import election
-from lastwrite.logstore.scratch import ScratchReader, StateFile
-from lastwrite.model.columns import ByteArray, Int64Array, UInt64Array
-from lastwrite.model.work import Elected, ElectUnit
+from lastwrite.logstore.scratch import ScratchMap
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.work import Block, Elected, ElectUnit
 from lastwrite.pipeline.profile import step
 
-
-class Stretch:
-    """The entries of neighbouring buckets, block after block, oldest first."""
-
-    def __init__(self, ends: list[np.ndarray], exact: bool, columns: int = 2) -> None:
-        """``ends``: a block's bucket ends, counted from the stretch's begin in that block; ``columns`` of an entry."""
-        sizes = np.array([int(e[-1]) if len(e) else 0 for e in ends], dtype=np.int64)
-        self.ends = np.stack(ends) if ends else np.empty((0, 0), dtype=np.uint32)
-        self.starts: Int64Array = np.cumsum(sizes) - sizes
-        self.sizes = sizes
-        total = int(sizes.sum())
-        self.rows: UInt64Array = np.empty((total, columns), dtype=np.uint64)
-        self.lengths = np.empty(total if exact else 0, dtype=np.uint32)
-        self.keys: ByteArray = np.empty(0, dtype=np.uint8)
-
-    def elect(self, dirty_from: Int64Array) -> int:
-        """Mark winners and losers in ``rows`` (see ``election.elect``); returns the winners' count."""
-        if not len(self.rows):
-            return 0
-        table = np.empty((int(election.table_slots(self.ends)), 3), dtype=np.uint64)
-        key_at: Int64Array = np.empty(0, dtype=np.int64)
-        if len(self.lengths):
-            key_at = np.zeros(len(self.lengths) + 1, dtype=np.int64)
-            np.cumsum(self.lengths, out=key_at[1:])
-        return int(election.elect(self.rows, self.starts, self.ends, dirty_from, table, key_at, self.keys))
+NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
 
 
 def elect(unit: ElectUnit) -> Elected:
     """Elect in the unit's buckets and mark the losers in the pieces' state files."""
-    with step("read entries"):
-        stretch = _read(unit)
-    with step("elect"):
-        winners = stretch.elect(np.array(unit.dirty_from, dtype=np.int64))
-    with step("mark"):
-        return _marked(unit, stretch, winners)
+    if not unit.blocks:
+        return Elected(unit.partition, 0, {})
+    with ExitStack() as stack:
+        entries: dict[str, ScratchMap] = {}
+        states: dict[str, ScratchMap] = {}
+        for block, (path, _) in zip(unit.blocks, unit.states, strict=True):
+            if block.path not in entries:
+                entries[block.path] = stack.enter_context(closing(ScratchMap(block.path)))
+            if path not in states:
+                states[path] = stack.enter_context(closing(ScratchMap(path, writable=True)))
+        with step("elect"):
+            winners, losers = _elect(unit, entries)
+        by_piece: dict[int, int] = {}
+        lost_last = []
+        with step("mark"):
+            for block, (path, at), last, lost in zip(unit.blocks, unit.states, unit.last_records, losers, strict=True):
+                election.mark(states[path].bytes[at:], lost)
+                by_piece[block.piece] = by_piece.get(block.piece, 0) + len(lost)
+                # Only by another order than that of offsets can the log's last record lose.
+                if block.columns > 2 and np.any(lost == last):
+                    lost_last.append(block.piece)
+        return Elected(unit.partition, winners, by_piece, tuple(lost_last))
 
 
-def _marked(unit: ElectUnit, stretch: Stretch, winners: int) -> Elected:
-    losers: dict[int, int] = {}
-    lost_last = []
-    last = ""
-    state: StateFile | None = None
-    try:
-        for k, block in enumerate(unit.blocks):
-            start = int(stretch.starts[k])
-            end = start + int(stretch.sizes[k])
-            if start == end:
-                continue
-            path, at = unit.states[k]
-            if state is None or path != last:
-                if state is not None:
-                    state.close()
-                state, last = StateFile(path), path
-            marked = int(election.mark(stretch.rows, start, end, state.states[at:]))
-            losers[block.piece] = losers.get(block.piece, 0) + marked
-            # Only by another order than that of offsets can the log's last record lose.
-            if block.columns > 2 and election.loses(stretch.rows, start, end, unit.last_records[k]):
-                lost_last.append(block.piece)
-    finally:
-        if state is not None:
-            state.close()
-    return Elected(unit.partition, winners, losers, tuple(lost_last))
+def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[np.ndarray]]:
+    found = [_stretch(entries[block.path], block, unit) for block in unit.blocks]
+    ends = np.stack([ends for _, ends in found])
+    columns = unit.blocks[0].columns
+    rows_at = [
+        entries[block.path].address + _rows_at(block, unit) + 8 * columns * start
+        for block, (start, _) in zip(unit.blocks, found, strict=True)
+    ]
+    key_at, keys = _keys(entries, unit, [start for start, _ in found], ends) if unit.exact else NO_KEYS
+    return losers_among(rows_at, columns, ends, unit.dirty_from, key_at, keys)
 
 
-def _read(unit: ElectUnit) -> Stretch:
-    """The unit's stretch of each block: see ``exchange`` for the file's layout."""
-    buckets = 1 << unit.bits
-    first, end = unit.first_bucket, unit.end_bucket
-    ends, spans = [], []
-    readers: dict[str, ScratchReader] = {}
-    try:
-        for block in unit.blocks:
-            if block.path not in readers:
-                readers[block.path] = ScratchReader(block.path)
-            bounds = np.zeros(end - first + 1, dtype=np.uint32)
-            skip = 1 if first == 0 else 0
-            readers[block.path].read_into(bounds[skip:], block.position + 4 * (first - 1 + skip))
-            spans.append(int(bounds[0]))
-            ends.append(bounds[1:] - bounds[0])
-        columns = unit.blocks[0].columns if unit.blocks else 2
-        entry_bytes = 8 * columns
-        stretch = Stretch(ends, unit.exact, columns)
-        keys: list[ByteArray] = []
-        for k, block in enumerate(unit.blocks):
-            reader = readers[block.path]
-            start, size = int(stretch.starts[k]), int(stretch.sizes[k])
-            rows_at = block.position + 4 * buckets
-            if size:
-                reader.read_into(stretch.rows[start : start + size], rows_at + entry_bytes * spans[k])
-            if unit.exact and size:
-                lengths_at = rows_at + entry_bytes * block.count
-                before = np.empty(spans[k], dtype=np.uint32)
-                reader.read_into(before, lengths_at)
-                reader.read_into(stretch.lengths[start : start + size], lengths_at + 4 * spans[k])
-                part = np.empty(int(stretch.lengths[start : start + size].sum(dtype=np.int64)), dtype=np.uint8)
-                reader.read_into(part, lengths_at + 4 * block.count + int(before.sum(dtype=np.int64)))
-                keys.append(part)
-        if keys:
-            stretch.keys = np.concatenate(keys)
-        return stretch
-    finally:
-        for reader in readers.values():
-            reader.close()
+def losers_among(
+    rows_at: Sequence[int], columns: int, ends: np.ndarray, dirty_from: Sequence[int], key_at: Int64Array,
+    keys: ByteArray,
+) -> tuple[int, list[np.ndarray]]:  # fmt: skip
+    """``election.elect`` with buffers of its own: the winners' count, and block by block the losers' ordinals."""
+    sizes = ends[:, -1].astype(np.int64)
+    losers: Int64Array = np.zeros(len(sizes), dtype=np.int64)
+    lost = np.empty(int(sizes.sum()), dtype=np.uint32)
+    winners = election.elect(
+        np.array(rows_at, dtype=np.int64), columns, ends, np.array(dirty_from, dtype=np.int64), lost, losers,
+        election.new_table(ends, columns > 2 or len(key_at) > 0), key_at, keys,
+    )  # fmt: skip
+    starts = np.cumsum(sizes) - sizes
+    return int(winners), [lost[start : start + n] for start, n in zip(starts.tolist(), losers.tolist(), strict=True)]
+
+
+def _rows_at(block: Block, unit: ElectUnit) -> int:
+    """Where a block's rows begin in its file: see ``exchange`` for the layout."""
+    return block.position + (4 << unit.bits)
+
+
+def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.ndarray]:
+    """The block's first row in the unit's buckets, and these buckets' ends, counted from there."""
+    size = 4 << unit.bits
+    ends = file.bytes[block.position : block.position + size].view(np.uint32)
+    start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
+    return start, ends[unit.first_bucket : unit.end_bucket] - np.uint32(start)
+
+
+def _keys(
+    entries: dict[str, ScratchMap], unit: ElectUnit, starts: Sequence[int], ends: np.ndarray
+) -> tuple[Int64Array, ByteArray]:
+    """With exact comparison: where each entry's key lies, and the keys, through all blocks."""
+    lengths, keys = [], []
+    for block, start, last in zip(unit.blocks, starts, ends[:, -1].tolist(), strict=True):
+        file = entries[block.path].bytes
+        at = _rows_at(block, unit) + 8 * block.columns * block.count
+        all_lengths = np.frombuffer(file, dtype=np.uint32, count=start + last, offset=at)
+        first = at + 4 * block.count + int(all_lengths[:start].sum(dtype=np.int64))
+        lengths.append(all_lengths[start:].astype(np.int64))
+        keys.append(file[first : first + int(lengths[-1].sum())].copy())
+    key_at: Int64Array = np.concatenate([np.zeros(1, dtype=np.int64), *lengths])
+    np.cumsum(key_at, out=key_at)
+    return key_at, np.concatenate(keys)

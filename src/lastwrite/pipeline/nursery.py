@@ -122,7 +122,7 @@ def _load_modules_and_kernels() -> None:
     from lastwrite.formats.kafka.chunk import KafkaFormat
     from lastwrite.model.columns import BATCH
     from lastwrite.model.policy import Policy
-    from lastwrite.pipeline.elect import Stretch
+    from lastwrite.pipeline.elect import NO_KEYS, losers_among
 
     form = KafkaFormat(1 << 20)
     table, data = np.empty(0, dtype=BATCH), np.empty(64, dtype=np.uint8)
@@ -137,10 +137,9 @@ def _load_modules_and_kernels() -> None:
     policy = Policy(now_ms=0, tombstone_retention_ms=0)
     verdict.judge(table, states[:0], policy, 0, states, actions, horizons, counts)
     election.partition(entries, 0, 1, entries, np.empty(2, np.uint32))
-    stretch = Stretch([np.ones(1, np.uint32)], exact=False)
-    stretch.rows[:] = 0
-    stretch.elect(np.zeros(1, np.int64))
-    election.mark(stretch.rows, 0, 1, states)
+    rows = np.ones((1, 2), np.uint64)
+    election.drop_losers(rows, np.ones(1, np.uint32), states)
+    election.mark(states, losers_among([rows.ctypes.data], 2, np.ones((1, 1), np.uint32), [0], *NO_KEYS)[1][0])
     form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 5), np.int64))
 
 

@@ -29,6 +29,7 @@ from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Piece, PieceScan, ScanUnit
 from lastwrite.pipeline.chunks import Chunks
+from lastwrite.pipeline.elect import NO_KEYS, losers_among
 from lastwrite.pipeline.profile import step
 from lastwrite.pipeline.system import Format, system_named
 
@@ -88,7 +89,6 @@ class _Scanner:
         self._follower = Follower()
         self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
         self._keys = _KeyBytes(unit.limits.block_entries) if unit.exact else None
-        self._table: UInt64Array = np.empty((0, 3), dtype=np.uint64)
 
     def scan_piece(self, piece: Piece, result: PieceScan) -> None:
         self._filled = 0
@@ -148,12 +148,14 @@ class _Scanner:
             raise error.located(piece.path, shift) from error
         result.records += records
         self._follower.follow(table, self.states[first_record : result.records], first_record)
-        counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
+        states = self.states[first_record : result.records]
+        if not states.any() and table["records"].all():
+            return  # nothing but live records with keys: whatever the clock says, no batch changes by itself
         with step("judge"):
             result.changed_batches += judge(
-                table, self.states[first_record : result.records], self._unit.policy, piece.mtime_ns // 1_000_000,
-                np.empty(records, dtype=np.uint8), np.empty(len(table), dtype=np.uint8),
-                np.empty(len(table), dtype=np.int64), counts,
+                table, states, self._unit.policy, piece.mtime_ns // 1_000_000, np.empty(records, dtype=np.uint8),
+                np.empty(len(table), dtype=np.uint8), np.empty(len(table), dtype=np.int64),
+                np.zeros(len(Verdict), dtype=np.int64),
             )  # fmt: skip
 
     def _find_border(self, run: Run, table: BatchTable, ordinal: int, result: PieceScan) -> None:
@@ -201,29 +203,19 @@ class _Scanner:
         sampled = int(ends[sample - 1])
         shares = np.diff(ends.astype(np.int64), prepend=0)
         if not sampled or shares.max() < 4 * max(64, len(rows) // buckets):
-            probe = rows[:sampled].copy()
-            if not sampled or self._elect(probe, ends[:sample], result) > 3 * sampled // 4:
+            if not sampled or self._elect(rows, ends[:sample], result)[0] > 3 * sampled // 4:
                 return rows
-        self._elect(rows, ends, result)
-        result.losers += int(election.mark(rows, 0, len(rows), self.states))
-        # Election overwrote the first lane: sort again, from the entries that stay.
-        kept = self._entries[: len(rows)]
-        chosen = kept[self.states[(kept[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)] & SHADOWED == 0]
-        election.partition(chosen, len(chosen), self._unit.bits, rows, ends)
-        return rows[: len(chosen)]
+        _, losers = self._elect(rows, ends, result)
+        election.mark(self.states, losers)
+        result.losers += len(losers)
+        return rows[: election.drop_losers(rows, ends, self.states)]
 
-    def _elect(self, rows: UInt64Array, ends: np.ndarray, result: PieceScan) -> int:
-        blocks = ends.reshape(1, -1)
-        slots = int(election.table_slots(blocks))
-        if len(self._table) < slots:
-            self._table = np.empty((slots, 3), dtype=np.uint64)
-        nothing = np.empty(0, dtype=np.int64)
-        return int(
-            election.elect(
-                rows, np.zeros(1, dtype=np.int64), blocks, np.array([result.dirty_from], dtype=np.int64),
-                self._table, nothing, np.empty(0, dtype=np.uint8),
-            )
-        )  # fmt: skip
+    def _elect(self, rows: UInt64Array, ends: np.ndarray, result: PieceScan) -> tuple[int, np.ndarray]:
+        """The winners' count and the losers' ordinals in the block's first buckets, up to the last of ``ends``."""
+        winners, losers = losers_among(
+            [rows.ctypes.data], self._columns, ends.reshape(1, -1), [result.dirty_from], *NO_KEYS
+        )
+        return winners, losers[0]
 
 
 class _KeyBytes:

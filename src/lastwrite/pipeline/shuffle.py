@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lastwrite.compaction import election
 from lastwrite.model.columns import SHADOWED
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
-from lastwrite.pipeline.elect import Stretch
+from lastwrite.pipeline.elect import NO_KEYS, losers_among
 from lastwrite.pipeline.rewrite import rewrite, settle
 from lastwrite.pipeline.runner import Failed, SparkRunner, guarded, pack, spark_error
 from lastwrite.pipeline.scan import EntryBlock, scan
@@ -188,23 +187,23 @@ def _cut_block(unit: ElectUnit, ends: Any, rows: Any, lengths: Any, keys: Any) -
 
 def _elect_parts(n: int, partition: int, parts: list[Any]) -> Iterator[tuple[str, Any]]:
     parts.sort(key=lambda part: (part[0], part[1]))  # piece, serial: the log's order
-    exact = parts[0][6] is not None
-    stretch = Stretch([part[4] for part in parts], exact)
-    stretch.rows = np.concatenate([part[5] for part in parts])
-    if exact:
-        stretch.lengths = np.concatenate([part[6] for part in parts])
-        stretch.keys = np.concatenate([part[7] for part in parts])
-    winners = stretch.elect(np.array([part[2] for part in parts], dtype=np.int64))
+    pieces, _, dirty_from, last_records, ends, blocks, lengths, keys = zip(*parts, strict=True)
+    key_at, all_keys = NO_KEYS
+    if lengths[0] is not None:
+        key_at = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum(dtype=np.int64)
+        all_keys = np.concatenate(keys)
+    blocks = tuple(np.ascontiguousarray(rows) for rows in blocks)
+    winners, losers = losers_among(
+        [rows.ctypes.data for rows in blocks], blocks[0].shape[1], np.stack(ends), dirty_from, key_at, all_keys
+    )
     counts: dict[int, int] = {}
     lost_last = []
-    for k, part in enumerate(parts):
-        start = int(stretch.starts[k])
-        losers = election.losers_of(stretch.rows, start, start + int(stretch.sizes[k]))
-        counts[part[0]] = counts.get(part[0], 0) + len(losers)
-        if np.any(losers == part[3]):
-            lost_last.append(part[0])
-        if len(losers):
-            yield "losers", (partition, part[0], losers)
+    for piece, last, lost in zip(pieces, last_records, losers, strict=True):
+        counts[piece] = counts.get(piece, 0) + len(lost)
+        if np.any(lost == last):
+            lost_last.append(piece)
+        if len(lost):
+            yield "losers", (partition, piece, lost)
     yield "result", (n, Elected(partition, winners, counts, tuple(lost_last)))
 
 

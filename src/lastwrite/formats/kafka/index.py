@@ -291,18 +291,17 @@ class SegmentIndexer:
         )
 
     def _check(self, positions: Int64s, sizes: Int64s, last_offsets: Int64s) -> None:
-        first = np.flatnonzero(np.diff(last_offsets, prepend=np.int64(self._end_offset - 1)) <= 0)
-        if len(first):
-            row = int(first[0])
+        falls = last_offsets[1:] <= last_offsets[:-1]
+        if last_offsets[0] < self._end_offset or falls.any():
+            row = 0 if last_offsets[0] < self._end_offset else int(falls.argmax()) + 1
             raise CorruptLog(f"batch ends at offset {last_offsets[row]}, no later than before", int(positions[row]))
         if int(last_offsets[-1]) - self._base_offset > MAX_RELATIVE_OFFSET:
             raise CorruptLog(
                 f"offset {last_offsets[-1]} is too far above the segment's base {self._base_offset}", int(positions[-1])
             )
-        begins = np.concatenate([np.array([self._end_position], np.int64), positions[:-1] + sizes[:-1]])
-        overlaps = np.flatnonzero(positions < begins)
-        if len(overlaps):
-            row = int(overlaps[0])
+        overlaps = positions[1:] < positions[:-1] + sizes[:-1]
+        if positions[0] < self._end_position or overlaps.any():
+            row = 0 if positions[0] < self._end_position else int(overlaps.argmax()) + 1
             raise CorruptLog("batch begins before the one before it ends", int(positions[row]))
         if int(positions[-1]) > MAX_POSITION:
             raise CorruptLog("batch begins beyond 2 GiB, where no index can point", int(positions[-1]))

@@ -46,16 +46,17 @@ def false_offset_entry(
     offsets: Int64s, positions: Int64s, begins: Int64s, end: int, base_offsets: Int64s
 ) -> Lie | None:
     """The first wrong entry that leads to one of the bytes from the first batch's to ``end``."""
-    chosen = np.flatnonzero((positions >= begins[0]) & (positions < end))
-    if not len(chosen):
+    first, behind = positions.searchsorted((begins[0], end)).tolist()
+    if first >= behind:
         return None
-    batch = np.searchsorted(begins, positions[chosen], side="right") - 1
-    beside = begins[batch] != positions[chosen]
-    early = offsets[chosen] < base_offsets[batch]
+    chosen = positions[first:behind]
+    batch = begins.searchsorted(chosen, side="right") - 1
+    beside = begins[batch] != chosen
+    early = offsets[first:behind] < base_offsets[batch]
     if not (beside | early).any():
         return None
     n = int(np.argmax(beside | early))
-    row = int(chosen[n])
+    row = first + n
     if beside[n]:
         return Lie(row, f"the entry leads to byte {int(positions[row])}, where no batch begins")
     return Lie(
@@ -73,16 +74,19 @@ def false_time_entry(
     ``reached``: the largest timestamp of the batches before these; ``last_before``: their last offset. An entry inside
     a batch counts with the batch before it; one that names a batch's last offset must have that batch's time.
     """
-    largest = np.maximum.accumulate(np.concatenate([np.array([reached], np.int64), max_timestamps]))
-    chosen = np.flatnonzero((offsets >= last_before) & (offsets <= last_offsets[-1]))
-    found = largest[np.searchsorted(last_offsets, offsets[chosen], side="right")]
-    batch = np.minimum(np.searchsorted(last_offsets, offsets[chosen]), len(last_offsets) - 1)
-    named = last_offsets[batch] == offsets[chosen]
-    misdated = named & (max_timestamps[batch] != times[chosen])
-    wrong = np.flatnonzero((found > times[chosen]) | misdated)
-    if not len(wrong):
+    first, behind = int(offsets.searchsorted(last_before)), int(offsets.searchsorted(last_offsets[-1], side="right"))
+    if first >= behind:
         return None
-    n, row = int(wrong[0]), int(chosen[wrong[0]])
+    chosen, said = offsets[first:behind], times[first:behind]
+    largest = np.maximum.accumulate(np.concatenate([np.array([reached], np.int64), max_timestamps]))
+    found = largest[last_offsets.searchsorted(chosen, side="right")]
+    batch = np.minimum(last_offsets.searchsorted(chosen), len(last_offsets) - 1)
+    misdated = (last_offsets[batch] == chosen) & (max_timestamps[batch] != said)
+    wrong = (found > said) | misdated
+    if not wrong.any():
+        return None
+    n = int(np.argmax(wrong))
+    row = first + n
     if found[n] > times[row]:
         return _time_lie(row, times, offsets, int(found[n]))
     time, right = int(times[row]), int(max_timestamps[batch[n]])
