@@ -24,6 +24,7 @@ from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.work import Rewritten
 
 _VERSION = 0  # of a transaction index
+_WRITEBACK_BYTES = 8 << 20
 
 
 @contextmanager
@@ -48,6 +49,7 @@ class AsideSegment:
         self._attempt = uuid.uuid4().hex[:12]
         self._stem = None if folder is None else os.path.join(folder, f"{base_offset:020d}")
         self._size = 0
+        self._begun = 0  # up to here the disk was told to write
         self._largest_timestamp_ms = -1
         self._file: FileIO | None = None
         if self._stem is not None:
@@ -59,16 +61,43 @@ class AsideSegment:
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
         """Append whole batches; ``rows``: position in ``data``, size, next offset, largest timestamp of each."""
-        if len(rows):
-            self._largest_timestamp_ms = max(self._largest_timestamp_ms, int(rows[:, 3].max()))
-        if self._indexer is not None and len(rows):
-            self._indexer.append(rows[:, 0] + self._size, rows[:, 1], rows[:, 2] - 1, rows[:, 3])
+        self.index(rows, self._size)
         if self._file is not None:
             with changing("append", self._path("log")):
                 view = memoryview(data)
                 while len(view):
                     view = view[self._file.write(view) :]
         self._size += len(data)
+        if self._file is not None and self._size - self._begun >= _WRITEBACK_BYTES:
+            files.start_writeback(self._file.fileno(), self._begun, self._size - self._begun)
+            self._begun = self._size
+
+    def index(self, rows: Int64Array, shift: int) -> None:
+        """Take the next batches into the indexes; ``rows`` as in ``append``, positions from ``shift`` on."""
+        if not len(rows):
+            return
+        self._largest_timestamp_ms = max(self._largest_timestamp_ms, int(rows[:, 3].max()))
+        if self._indexer is not None:
+            self._indexer.append(rows[:, 0] + shift, rows[:, 1], rows[:, 2] - 1, rows[:, 3])
+
+    def take_parts(self, paths: Sequence[str]) -> str:
+        """Make the segment of files that were written aside as its parts: the first becomes it, the others' bytes are
+        appended, by the system where it can. Returns the segment's path; its batches must still be given to ``index``.
+        """
+        assert self._file is not None
+        whole = self._path("log")
+        self._file.close()
+        files.rename(paths[0], whole)
+        with changing("append", whole):
+            self._file = open(whole, "r+b", buffering=0)
+            self._size = self._file.seek(0, os.SEEK_END)
+        for path in paths[1:]:
+            with changing("append", whole):
+                self._size += files.append_file(path, self._file.fileno())
+            files.start_writeback(self._file.fileno(), self._begun, self._size - self._begun)
+            self._begun = self._size
+            files.unlink(path)
+        return whole
 
     def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
         """Write the indexes, date all files, and name them in ``result``; ``sync_aside`` makes them durable.

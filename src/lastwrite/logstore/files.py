@@ -15,14 +15,16 @@ read-only folder, a file that vanished under us (``CommitConflict``).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from lastwrite.errors import CommitConflict, LogError
+from lastwrite.logstore import freeing
 
 _COPY_BYTES = 64 << 20  # asked of the system at once; it copies without passing the bytes through us
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
@@ -137,6 +139,23 @@ def _sync(handle: int) -> None:
     os.fsync(handle)
 
 
+def _early_writeback() -> Callable[[int, int, int], None]:
+    try:
+        call = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (AttributeError, OSError, TypeError):  # not Linux
+        return lambda handle, position, size: None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    begin_to_write = 2  # SYNC_FILE_RANGE_WRITE
+    return lambda handle, position, size: call(handle, position, size, begin_to_write)
+
+
+start_writeback = _early_writeback()
+"""(file handle, position, size): let the disk begin with these bytes, and do not wait for it.
+
+A hint: it makes nothing durable, and where the system has no such call nothing happens; but a sync that comes later
+finds most of its work done."""
+
+
 def fsync_file(path: str) -> None:
     """Let the file's content reach the disk."""
     with _changing("fsync", path, "sync the file"):
@@ -168,9 +187,13 @@ def rename(source: str, target: str) -> None:
 
 
 def unlink(path: str) -> None:
-    """Remove a file that is there."""
+    """Remove a file that is there. The room of a large one is given back a moment later: see ``freeing``."""
     with _changing("unlink", path, "remove the file"):
-        os.unlink(path)
+        handle = freeing.hold(path)
+        try:
+            os.unlink(path)
+        finally:
+            freeing.let_go(handle)
 
 
 def truncate(path: str, size_bytes: int) -> None:
@@ -207,6 +230,24 @@ def copy(source: str, target: str) -> None:
     """Copy a file with its modification time, and sync the copy."""
     with _changing("copy", target, f"copy {os.path.basename(source)} to this"):
         _copy(source, target)
+
+
+def append_file(source: str, writer: int) -> int:
+    """Write the file's bytes at the open file ``writer``'s place; returns how many. Nothing is synced.
+
+    Raises:
+        OSError: what the system refused.
+    """
+    with open(source, "rb", buffering=0) as reader:
+        size = os.fstat(reader.fileno()).st_size
+        try:
+            _copy_in_kernel(reader.fileno(), writer, size)
+        except OSError as error:
+            if error.errno not in _NO_FAST_COPY:
+                raise
+            while block := os.read(reader.fileno(), 1 << 20):
+                _write_all(writer, block)
+        return size
 
 
 def _copy(source: str, target: str) -> None:

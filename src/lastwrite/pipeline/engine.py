@@ -49,7 +49,7 @@ from lastwrite.pipeline.system import Copied, Decision, System
 _PIECE_BYTES = 32 << 20
 _WAVE_BYTES = 64 << 30
 _WAVE_PARTITIONS = 4096
-_LEAST_PART_BYTES = 64 << 20
+_LEAST_PART_BYTES = 8 << 20
 _SMALL_ELECTION_BYTES = 4 << 20
 
 
@@ -349,12 +349,12 @@ class Engine:
         for job in jobs:
             self._choose_outputs(job)
         total = sum(self._output_bytes(job, output) for job in jobs for output in job.outputs)
-        fair = max(_LEAST_PART_BYTES, total // self._workers)
+        shares = Shares(total, self._workers)
         units: list[RewriteUnit] = []
         for job in jobs:
             for n, output in enumerate(job.outputs):
                 try:
-                    units += self._rewrite_units(job, n, output, fair)
+                    units += self._rewrite_units(job, n, output, shares)
                 except (LogError, OSError) as error:
                     job.fail(error)
                     break
@@ -402,14 +402,13 @@ class Engine:
         assert job.log is not None
         return sum(job.log.segments[n].size_bytes for n in output.segments)
 
-    def _rewrite_units(self, job: _Job, number: int, output: _Output, fair: int) -> Iterator[RewriteUnit]:
+    def _rewrite_units(self, job: _Job, number: int, output: _Output, shares: Shares) -> Iterator[RewriteUnit]:
         assert job.log is not None and job.decision is not None
         pieces = [piece for piece in job.pieces if piece.segment in output.segments]
-        size = sum(piece.bytes for piece in pieces)
         base_offset = job.log.segments[output.segments[0]].base_offset
         end_offset = max((job.scans[piece.number].next_offset for piece in pieces), default=base_offset)
         fits = end_offset - 1 - base_offset <= self._system.offset_span
-        parts = list(split_by_bytes(pieces, fair)) if size > fair * 3 // 2 and fits else [pieces]
+        parts = shares.take(pieces, may_cut=fits)
         bases = [job.log.segments[n].base_offset for n in output.segments]
         output.aborted = tuple(
             entry for entry in job.aborted
@@ -634,6 +633,36 @@ def elect_units(
             last_records=tuple(scan.records - 1 for scan, _ in blocks),
             states=tuple((scan.states, scan.states_at) for scan, _ in blocks), exact=exact, limits=limits,
         )  # fmt: skip
+
+
+class Shares:
+    """Equal shares of the bytes to rewrite, one a worker: filled one after the other, so that few segments are cut.
+
+    A segment that lies across the end of a share is cut there, at the next piece: of two workers' seven segments one.
+    The parts of a cut segment have to be joined; those of all others are whole.
+    """
+
+    def __init__(self, total_bytes: int, workers: int) -> None:
+        self._share = max(1.0, total_bytes / workers)
+        self._filled = 0.0  # of the share that is being filled
+
+    def take(self, pieces: Sequence[Piece], may_cut: bool) -> list[list[Piece]]:
+        """The pieces of the next new segment, in one list a part."""
+        parts: list[list[Piece]] = [[]]
+        left = sum(piece.bytes for piece in pieces)
+        part = 0
+        for piece in pieces:
+            over = self._filled + piece.bytes / 2 > self._share
+            if over and may_cut and min(part, left) >= _LEAST_PART_BYTES:
+                parts.append([])
+                part = 0
+            if over:
+                self._filled -= self._share
+            parts[-1].append(piece)
+            self._filled += piece.bytes
+            part += piece.bytes
+            left -= piece.bytes
+        return parts
 
 
 def _policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:

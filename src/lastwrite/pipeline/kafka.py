@@ -31,8 +31,9 @@ from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
-from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
-from lastwrite.pipeline.rewrite import rewrite, settle
+from lastwrite.model.work import Limits, Piece, Rewritten
+from lastwrite.pipeline.chunks import Chunks
+from lastwrite.pipeline.rewrite import settle
 from lastwrite.pipeline.system import Copied, Decision, Format, IndexChecker, SegmentAppender
 
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
@@ -220,29 +221,29 @@ class KafkaSystem:
         self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
         index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...], mtime_ns: int,
     ) -> Rewritten:  # fmt: skip
-        """One segment of its parts; a single part is the segment already."""
+        """One segment of its parts; a single part is the segment already.
+
+        The parts are whole batches, so their bytes are joined as they are; the indexes come of a walk over the whole,
+        which proves every batch by its checksum once more.
+        """
         if len(parts) == 1:
             return parts[0]
-        pieces, states = [], []
-        for n, part in enumerate(parts):
-            seen = os.stat(part.log_path)
-            pieces.append(
-                Piece(n, 0, part.log_path, 0, seen.st_size, seen.st_size, seen.st_mtime_ns, 0, 2**63 - 1, True)
-            )
-            states.append(np.zeros(part.records, dtype=np.uint8))
-        unit = RewriteUnit(
-            partition=0, system=self.name, group=0, part=0, parts=1, base_offset=base_offset, pieces=tuple(pieces),
-            states=(), spent=((),) * len(parts),
-            policy=Policy(now_ms=0, tombstone_retention_ms=0, keep_keyless=True, keep_empty=True),
-            index_interval_bytes=index_interval_bytes, limits=limits, folder=folder,
-            mtime_ns=mtime_ns, aborted=aborted,
-        )  # fmt: skip
-        whole = rewrite(unit, tuple(states))
+        appender = AsideSegment(base_offset, folder, index_interval_bytes)
+        whole = Rewritten(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
+        try:
+            path = appender.take_parts([part.log_path for part in parts])
+            seen = os.stat(path)
+            piece = Piece(0, 0, path, 0, seen.st_size, seen.st_size, seen.st_mtime_ns, base_offset, 2**63 - 1, True)
+            for chunk in Chunks(limits).of(self.new_format(limits.plain_bytes), piece):
+                columns = [chunk.table[name] for name in ("origin", "size", "next_offset", "max_timestamp")]
+                appender.index(np.stack(columns, axis=1).astype(np.int64), chunk.shift)
+            appender.finish(whole, mtime_ns, aborted)
+        except BaseException:
+            appender.abandon()
+            for part in parts:
+                self.discard(part)
+            raise
         settle([whole])
-        for part in parts:
-            self.discard(part)
-        if whole.problem is not None:
-            raise CorruptLog(whole.problem.message, whole.problem.position, whole.problem.path)
         if whole.error is not None:
             raise whole.error
         return whole

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lastwrite.pipeline.session import Spark
 
-_TASK_BYTES = 512 << 20
+_TASK_BYTES = 1 << 30
 
 U = TypeVar("U")
 R = TypeVar("R")
