@@ -116,7 +116,19 @@ def _judge(
             row.flags |= KEEPS_LAST
         kept = 0
         stamp = False
-        for i in range(at, at + row.records):
+        seen = np.uint8(0)
+        end = at + row.records
+        for i in range(at, end):
+            seen |= states[i]
+        if seen & ~np.uint8(SHADOWED) == 0 and row.next_offset != pinned_offset:
+            # The usual batch: every record has a key and a value, and some have been written again.
+            for i in range(at, end):
+                keep[i] = states[i] == 0
+                kept += states[i] == 0
+            counts[0] += kept
+            counts[2] += row.records - kept
+            at = end
+        for i in range(at, end):
             state = states[i]
             verdict = 0
             if state & CONTROL:
@@ -131,7 +143,7 @@ def _judge(
                 if not keep_keyless:
                     verdict = 1
             elif state & SHADOWED:
-                if row.next_offset != pinned_offset or i + 1 < at + row.records:
+                if row.next_offset != pinned_offset or i + 1 < end:
                     verdict = 2
             elif state & TOMBSTONE:
                 if due and not keep_tombstones:
@@ -141,7 +153,7 @@ def _judge(
             counts[verdict] += 1
             keep[i] = verdict == 0
             kept += verdict == 0
-        at += row.records
+        at = end
         horizons[b] = now_ms + retention_ms if stamp else horizon
         if kept == row.records and kept > 0:
             # Old tombstones are stamped where they are converted, which by itself is no reason to convert them.

@@ -246,6 +246,15 @@ def _record(data, at, end):
     return stop, stamp, offset_at, delta, key_at, key_length, value_length
 
 
+@njit(cache=True, nogil=True, forceinline=True)
+def _record_end(data, at, end):
+    """Of a record that was walked before: (position behind its length, its end or -1)."""
+    length, body = _varint(data, at, end)
+    if body < 0 or length < SMALLEST_RECORD - 1 or length > end - body:
+        return body, np.int64(-1)
+    return body, body + length
+
+
 @njit(cache=True, nogil=True)
 def walk(plain, table, first, last, secret, ordinal, states, entries, filled, keys):
     """Visit every record of the batches ``table[first:last]``, whose bytes lie in ``plain``.
@@ -331,6 +340,7 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
     record from ``keep_at`` on. ``horizon`` is the new batch's delete horizon or NO_HORIZON. Timestamp
     deltas are written anew where the reference time moves: to the horizon, else to the first kept
     record's time (cleanup section 9); otherwise runs of kept records are copied as they are.
+    The scan has walked these records: of one that goes only the length is read, of one that stays no more than moves.
     ``out`` must hold 12 bytes a kept record more than the records take now.
 
     Returns (position behind, records kept, reference time, largest timestamp, code, position).
@@ -349,10 +359,14 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
     source = address(plain)
     target = address(out)
     for i in range(count):
-        stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(source, place, end)
+        body, stop = _record_end(source, place, end)
         if stop < 0:
             return at, kept, reference, largest, BAD_RECORD, place, first_delta, last_delta
         if keep[keep_at + i]:
+            stamp, offset_at = _varint(source, body + 1, stop)
+            delta, offset_end = _varint(source, max(offset_at, body), stop)
+            if offset_at < 0 or offset_end < 0:
+                return at, kept, reference, largest, BAD_RECORD, place, first_delta, last_delta
             last_delta = delta
             time = old_max if append_time else old_base + stamp
             if not known:
@@ -366,7 +380,6 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
             if rebase and first_delta != 0:
                 new_stamp = time - reference
                 new_delta = delta - first_delta
-                offset_end = offset_at + _varint_size(delta)
                 length = 1 + _varint_size(new_stamp) + _varint_size(new_delta) + (stop - offset_end)
                 at = _put_varint(target, at, length)
                 store8(target, at, np.uint64(0))
