@@ -127,6 +127,7 @@ class PartitionLog:
     aborted: tuple[AbortedTransaction, ...] = ()
     first_unstable_offset: int | None = None  # of the earliest transaction open, or whose marker is not replicated
     unseen: tuple[str, ...] = ()  # files of segments behind the place where a crash ended the log
+    kept: tuple[str, ...] = ()  # files of our own that keep what earlier rounds scanned
 
     @property
     def is_torn(self) -> bool:

@@ -6,6 +6,7 @@ Everything here is plain and pickles small; bytes of records never ride along.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,9 @@ import numpy.typing as npt
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import AbortedTransaction, Problem
 from lastwrite.model.policy import Policy
+
+if TYPE_CHECKING:
+    from lastwrite.model.kept import KeptScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Block:
     count: int
     key_bytes: int = 0  # with exact comparison: the keys behind the entries
     columns: int = 2  # words of an entry
+    finer: int = 0  # bits by which it is sorted finer than the round asks: an earlier one made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,8 @@ class ScanUnit:
     aborted: Int64Array  # see compaction.transactions.aborted_table
     limits: Limits
     scratch: str
+    kept: tuple[KeptScan | None, ...] = ()  # by piece; empty: for none
+    keeps: bool = False  # what is found may be kept for later rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,8 @@ class PieceScan:
     lost_last: bool = False  # the block that holds its last record marked that one a loser
     transactions: PieceTransactions | None = None
     problem: Problem | None = None
+    is_quiet: bool = False  # all its records are plain: live, keyed, in no transaction or empty batch (if asked)
+    is_kept: bool = False  # it was not read: an earlier round kept this
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +182,21 @@ class RewriteUnit:
     folder: str | None  # where the outputs are written aside; None: measure only
     mtime_ns: int = 0  # of the new files: that of the last source
     aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
+    keeps: bool = False  # what is left of each piece is to be told
+
+
+@dataclass(slots=True)
+class PieceLeft:
+    """What a rewrite left of a piece, as a scan of it would find it."""
+
+    piece: int
+    start: int  # in the new segment, or in its part
+    end: int
+    records: int = 0
+    batches: int = 0
+    first_offset: int = -1
+    next_offset: int = -1
+    is_quiet: bool = True  # as PieceScan
 
 
 @dataclass(slots=True)
@@ -195,6 +219,7 @@ class Rewritten:
     base_offset: int = -1
     problem: Problem | None = None
     error: Exception | None = None
+    left: tuple[PieceLeft, ...] = ()  # of each piece, if asked
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ def compact(
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    keep_scans: bool = False,
 ) -> CompactionReport:
     """Do to each partition at ``path`` what its system's cleaner would do at ``now_ms``.
 
@@ -63,6 +64,9 @@ def compact(
         memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the machine's.
         spark: a session to use; None: one is started on ``master`` with the settings ``conf``.
         like_broker: rewrite and merge every segment of the range, changed or not, as the broker does.
+        keep_scans: keep beside the log, about 16 bytes a record, what need not be read again as long as its segment is
+            the same; use what earlier rounds kept. Such segments' checksums are not proven again in this round. In
+            place only, not with ``exact``, and not on a cluster without a shared folder.
 
     Raises:
         NotALog, InvalidConfig: nothing was begun.
@@ -73,7 +77,7 @@ def compact(
     """
     options = Options(
         config=dict(config or {}), now_ms=_now() if now_ms is None else now_ms, exact=exact,
-        include_active=include_active, like_broker=like_broker, to=to,
+        include_active=include_active, like_broker=like_broker, to=to, keep_scans=keep_scans,
     )  # fmt: skip
     return _run(path, system, topic, partition, options, memory, spark, master, conf, progress)
 

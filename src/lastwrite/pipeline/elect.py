@@ -76,13 +76,13 @@ def losers_among(
 
 def _rows_at(block: Block, unit: ElectUnit) -> int:
     """Where a block's rows begin in its file: see ``exchange`` for the layout."""
-    return block.position + (4 << unit.bits)
+    return block.position + (4 << unit.bits + block.finer)
 
 
 def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.ndarray]:
     """The block's first row in the unit's buckets, and these buckets' ends, counted from there."""
-    size = 4 << unit.bits
-    ends = file.bytes[block.position : block.position + size].view(np.uint32)
+    ends = file.bytes[block.position : _rows_at(block, unit)].view(np.uint32)
+    ends = ends[(1 << block.finer) - 1 :: 1 << block.finer]
     start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
     return start, ends[unit.first_bucket : unit.end_bucket] - np.uint32(start)
 

@@ -28,8 +28,9 @@ from lastwrite.compaction.verdict import Verdict
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.formats.fingerprint import SECRET_WORDS
 from lastwrite.logstore.overlap import overlapped
+from lastwrite.model.kept import KeepUnit, Kept, KeptScan
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
-from lastwrite.model.policy import Policy
+from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.progress import Progress
 from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.model.work import (
@@ -42,6 +43,7 @@ from lastwrite.model.work import (
     Rewritten,
     ScanUnit,
 )
+from lastwrite.pipeline import keep as keeping
 from lastwrite.pipeline.retain import Replacement, account_retention, after_round, end_without_round
 from lastwrite.pipeline.runner import Failed
 from lastwrite.pipeline.system import Copied, Decision, System
@@ -70,6 +72,8 @@ class Exchange(Protocol):
 
     def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]: ...
 
+    def keep(self, units: Sequence[KeepUnit], progress: Progress) -> list[Kept | Failed[KeepUnit]]: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -82,6 +86,7 @@ class Options:
     like_broker: bool = False
     dry_run: bool = False
     to: str | None = None
+    keep_scans: bool = False  # see ``pipeline.keep``
     check: Callable[[], None] = lambda: None  # raises where the work is to stop: nothing more is begun or swapped
 
 
@@ -116,6 +121,8 @@ class _Job:
     after: PartitionLog | None = None  # as the round leaves it
     retention: Retention | None = None  # of that
     copy: Copied | None = None  # with ``to``: what is to lie there
+    kept: keeping.KeptLog | None = None  # where scans are kept
+    written: list[tuple[KeepUnit, Kept]] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
@@ -125,6 +132,11 @@ class _Job:
     def has_parts(self) -> bool:
         """Some new segment is in parts, which the driver joins."""
         return any(len(output.parts) > 1 for output in self.outputs)
+
+    @property
+    def rewritten(self) -> set[int]:
+        """The places of the segments that new ones replace."""
+        return {n for output in self.outputs for n in output.segments}
 
     @property
     def rests(self) -> bool:
@@ -252,11 +264,30 @@ class Engine:
             job.end(Status.SKIPPED, decision.reason)
             return job
         try:
-            job.pieces = cut_into_pieces(self._system, log, decision.end)
             job.bits = bucket_bits(self._system.estimate_records(log))
+            self._find_kept(job, log, decision)
+            job.pieces = cut_into_pieces(self._system, log, decision.end, job.kept)
         except (LogError, OSError) as error:
             job.fail(error)
         return job
+
+    @property
+    def _is_in_place(self) -> bool:
+        return not self._options.dry_run and self._options.to is None
+
+    @property
+    def _keeps_scans(self) -> bool:
+        # Without a scratch folder no worker sees another's entries.
+        return (
+            self._options.keep_scans and self._is_in_place and not self._options.exact and bool(self._exchange.scratch)
+        )
+
+    def _find_kept(self, job: _Job, log: PartitionLog, decision: Decision) -> None:
+        """See what earlier rounds kept, and take their secret if there is anything."""
+        if self._keeps_scans and decision.policy.strategy is Strategy.OFFSET:
+            job.kept = keeping.begin(log, decision.end, job.bits, job.secret)
+            if job.kept is not None:
+                job.secret, job.bits = job.kept.secret, job.kept.bits
 
     # ------------------------------------------------------------------ scan
 
@@ -290,11 +321,12 @@ class Engine:
         return job.transactions.lie
 
     def _scan_once(self, jobs: list[_Job]) -> None:
-        target = max(8 << 20, sum(piece.bytes for job in jobs for piece in job.pieces) // (2 * self._workers))
+        weights = [self._scan_weights(job) for job in jobs]
+        target = max(8 << 20, sum(map(sum, weights)) // (2 * self._workers))
         units: list[ScanUnit] = []
         owners: list[_Job] = []
-        for job in jobs:
-            for pieces in split_by_bytes(job.pieces, target):
+        for job, sizes in zip(jobs, weights, strict=True):
+            for pieces in split_by_bytes(job.pieces, target, sizes):
                 units.append(self._scan_unit(job, pieces))
                 owners.append(job)
         for job, answer in zip(owners, self._exchange.scan(units, self._progress), strict=True):
@@ -313,6 +345,15 @@ class Engine:
             elif problems and job.is_open:
                 job.end(Status.SKIPPED, str(problems[0]))
 
+    @staticmethod
+    def _kept_scans(job: _Job, pieces: Sequence[Piece]) -> tuple[KeptScan | None, ...]:
+        if job.kept is None or job.decision is None:
+            return (None,) * len(pieces)
+        return job.kept.scans(pieces, job.decision.elect_from)
+
+    def _scan_weights(self, job: _Job) -> list[int]:
+        return list(map(keeping.scan_weight, job.pieces, self._kept_scans(job, job.pieces)))
+
     def _scan_unit(self, job: _Job, pieces: Sequence[Piece]) -> ScanUnit:
         assert job.decision is not None
         return ScanUnit(
@@ -320,7 +361,8 @@ class Engine:
             first_dirty=job.decision.elect_from, bits=job.bits, exact=self._options.exact, secret=job.secret,
             policy=_policy_of(job.decision.policy, pieces),
             aborted=aborted_table(job.aborted, pieces[0].lowest_offset, pieces[-1].end_offset),
-            limits=self._limits, scratch=self._exchange.scratch,
+            limits=self._limits, scratch=self._exchange.scratch, kept=self._kept_scans(job, pieces),
+            keeps=job.kept is not None,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ elect
@@ -429,7 +471,7 @@ class Engine:
                 ),
                 policy=_policy_of(job.decision.policy, part), index_interval_bytes=job.decision.index_interval_bytes,
                 limits=self._limits, folder=folder, mtime_ns=job.log.segments[output.segments[-1]].mtime_ns,
-                aborted=output.aborted,
+                aborted=output.aborted, keeps=job.kept is not None,
             )  # fmt: skip
 
     # ------------------------------------------------------------------ commit
@@ -452,12 +494,14 @@ class Engine:
                 swapped.setdefault(self._system.root_of(job.folder), []).append(job)
         for root, jobs in swapped.items():
             self._record(root, jobs)
+        self._keep(wave)  # before the old segments' kept files may go
         for _ in overlapped(self._clear_away, wave):
             pass
         if self._options.to is not None:
             self._copy(wave, self._options.to)
         elif not self._options.dry_run:
             self._retain(wave)
+        self._settle_kept(wave)
         for job in wave:
             if job.retention is not None:
                 self._account(job, job.retention)
@@ -517,6 +561,43 @@ class Engine:
                 assert job.log is not None
                 job.copy = Copied(job.log, retention=job.retention)
 
+    def _keep(self, wave: Sequence[_Job]) -> None:
+        """Write aside what later rounds need not scan again. Its trouble is no round's."""
+        units: list[KeepUnit] = []
+        for job in wave:
+            if job.is_open and job.kept is not None:
+                made = [
+                    keeping.NewSegment(
+                        self._system.segment_path(job.kept.log, output.parts[0].base_offset),
+                        job.kept.log.segments[output.segments[0]].base_offset, output.parts,
+                    )
+                    for output in job.outputs
+                ]  # fmt: skip
+                units += keeping.units_of(job.number, job.kept, job.pieces, job.scans, job.rewritten, made)
+        if not units:
+            return
+        jobs = {job.number: job for job in wave}
+        try:
+            answers = self._exchange.keep(units, self._progress)
+        except LogError as error:
+            self._progress.note(f"no scan was kept: {error}")
+            return
+        for unit, answer in zip(units, answers, strict=True):
+            done = Kept(problem=str(answer.error)) if isinstance(answer, Failed) else answer
+            jobs[unit.partition].written.append((unit, done))
+
+    def _settle_kept(self, wave: Sequence[_Job]) -> None:
+        """What was kept gets its place, what is stale goes; nothing renames or links a segment after this."""
+        for job in wave:
+            if not job.is_open or job.log is None or not self._is_in_place:
+                continue
+            if job.kept is None:
+                problems = keeping.forget(job.log, job.rewritten)
+            else:
+                problems = keeping.finish(job.kept, job.rewritten, job.written)
+            for problem in problems:
+                self._progress.note(f"{job.log.name}: a scan was not kept: {problem}")
+
     def _copy(self, wave: Sequence[_Job], to: str) -> None:
         """Make the copies, of all partitions together: they share their root's checkpoints."""
         jobs = [job for job in wave if job.copy is not None]
@@ -572,7 +653,9 @@ class Engine:
         report = job.report
         counts = [0] * len(Verdict)
         made = len(job.outputs)
-        report.bytes_read = sum(piece.bytes for piece in job.pieces)
+        report.bytes_read = sum(
+            piece.bytes for piece, scan in zip(job.pieces, job.scans, strict=True) if not scan.is_kept
+        )
         for output in job.outputs:
             for part in output.parts:
                 counts = [a + b for a, b in zip(counts, part.counts, strict=True)]
@@ -596,11 +679,12 @@ class Engine:
             report.bytes_written = 0
 
 
-def cut_into_pieces(system: System, log: PartitionLog, end: int) -> list[Piece]:
+def cut_into_pieces(system: System, log: PartitionLog, end: int, kept: keeping.KeptLog | None = None) -> list[Piece]:
     """Cut every segment at batch borders; the pieces of those that begin at or above ``end`` are only checked."""
     pieces: list[Piece] = []
     for n, segment in enumerate(log.segments):
-        for start, stop in pairwise(system.cut(log, n, _PIECE_BYTES)):
+        cuts = None if kept is None else kept.cuts(n)
+        for start, stop in pairwise(system.cut(log, n, _PIECE_BYTES) if cuts is None else cuts):
             pieces.append(
                 Piece(
                     number=len(pieces), segment=n, path=segment.path, start=start, end=stop,
@@ -686,16 +770,16 @@ def _falling_offsets(pieces: Sequence[Piece], scans: Sequence[PieceScan]) -> Ite
             )
 
 
-def split_by_bytes(pieces: Sequence[Piece], target: int) -> Iterator[list[Piece]]:
-    """Neighbouring pieces in lists of about ``target`` bytes."""
+def split_by_bytes(pieces: Sequence[Piece], target: int, sizes: Sequence[int] | None = None) -> Iterator[list[Piece]]:
+    """Neighbouring pieces in lists of about ``target`` bytes; ``sizes``: by piece, if not those of the pieces."""
     held: list[Piece] = []
     size = 0
-    for piece in pieces:
-        if held and size + piece.bytes // 2 > target:
+    for piece, bytes in zip(pieces, sizes or [piece.bytes for piece in pieces], strict=True):
+        if held and size + bytes // 2 > target:
             yield held
             held, size = [], 0
         held.append(piece)
-        size += piece.bytes
+        size += bytes
     if held:
         yield held
 

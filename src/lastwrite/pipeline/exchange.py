@@ -12,13 +12,18 @@ Both exchanges give the same results; tests hold them against each other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from lastwrite.logstore.scratch import ScratchWriter, make_folder, remove_folder
+from lastwrite.model.kept import KeepUnit, Kept
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
 from lastwrite.pipeline.elect import elect
+from lastwrite.pipeline.keep import keep, kept_scans, scan_weight
 from lastwrite.pipeline.profile import step
 from lastwrite.pipeline.rewrite import rewrite, settle
 from lastwrite.pipeline.runner import Failed, Runner, each
@@ -38,7 +43,7 @@ def scan_to_folder(units: Sequence[ScanUnit]) -> Iterator[list[PieceScan] | Fail
 def _scan_unit(entries: ScratchWriter, states: ScratchWriter, unit: ScanUnit) -> list[PieceScan]:
     blocks: list[Block] = []
 
-    def keep(block: EntryBlock) -> None:
+    def take(block: EntryBlock) -> None:
         parts = [block.ends, block.rows]
         key_bytes = 0
         if block.lengths is not None and block.keys is not None:
@@ -48,8 +53,13 @@ def _scan_unit(entries: ScratchWriter, states: ScratchWriter, unit: ScanUnit) ->
             position = entries.append(*parts)
         blocks.append(Block(block.piece, entries.path, position, len(block.rows), key_bytes, block.rows.shape[1]))
 
-    results = []
-    for piece, (result, piece_states) in zip(unit.pieces, scan(unit, keep), strict=True):
+    with step("check kept scans"):
+        results = kept_scans(unit)
+    for result in results:
+        result.states, result.states_at = states.path, states.append(np.zeros(result.records, dtype=np.uint8))
+    known = {result.piece for result in results}
+    unit = replace(unit, pieces=tuple(piece for piece in unit.pieces if piece.number not in known))
+    for piece, (result, piece_states) in zip(unit.pieces, scan(unit, take), strict=True):
         if result.problem is None and piece.keyed:
             result.states = states.path
             with step("write states"):
@@ -94,7 +104,7 @@ class FolderExchange:
         return str(self._folder)
 
     def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]:
-        weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
+        weights = [sum(map(scan_weight, unit.pieces, unit.kept)) for unit in units]
         return self._runner.run_tasks("scan", scan_to_folder, units, weights, progress)
 
     def elect(self, units: Sequence[ElectUnit], progress: Progress) -> list[Elected | Failed[ElectUnit]]:
@@ -107,6 +117,11 @@ class FolderExchange:
     def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]:
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
         return self._runner.run_tasks("rewrite", rewrite_aside, units, weights, progress)
+
+    def keep(self, units: Sequence[KeepUnit], progress: Progress) -> list[Kept | Failed[KeepUnit]]:
+        """Write what later rounds need not scan again."""
+        weights = [16 * sum(each.piece.records for each in unit.pieces if each.blocks) for unit in units]
+        return self._runner.run("keep", keep, units, weights, progress)
 
     def close(self) -> None:
         remove_folder(self._folder)

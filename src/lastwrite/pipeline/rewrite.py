@@ -11,14 +11,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lastwrite.compaction.survivors import are_plain
 from lastwrite.compaction.verdict import Verdict, judge
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.logstore.aside import sync_aside
 from lastwrite.logstore.scratch import read_states
 from lastwrite.logstore.throttle import pacer_of
-from lastwrite.model.columns import SPENT, ByteArray, Int64Array
+from lastwrite.model.columns import DROP, EMPTY, SPENT, BatchTable, ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.work import Piece, RewriteUnit, Rewritten
+from lastwrite.model.work import Piece, PieceLeft, RewriteUnit, Rewritten
 from lastwrite.pipeline.chunks import Chunks
 from lastwrite.pipeline.profile import step
 from lastwrite.pipeline.system import Format, SegmentAppender, System, system_named
@@ -34,13 +35,17 @@ def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> R
     system = system_named(unit.system)
     format = system.new_format(unit.limits.plain_bytes)
     worker = _Rewriter(unit, system, format)
+    left: list[PieceLeft] = []
     try:
         for n, piece in enumerate(unit.pieces):
             with step("read states"):
                 found = read_states(*unit.states[n]) if states is None else states[n]
             found[list(unit.spent[n])] |= SPENT
             worker.rewrite_piece(piece, found, result)
+            if unit.keeps:
+                left.append(worker.left)
         worker.finish(result)
+        result.left = () if result.further else tuple(left)
     except CorruptLog as error:
         worker.abandon()
         result.problem = Problem(
@@ -78,9 +83,12 @@ class _Rewriter:
         self._rows = np.empty((4096, 5), dtype=np.int64)
         self._actions = np.empty(4096, dtype=np.uint8)
         self._horizons = np.empty(4096, dtype=np.int64)
+        self._size = 0  # of what was written
+        self.left = PieceLeft(-1, 0, 0)
 
     def rewrite_piece(self, piece: Piece, states: ByteArray, result: Rewritten) -> None:
         at = 0
+        self.left = PieceLeft(piece.number, self._size, self._size)
         for chunk in self._chunks.of(self._format, piece):
             table = chunk.table
             batches = len(table)
@@ -107,6 +115,10 @@ class _Rewriter:
                     )
             except LogError as error:
                 raise error.located(piece.path, chunk.shift) from error
+            if self._unit.keeps:
+                self._note_left(table, actions, keep, states[at - records : at], self._rows[:filled])
+            self._size += size
+            self.left.end = self._size
             with step("write"):
                 self._append(self._out[:size], self._rows[:filled])
             if self._unit.folder is not None:
@@ -114,6 +126,20 @@ class _Rewriter:
             result.bytes_read += int(table["origin_size"].sum())
         if at != len(states):
             raise CorruptLog("fewer records than the scan saw", piece.end, piece.path)
+
+    def _note_left(
+        self, table: BatchTable, actions: ByteArray, keep: ByteArray, states: ByteArray, rows: Int64Array
+    ) -> None:
+        """Note in ``left`` what stays of a chunk; ``rows`` are its batches as they are written."""
+        left, kept = self.left, int(np.count_nonzero(keep))
+        if len(rows):
+            left.first_offset = int(rows[0, 4]) if left.first_offset < 0 else left.first_offset
+            left.next_offset = int(rows[-1, 2])
+        left.records += kept
+        left.batches += len(rows)
+        # A plain record always stays: with any other that does there would be more that stay than are plain.
+        all_plain = kept == len(states) - int(np.count_nonzero(states))
+        left.is_quiet &= all_plain and not (actions == EMPTY).any() and are_plain(table[actions != DROP])
 
     def _begin(self, base_offset: int) -> None:
         interval = self._unit.index_interval_bytes if self._unit.parts == 1 else None

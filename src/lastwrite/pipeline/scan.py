@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from lastwrite.compaction import election
+from lastwrite.compaction.survivors import are_plain
 from lastwrite.compaction.transactions import Follower, flag_aborted
 from lastwrite.compaction.verdict import Verdict, judge
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
@@ -87,12 +88,14 @@ class _Scanner:
         self._sorted = np.empty_like(self._entries)
         self._filled = 0
         self._follower = Follower()
+        self._is_quiet = False
         self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
         self._keys = _KeyBytes(unit.limits.block_entries) if unit.exact else None
 
     def scan_piece(self, piece: Piece, result: PieceScan) -> None:
         self._filled = 0
         self._follower = Follower()
+        self._is_quiet = self._unit.keeps
         checker = system_named(self._unit.system).index_checker(piece)
         for chunk in self._chunks.of(self._format, piece):
             table = chunk.table
@@ -110,6 +113,7 @@ class _Scanner:
             self._flush(piece, result)
             result.tombstones = int(np.count_nonzero(self.states[: result.records] & TOMBSTONE))
             result.transactions = self._follower.result()
+            result.is_quiet = self._is_quiet and result.records > 0 and self._keys is None and self._columns == 2
             result.lost_last = bool(result.records and self.states[result.records - 1] & SHADOWED)
 
     def _scan_chunk(self, buffer: ByteArray, table: BatchTable, piece: Piece, shift: int, result: PieceScan) -> None:
@@ -149,7 +153,9 @@ class _Scanner:
         result.records += records
         self._follower.follow(table, self.states[first_record : result.records], first_record)
         states = self.states[first_record : result.records]
-        if not states.any() and table["records"].all():
+        is_plain = not states.any() and bool(table["records"].all())
+        self._is_quiet = self._is_quiet and is_plain and are_plain(table)
+        if is_plain:
             return  # nothing but live records with keys: whatever the clock says, no batch changes by itself
         with step("judge"):
             result.changed_batches += judge(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lastwrite.model.columns import SHADOWED
+from lastwrite.model.kept import KeepUnit, Kept
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
 from lastwrite.pipeline.elect import NO_KEYS, losers_among
@@ -121,6 +122,10 @@ class ShuffleExchange:
         moved = asked.union(self._kept[-1].flatMap(address)).partitionBy(len(tasks), lambda task: int(task))
         found = self._collect("rewrite", moved.mapPartitions(rewrite_task), sum(weights), progress)
         return [found[n] for n in range(len(units))]
+
+    def keep(self, units: Sequence[KeepUnit], progress: Progress) -> list[Kept | Failed[KeepUnit]]:
+        """Nothing is kept: no folder holds the entries."""
+        return []
 
     def _keep(self, name: str, rows: list[Any], weights: list[int], work: Any, progress: Progress) -> dict[int, Any]:
         tasks = pack(weights, self._runner.workers)

@@ -6,6 +6,9 @@ finished and about to replace others, ``.deleted`` is on its way out.  Our own o
 ``….log.<attempt>.cleaned``, so that two attempts at one segment never write to one file; Kafka's loader looks
 at the digits in front and the suffix at the end and deletes them all the same.
 
+``00000000000000004711.kept`` is ours too (formats/kept.py), and ``lastwrite.secret``; a ``….<attempt>.tmp`` of either
+is being written.
+
 The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``.
 
 Source: Kafka 4.4 ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Snapshots``; spec/kafka-storage
@@ -58,6 +61,8 @@ class FileKind(StrEnum):
     PARTITION_METADATA = PARTITION_METADATA
     METADATA_SNAPSHOT = ".checkpoint"  # only KRaft's own log has them
     QUORUM_STATE = "quorum-state"  # likewise
+    KEPT = ".kept"  # our own: what a scan of the segment found; Kafka passes it over
+    KEPT_SECRET = "lastwrite.secret"  # our own: what the fingerprints in there were made under
     FOREIGN = "foreign"
 
 
@@ -113,6 +118,7 @@ _SEGMENT_FILE = re.compile(
     r"(?P<offset>[0-9]{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
     r"(?:(?:\.(?P<attempt>[0-9A-Za-z_-]+))?(?P<cleaned>\.cleaned)|(?P<other>\.swap|\.deleted))?"
 )
+_KEPT = re.compile(r"(?:(?P<offset>[0-9]{20})\.kept|lastwrite\.secret)(?:\.(?P<attempt>[0-9A-Za-z_-]+)(?P<tmp>\.tmp))?")
 _METADATA_SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<suffix>\.deleted|\.part)?")
 _FOLDER = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})"
@@ -163,6 +169,12 @@ def classify(name: str) -> FileName:
     if match is not None and int(match["offset"]) <= _MAX_I64:
         suffix = {None: Suffix.LIVE, ".deleted": Suffix.DELETED}.get(match["suffix"], Suffix.TEMPORARY)
         return FileName(FileKind.METADATA_SNAPSHOT, suffix, int(match["offset"]))
+    match = _KEPT.fullmatch(name)
+    if match is not None and int(match["offset"] or 0) <= _MAX_I64:
+        suffix = Suffix.TEMPORARY if match["tmp"] else Suffix.LIVE
+        if match["offset"] is None:
+            return FileName(FileKind.KEPT_SECRET, suffix, attempt=match["attempt"])
+        return FileName(FileKind.KEPT, suffix, int(match["offset"]), match["attempt"])
     return FOREIGN
 
 

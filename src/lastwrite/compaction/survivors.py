@@ -1,0 +1,57 @@
+"""Of a piece's entries those whose records stay, for the piece as it is after the round.
+
+For example, a piece holds ``a@0 b@1 c@2``, and ``b`` has lost. Of its entries, by bucket, stay those of ``a`` and
+``c``; their ordinals become 0 and 1. That is the block that a scan of the new piece would make.
+
+A record is *plain* whose state byte is 0: it has a key and a value, is in no aborted transaction, and has not lost.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.model.columns import IS_CONTROL, IS_OLD, IS_TRANSACTIONAL, BatchTable
+
+_ORDINAL = 0xFFFFFFFF
+
+
+def are_plain(table: BatchTable) -> bool:
+    """Whether all batches have records, are in no transaction and of the format that we write."""
+    special = table["flags"] & (IS_CONTROL | IS_TRANSACTIONAL | IS_OLD)
+    return not special.any() and bool(table["records"].all())
+
+
+@njit(cache=True, nogil=True)
+def renumber(states, ordinals):
+    """Write to ``ordinals`` (uint32, a record) each plain record's place among the plain ones; returns their count.
+
+    What stands there for others says nothing.
+    """
+    count = 0
+    for i in range(len(states)):
+        ordinals[i] = count
+        count += states[i] == 0
+    return count
+
+
+@njit(cache=True, nogil=True)
+def keep_entries(rows, ends, finer, states, ordinals, out_rows, out_ends):
+    """Copy a block's entries of plain records, with their new ``ordinals``; returns how many there are.
+
+    ``ends``: of the block's buckets, of which ``2**finer`` neighbours become one in ``out_ends``.
+    """
+    kept = 0
+    start = 0
+    for bucket in range(len(out_ends)):
+        end = np.int64(ends[((bucket + 1) << finer) - 1])
+        for i in range(start, end):
+            ordinal = np.int64(rows[i, 1] & np.uint64(_ORDINAL))
+            if states[ordinal] == 0:
+                out_rows[kept, 0] = rows[i, 0]
+                out_rows[kept, 1] = (rows[i, 1] & ~np.uint64(_ORDINAL)) | np.uint64(ordinals[ordinal])
+                kept += 1
+        start = end
+        out_ends[bucket] = kept
+    return kept

@@ -1,0 +1,211 @@
+"""A kept file: what scanning a segment found, so that a later round need not read the segment again.
+
+    header                          this table, 152 bytes
+    blocks                          each at a multiple of 64: uint32 a bucket (where it ends, counted in entries),
+                                    16 bytes an entry: see ``compaction.election``
+    pieces, blocks                  the two other tables, a row each
+
+Little-endian. The header's checksum covers the header, which names the tables' checksum, and a block's row that of the
+block; so each part can be believed by itself, and none unless it is whole. The header alone is written again when a
+segment that did not change was linked.
+
+Only pieces are kept whose records are all plain: live, with a key, in no transaction, in no batch of an old format.
+Whatever the clock and the settings, nothing of such a piece changes unless a later record shadows one of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog
+from lastwrite.formats.checksum import crc32c
+from lastwrite.formats.layout import I64, U32, U64, At, layout
+from lastwrite.model.kept import Identity, KeptBlock, KeptPiece, KeptSegment
+
+MAGIC = int.from_bytes(b"lw-kept\x01", "little")
+ALIGNMENT = 64
+_MOST_BITS = 24
+_REMEDY = "it is passed over; delete it at will"
+
+
+class KeptHeader(NamedTuple):
+    """The first bytes of a kept file."""
+
+    # fmt: off
+    magic:           Annotated[int, At(0,   U64)]  # with the version, 1
+    base_offset:     Annotated[int, At(8,   I64)]  # the segment's
+    log_size:        Annotated[int, At(16,  I64)]  # the identity: of .log, .index and .timeindex
+    log_mtime_ns:    Annotated[int, At(24,  I64)]
+    log_ctime_ns:    Annotated[int, At(32,  I64)]  # nobody can set it back
+    log_inode:       Annotated[int, At(40,  I64)]
+    index_size:      Annotated[int, At(48,  I64)]
+    index_mtime_ns:  Annotated[int, At(56,  I64)]
+    index_ctime_ns:  Annotated[int, At(64,  I64)]
+    index_inode:     Annotated[int, At(72,  I64)]
+    times_size:      Annotated[int, At(80,  I64)]
+    times_mtime_ns:  Annotated[int, At(88,  I64)]
+    times_ctime_ns:  Annotated[int, At(96,  I64)]
+    times_inode:     Annotated[int, At(104, I64)]
+    secret_one:      Annotated[int, At(112, U64)]  # digest of the secret that the fingerprints were made under
+    secret_two:      Annotated[int, At(120, U64)]
+    tables_at:       Annotated[int, At(128, I64)]  # where the other tables begin; they end with the file
+    bits:            Annotated[int, At(136, U32)]  # 2^bits buckets a block
+    piece_count:     Annotated[int, At(140, U32)]
+    tables_crc:      Annotated[int, At(144, U32)]  # CRC-32C
+    header_crc:      Annotated[int, At(148, U32)]  # CRC-32C of the 148 bytes before
+    # fmt: on
+
+
+class PieceRow(NamedTuple):
+    """A piece of the segment."""
+
+    # fmt: off
+    start:           Annotated[int, At(0,  I64)]  # positions in the segment
+    end:             Annotated[int, At(8,  I64)]
+    records:         Annotated[int, At(16, I64)]  # -1: nothing is kept of it
+    batches:         Annotated[int, At(24, I64)]
+    first_offset:    Annotated[int, At(32, I64)]  # base of its first batch
+    next_offset:     Annotated[int, At(40, I64)]  # behind its last batch
+    blocks:          Annotated[int, At(48, I64)]  # so many of the block rows, in order, are its own
+    # fmt: on
+
+
+class BlockRow(NamedTuple):
+    """A block of entries."""
+
+    # fmt: off
+    position:        Annotated[int, At(0,  I64)]  # in the kept file
+    entries:         Annotated[int, At(8,  I64)]
+    crc:             Annotated[int, At(16, I64)]  # CRC-32C of the block
+    # fmt: on
+
+
+HEADER = layout(KeptHeader, byte_order="<", size=152)
+PIECE = layout(PieceRow, byte_order="<", size=56)
+BLOCK = layout(BlockRow, byte_order="<", size=24)
+
+
+def digest_of(secret: bytes) -> bytes:
+    """16 bytes by which a secret is known again, and from which it cannot be told."""
+    return hashlib.blake2b(secret, digest_size=16, person=b"lw-kept").digest()
+
+
+def block_bytes(entries: int, bits: int) -> int:
+    """The size of a block of so many entries."""
+    return (4 << bits) + 16 * entries
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """CRC-32C."""
+    return int(crc32c(np.frombuffer(data, dtype=np.uint8), 0, len(data)))
+
+
+def encode_tables(pieces: Sequence[KeptPiece]) -> bytes:
+    """The two tables behind the blocks."""
+    rows = [
+        PIECE.pack(
+            piece.start, piece.end, piece.records, piece.batches, piece.first_offset, piece.next_offset,
+            len(piece.blocks),
+        )
+        for piece in pieces
+    ]  # fmt: skip
+    return b"".join([*rows, *(BLOCK.pack(*block) for piece in pieces for block in piece.blocks)])
+
+
+def header_of(kept: KeptSegment, tables_at: int, tables: bytes) -> KeptHeader:
+    """The header, its own checksum not yet in it, of a file whose tables, with these bytes, begin at ``tables_at``."""
+    one, two = (int.from_bytes(half, "little") for half in (kept.secret_digest[:8], kept.secret_digest[8:]))
+    identity = (*kept.identity.log, *kept.identity.offset_index, *kept.identity.time_index)
+    return KeptHeader(
+        MAGIC, kept.base_offset, *identity, one, two, tables_at, kept.bits, len(kept.pieces), checksum(tables), 0
+    )
+
+
+def with_identity(header: KeptHeader, identity: Identity) -> KeptHeader:
+    """The same of a segment whose files now have this identity."""
+    return KeptHeader._make((*header[:2], *identity.log, *identity.offset_index, *identity.time_index, *header[14:]))
+
+
+def encode_header(header: KeptHeader) -> bytes:
+    """The header's bytes, with its checksum."""
+    head = HEADER.pack(*header)[:-4]
+    return head + checksum(head).to_bytes(4, "little")
+
+
+def decode_header(data: bytes, path: str) -> KeptHeader:
+    """The header, from a file's first bytes.
+
+    Raises:
+        CorruptLog: it is none, or not whole.
+    """
+    if len(data) < HEADER.size:
+        raise CorruptLog("a kept file is cut short", 0, path, _REMEDY)
+    header = KeptHeader._make(HEADER.unpack_from(data))
+    if header.magic != MAGIC:
+        raise CorruptLog("no kept file of this version", 0, path, _REMEDY)
+    if header.header_crc != checksum(data[: HEADER.size - 4]):
+        raise CorruptLog("a kept file's header does not match its checksum", 0, path, _REMEDY)
+    return header
+
+
+def decode_kept(header: KeptHeader, tables: bytes, path: str) -> KeptSegment:
+    """What the file knows, from its header and all bytes from ``tables_at`` on.
+
+    Raises:
+        CorruptLog: the tables contradict the header or themselves.
+    """
+    at = header.tables_at
+    if header.tables_crc != checksum(tables):
+        raise CorruptLog("a kept file's tables do not match their checksum", at, path, _REMEDY)
+    rows_end = header.piece_count * PIECE.size
+    if header.bits > _MOST_BITS or rows_end > len(tables) or (len(tables) - rows_end) % BLOCK.size:
+        raise CorruptLog("a kept file's tables do not fit", at, path, _REMEDY)
+    blocks = [KeptBlock._make(row) for row in BLOCK.iter_unpack(tables[rows_end:])]
+    pieces = []
+    position = taken = 0
+    for row in map(PieceRow._make, PIECE.iter_unpack(tables[:rows_end])):
+        own = blocks[taken : taken + row.blocks] if row.blocks > 0 else []
+        taken += len(own)
+        fits = all(
+            HEADER.size <= block.position and 0 <= block.entries
+            and block.position + block_bytes(block.entries, header.bits) <= at
+            for block in own
+        )  # fmt: skip
+        counted = row.records < 0 or sum(block.entries for block in own) == row.records > 0
+        if row.start != position or row.end <= row.start or len(own) != row.blocks or not fits or not counted:
+            raise CorruptLog("a kept file's tables contradict themselves", at, path, _REMEDY)
+        position = row.end
+        pieces.append(
+            KeptPiece(
+                row.start, row.end, row.records, row.batches, row.first_offset, row.next_offset, tuple(own),
+            )
+        )  # fmt: skip
+    if position != header.log_size or taken != len(blocks):
+        raise CorruptLog("a kept file's pieces are not the segment's", at, path, _REMEDY)
+    halves = (header.secret_one, header.secret_two)
+    return KeptSegment(
+        path=path, base_offset=header.base_offset, bits=header.bits, identity=identity_of(header),
+        secret_digest=b"".join(half.to_bytes(8, "little") for half in halves), pieces=tuple(pieces),
+    )  # fmt: skip
+
+
+def identity_of(header: KeptHeader) -> Identity:
+    """The identity that the header names."""
+    fields = header[2:14]
+    return Identity(fields[0:4], fields[4:8], fields[8:12])
+
+
+def encode_secret(secret: bytes) -> bytes:
+    """The file of a secret: the secret and its CRC-32C."""
+    return secret + checksum(secret).to_bytes(4, "little")
+
+
+def decode_secret(data: bytes, size: int) -> bytes | None:
+    """The secret of ``size`` bytes; None where the file is not whole."""
+    if len(data) != size + 4 or checksum(data[:size]) != int.from_bytes(data[size:], "little"):
+        return None
+    return data[:size]

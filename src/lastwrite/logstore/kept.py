@@ -1,0 +1,225 @@
+"""Kept files beside a log, and the secret that their fingerprints were made under; see ``formats.kept``.
+
+They are a cache: never synced, so a power cut may leave any part of one, which its checksums tell; whatever is odd is
+passed over, and may be deleted at any time. A file is written under a temporary name with an identity that no segment
+has; the true one comes last, once the swap has renamed and linked the segment for the last time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from io import FileIO
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from lastwrite.errors import CorruptLog
+from lastwrite.formats import kept as layout
+from lastwrite.formats.checksum import crc32c
+from lastwrite.formats.kafka.names import FileKind, Suffix, classify
+from lastwrite.logstore import files
+from lastwrite.logstore.scratch import ScratchReader
+from lastwrite.model.columns import UInt64Array
+from lastwrite.model.kept import NO_FILE, Identity, KeptBlock, KeptScan, KeptSegment, Stamp
+
+NOBODY = Identity(NO_FILE, NO_FILE, NO_FILE)
+_MOST_TABLE_BYTES = 64 << 20
+
+
+def identity_of(log_path: str) -> Identity:
+    """What the segment's files are now."""
+    stem = log_path.removesuffix(FileKind.LOG)
+    return Identity(_stamp(log_path), _stamp(stem + FileKind.INDEX), _stamp(stem + FileKind.TIME_INDEX))
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return NO_FILE
+    return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino
+
+
+def kept_path(log_path: str) -> str:
+    return log_path.removesuffix(FileKind.LOG) + FileKind.KEPT
+
+
+# ---------------------------------------------------------------------- the secret
+
+
+def read_secret(folder: str, size: int) -> bytes | None:
+    """The folder's secret; None where there is none, where it is not whole, or where others may read it."""
+    try:
+        handle = os.open(os.path.join(folder, FileKind.KEPT_SECRET), os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        seen = os.fstat(file.fileno())
+        if not stat.S_ISREG(seen.st_mode) or seen.st_mode & 0o077:
+            return None
+        return layout.decode_secret(file.read(size + 5), size)
+
+
+def write_secret(folder: str, secret: bytes) -> None:
+    """Keep the secret, for its owner alone.
+
+    Raises:
+        LogError: the system refuses.
+    """
+    path = os.path.join(folder, FileKind.KEPT_SECRET)
+    aside = f"{path}.{uuid.uuid4().hex[:12]}{Suffix.TEMPORARY}"
+    with _changing("write", aside):
+        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb", buffering=0) as file:
+            file.write(layout.encode_secret(secret))
+    files.rename(aside, path)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read_kept(log_path: str, identity: Identity, secret_digest: bytes) -> KeptSegment | None:
+    """What is kept of the segment; None where nothing is, or nothing that is to be believed of this very file."""
+    path = kept_path(log_path)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            header = layout.decode_header(file.read(layout.HEADER.size), path)
+            size = os.fstat(file.fileno()).st_size
+            if header.base_offset != int(os.path.basename(log_path)[:20]) or layout.identity_of(header) != identity:
+                return None
+            if not layout.HEADER.size <= header.tables_at <= size <= header.tables_at + _MOST_TABLE_BYTES:
+                return None
+            tables = _read_all(file.fileno(), header.tables_at, size - header.tables_at)
+        found = layout.decode_kept(header, tables, path)
+    except (OSError, CorruptLog):
+        return None
+    return found if found.secret_digest == secret_digest else None
+
+
+def _read_all(handle: int, position: int, size: int) -> bytes:
+    parts = []
+    while size:
+        part = os.pread(handle, size, position)
+        if not part:
+            raise CorruptLog("a kept file shrank while it was read", position)
+        parts.append(part)
+        position, size = position + len(part), size - len(part)
+    return b"".join(parts)
+
+
+def is_true(scan: KeptScan, log_path: str) -> bool:
+    """Whether the segment is still the one that was kept, and the piece's blocks match their checksums."""
+    if identity_of(log_path) != scan.identity:
+        return False
+    try:
+        with contextlib.closing(ScratchReader(scan.path)) as kept:
+            for block in scan.piece.blocks:
+                data = np.empty(layout.block_bytes(block.entries, scan.bits), dtype=np.uint8)
+                kept.read_into(data, block.position)
+                if int(crc32c(data, 0, len(data))) != block.crc:
+                    return False
+    except (OSError, EOFError):  # it is gone, or was cut
+        return False
+    return identity_of(log_path) == scan.identity
+
+
+# ---------------------------------------------------------------------- writing
+
+
+class KeptWriter:
+    """Writes a kept file under a temporary name, with the identity of no segment; a context, which removes what is not
+    finished.
+
+    Raises:
+        LogError: the system refuses, here and in all that follows.
+    """
+
+    def __init__(self, log_path: str) -> None:
+        self.path = f"{kept_path(log_path)}.{uuid.uuid4().hex[:12]}{Suffix.TEMPORARY}"
+        self._at = 0
+        with _changing("create", self.path):
+            self._file: FileIO | None = open(self.path, "xb", buffering=0)
+
+    def append(self, ends: npt.NDArray[np.uint32], rows: UInt64Array) -> KeptBlock:
+        """Write a block: its buckets' ends and its entries."""
+        position = max(self._at, layout.HEADER.size)
+        position += -position % layout.ALIGNMENT
+        block = np.concatenate((ends.view(np.uint8), rows.reshape(-1).view(np.uint8)))
+        self._write(memoryview(block), position)
+        return KeptBlock(position, len(rows), int(crc32c(block, 0, len(block))))
+
+    def finish(self, kept: KeptSegment) -> None:
+        """Write the tables, then the header; ``kept`` has all but the identity."""
+        at = max(self._at, layout.HEADER.size)
+        tables = layout.encode_tables(kept.pieces)
+        self._write(memoryview(tables), at)
+        header = layout.header_of(replace(kept, identity=NOBODY), at, tables)
+        self._write(memoryview(layout.encode_header(header)), 0)
+        self._close()
+
+    def _write(self, view: memoryview, position: int) -> None:
+        with _changing("append", self.path):
+            assert self._file is not None
+            while len(view):
+                written = os.pwrite(self._file.fileno(), view, position)
+                view, position = view[written:], position + written
+        self._at = max(self._at, position)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._close()
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+
+
+def put_in_place(path: str, log_path: str, identity: Identity) -> None:
+    """Give a finished file its segment's identity and its name; of one that has the name, the identity alone.
+
+    Raises:
+        LogError: the system refuses.
+    """
+    with _changing("stamp", path), open(path, "r+b", buffering=0) as file:
+        header = layout.decode_header(file.read(layout.HEADER.size), path)
+        file.seek(0)
+        file.write(layout.encode_header(layout.with_identity(header, identity)))
+    if path != kept_path(log_path):
+        files.rename(path, kept_path(log_path))
+
+
+def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
+    """Remove what writers left behind, and the kept files of the segments ``bases``, or of all but these.
+
+    Raises:
+        LogError: the system refuses.
+    """
+    for name in sorted(os.listdir(folder)):
+        found = classify(name)
+        if found.kind not in (FileKind.KEPT, FileKind.KEPT_SECRET):
+            continue
+        is_stale = found.kind is FileKind.KEPT and (found.offset in bases) is not is_all
+        if found.suffix is Suffix.TEMPORARY or is_stale:
+            files.unlink(os.path.join(folder, name))
+
+
+@contextlib.contextmanager
+def _changing(operation: str, path: str) -> Iterator[None]:
+    """A fault point before, and a clear error for what the system refuses."""
+    try:
+        files.faults.reach(operation, path)
+        yield
+    except OSError as error:
+        raise files.to_log_error(error, path, f"{operation} a kept file") from error
