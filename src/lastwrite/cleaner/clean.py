@@ -37,6 +37,7 @@ def clean(
     metrics_host: str = "127.0.0.1",
     tell: Callable[[Event], None] = lambda event: None,
     started: Callable[[Cleaner], None] = lambda cleaner: None,
+    keep_scans: bool = False,
 ) -> int:
     """Keep the log roots clean until asked to stop, or with ``once`` until nothing is due.
 
@@ -48,6 +49,7 @@ def clean(
         memory, spark, master, conf: as for ``compact``; a session of our own starts with the first round.
         metrics_port: where to answer ``GET /metrics``; 0: any port that is free, which a note then names.
         tell: hears what happens.
+        keep_scans: as for ``compact``.
         started: gets the cleaner before it begins; its ``ask_to_stop`` may be called from anywhere.
 
     Returns:
@@ -69,7 +71,7 @@ def clean(
             server = MetricsServer(metrics, metrics_host, metrics_port)
             stack.callback(server.close)
             tell(Note(time_ms=_now_ms(), text=f"metrics on http://{metrics_host}:{server.port}/metrics"))
-        rounds = Rounds(system, spark, master, memory, conf or {}, NoProgress())
+        rounds = Rounds(system, spark, master, memory, conf or {}, NoProgress(), keep_scans)
         cleaner = Cleaner(system, folders, source, rounds, metrics, tell, threads, _now_ms)
         started(cleaner)
         return cleaner.run(once)

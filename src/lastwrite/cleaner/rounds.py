@@ -34,9 +34,10 @@ class Rounds:
 
     def __init__(
         self, system: System, spark: SparkSession | Inline | None, master: str, memory: str | int | None,
-        conf: Mapping[str, str], progress: Progress,
+        conf: Mapping[str, str], progress: Progress, keep_scans: bool = False,
     ) -> None:  # fmt: skip
         self._system = system
+        self._keep_scans = keep_scans
         self._session: Callable[[], contextlib.AbstractContextManager[tuple[Runner, MemoryPlan]]] = lambda: runner_for(
             spark, master, memory, conf, progress
         )
@@ -76,7 +77,7 @@ class Rounds:
             throttle = self._throttle
             if not exchange.scratch:  # a cluster: no file of ours is seen there
                 throttle = make_throttle("", self._rate, runner.workers)
-            options = Options(config=config, now_ms=now_ms, check=self._check)
+            options = Options(config=config, now_ms=now_ms, check=self._check, keep_scans=self._keep_scans)
             limits = replace(self._limits, throttle=throttle)
             engine = Engine(self._system, exchange, runner.workers, limits, options, NoProgress())
             return engine.compact(folders)

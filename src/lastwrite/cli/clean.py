@@ -14,6 +14,7 @@ from lastwrite.cli.options import (
     ConfigOption,
     ConfOption,
     JsonOption,
+    KeepScansOption,
     MasterOption,
     MemoryOption,
     pairs,
@@ -49,6 +50,7 @@ def clean(
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", metavar="HOST", help="The address to answer on.")
     ] = "127.0.0.1",
+    keep_scans: KeepScansOption = False,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
@@ -87,7 +89,7 @@ def clean(
     return lastwrite.clean(
         roots, config=lambda: settings(config, config_file), config_file=config_file, once=once, threads=threads,
         memory=memory, master=master, conf=pairs("--conf", conf), metrics_port=metrics_port,
-        metrics_host=metrics_host, tell=tell, started=started,
+        metrics_host=metrics_host, tell=tell, started=started, keep_scans=keep_scans,
     )  # fmt: skip
 
 

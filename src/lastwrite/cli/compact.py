@@ -15,6 +15,7 @@ from lastwrite.cli.options import (
     ExactOption,
     IncludeActiveOption,
     JsonOption,
+    KeepScansOption,
     LikeBrokerOption,
     MasterOption,
     MemoryOption,
@@ -45,6 +46,7 @@ def compact(
     exact: ExactOption = False,
     include_active: IncludeActiveOption = False,
     like_broker: LikeBrokerOption = False,
+    keep_scans: KeepScansOption = False,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
@@ -67,7 +69,7 @@ def compact(
     report = lastwrite.compact(
         path, to=to, system=system, topic=topic, partition=partition, config=settings(config, config_file), now_ms=now,
         exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
-        conf=spark_settings, progress=output.progress(),
+        conf=spark_settings, progress=output.progress(), keep_scans=keep_scans,
     )  # fmt: skip
     show_compaction(output, report)
     return report.exit_status

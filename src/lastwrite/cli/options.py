@@ -51,6 +51,14 @@ IncludeActiveOption: TypeAlias = Annotated[
 LikeBrokerOption: TypeAlias = Annotated[
     bool, typer.Option("--like-broker", help="Rewrite and merge every segment of the range, as the broker does.")
 ]
+KeepScansOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--keep-scans",
+        help="Keep beside the log what need not be read again (16 bytes a record), and use what was kept: checksums of "
+        "such segments are not proven again in that round.",
+    ),
+]
 KeyOption: TypeAlias = Annotated[
     str | None, typer.Option("--key", metavar="TEXT", help="Only records with this key, as UTF-8.")
 ]

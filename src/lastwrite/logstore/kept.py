@@ -17,7 +17,6 @@ from io import FileIO
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from lastwrite.errors import CorruptLog
 from lastwrite.formats import kept as layout
@@ -25,7 +24,7 @@ from lastwrite.formats.checksum import crc32c
 from lastwrite.formats.kafka.names import FileKind, Suffix, classify
 from lastwrite.logstore import files
 from lastwrite.logstore.scratch import ScratchReader
-from lastwrite.model.columns import UInt64Array
+from lastwrite.model.columns import ByteArray
 from lastwrite.model.kept import NO_FILE, Identity, KeptBlock, KeptScan, KeptSegment, Stamp
 
 NOBODY = Identity(NO_FILE, NO_FILE, NO_FILE)
@@ -146,13 +145,12 @@ class KeptWriter:
         with _changing("create", self.path):
             self._file: FileIO | None = open(self.path, "xb", buffering=0)
 
-    def append(self, ends: npt.NDArray[np.uint32], rows: UInt64Array) -> KeptBlock:
-        """Write a block: its buckets' ends and its entries."""
+    def append(self, block: ByteArray, entries: int) -> KeptBlock:
+        """Write a block of so many entries: its buckets' ends, then these."""
         position = max(self._at, layout.HEADER.size)
         position += -position % layout.ALIGNMENT
-        block = np.concatenate((ends.view(np.uint8), rows.reshape(-1).view(np.uint8)))
         self._write(memoryview(block), position)
-        return KeptBlock(position, len(rows), int(crc32c(block, 0, len(block))))
+        return KeptBlock(position, entries, int(crc32c(block, 0, len(block))))
 
     def finish(self, kept: KeptSegment) -> None:
         """Write the tables, then the header; ``kept`` has all but the identity."""

@@ -48,7 +48,9 @@ def identify(path: str) -> SingleFile:
         base in _OFFSET_CHECKPOINTS, base == names.CLEAN_SHUTDOWN,
     )  # fmt: skip
     known = found.is_offset_checkpoint or found.is_clean_shutdown or not found.name.is_foreign
-    if not known or found.name.kind in (FileKind.METADATA_SNAPSHOT, FileKind.QUORUM_STATE):
+    if not known or found.name.kind in (
+        FileKind.METADATA_SNAPSHOT, FileKind.QUORUM_STATE, FileKind.KEPT, FileKind.KEPT_SECRET,
+    ):  # fmt: skip
         raise NotALog(
             "no file of a Kafka log has such a name", path=path,
             remedy="give a log root, a partition's folder, or a .log, .index, .timeindex, .txnindex, .snapshot or "

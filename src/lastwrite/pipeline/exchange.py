@@ -23,7 +23,7 @@ from lastwrite.model.kept import KeepUnit, Kept
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
 from lastwrite.pipeline.elect import elect
-from lastwrite.pipeline.keep import keep, kept_scans, scan_weight
+from lastwrite.pipeline.keep import keep, kept_scans, unit_weight
 from lastwrite.pipeline.profile import step
 from lastwrite.pipeline.rewrite import rewrite, settle
 from lastwrite.pipeline.runner import Failed, Runner, each
@@ -104,7 +104,7 @@ class FolderExchange:
         return str(self._folder)
 
     def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]:
-        weights = [sum(map(scan_weight, unit.pieces, unit.kept)) for unit in units]
+        weights = [unit_weight(unit) for unit in units]
         return self._runner.run_tasks("scan", scan_to_folder, units, weights, progress)
 
     def elect(self, units: Sequence[ElectUnit], progress: Progress) -> list[Elected | Failed[ElectUnit]]:

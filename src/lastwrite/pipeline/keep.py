@@ -19,15 +19,17 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap, zip_longest
 
 import numpy as np
 
 from lastwrite.compaction.survivors import keep_entries, renumber
 from lastwrite.errors import LogError
 from lastwrite.formats.fingerprint import SECRET_WORDS
-from lastwrite.formats.kept import digest_of
+from lastwrite.formats.kept import block_bytes, digest_of
 from lastwrite.logstore import kept as store
 from lastwrite.logstore.scratch import ScratchReader, read_states
+from lastwrite.model.columns import ByteArray
 from lastwrite.model.kept import Identity, KeepPiece, KeepUnit, Kept, KeptPiece, KeptScan, KeptSegment
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Block, Piece, PieceScan, Rewritten, ScanUnit
@@ -102,6 +104,11 @@ def begin(log: PartitionLog, end: int, bits: int, new_secret: bytes) -> KeptLog 
     return KeptLog(log, secret, False, bits, before, found)
 
 
+def unit_weight(unit: ScanUnit) -> int:
+    """About how many bytes a scan of the unit goes over."""
+    return sum(starmap(scan_weight, zip_longest(unit.pieces, unit.kept)))
+
+
 def scan_weight(piece: Piece, kept: KeptScan | None) -> int:
     """About how many bytes a scan of the piece goes over."""
     return piece.bytes if kept is None else 16 * kept.piece.records
@@ -148,35 +155,55 @@ def _keep_piece(unit: KeepUnit, wanted: KeepPiece, writer: store.KeptWriter) -> 
     piece = wanted.piece
     if piece.records < 0:
         return piece
-    states = read_states(*wanted.states)
-    ordinals = np.empty(len(states), dtype=np.uint32)
-    if renumber(states, ordinals) != piece.records:
-        raise LogError("the survivors are not those that were written", path=unit.segment_path)
+    scanned = wanted.states[2]
+    states = ordinals = None
+    if piece.records < scanned:
+        states, ordinals = read_states(*wanted.states), np.empty(scanned, dtype=np.uint32)
+        if renumber(states, ordinals) != piece.records:
+            raise LogError("the survivors are not those that were written", path=unit.segment_path)
     blocks = []
     for block in wanted.blocks:
         with step("read entries"):
-            old_ends, rows = _read_block(block, unit.bits)
-        with step("keep entries"):
-            ends, left = np.empty(1 << unit.bits, dtype=np.uint32), np.empty_like(rows)
-            count = int(keep_entries(rows, old_ends, block.finer, states, ordinals, left, ends))
+            data = _read_block(block, unit.bits)
+        count = block.count
+        if states is not None or block.finer:
+            with step("keep entries"):
+                data, count = _thinned(data, block, unit.bits, states, ordinals)
         if count:
             with step("write entries"):
-                blocks.append(writer.append(ends, left[:count]))
+                blocks.append(writer.append(data, count))
     if sum(block.entries for block in blocks) != piece.records:
         raise LogError("not every survivor has an entry", path=unit.segment_path)
     return replace(piece, blocks=tuple(blocks))
 
 
-def _read_block(block: Block, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    ends = np.empty(1 << bits + block.finer, dtype=np.uint32)
-    rows = np.empty((block.count, 2), dtype=np.uint64)
+def _read_block(block: Block, bits: int) -> ByteArray:
+    data = np.empty(block_bytes(block.count, bits + block.finer), dtype=np.uint8)
     reader = ScratchReader(block.path)
     try:
-        reader.read_into(ends, block.position)
-        reader.read_into(rows, block.position + 4 * len(ends))
+        reader.read_into(data, block.position)
     finally:
         reader.close()
-    return ends, rows
+    return data
+
+
+def _thinned(
+    data: ByteArray, block: Block, bits: int, states: ByteArray | None, ordinals: np.ndarray | None
+) -> tuple[ByteArray, int]:
+    """The block of the entries that stay, by ``2**bits`` buckets, and how many these are; None: all stay."""
+    ends, rows = _split(data, bits + block.finer)
+    if states is None or ordinals is None:
+        new_ends = np.ascontiguousarray(ends[(1 << block.finer) - 1 :: 1 << block.finer])
+        return np.concatenate((new_ends.view(np.uint8), rows.reshape(-1).view(np.uint8))), block.count
+    left = np.empty(block_bytes(block.count, bits), dtype=np.uint8)
+    new_ends, new_rows = _split(left, bits)
+    count = int(keep_entries(rows, ends, block.finer, states, ordinals, new_rows, new_ends))
+    return left[: block_bytes(count, bits)], count
+
+
+def _split(data: ByteArray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """A block's ends and rows, where they lie."""
+    return data[: 4 << bits].view(np.uint32), data[4 << bits :].view(np.uint64).reshape(-1, 2)
 
 
 # ---------------------------------------------------------------------- behind the swap
