@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -139,3 +140,36 @@ def test_a_large_segment_is_rewritten_in_parts(tmp_path: Path, spark: Any, monke
     lastwrite.compact(str(twin), spark=INLINE, now_ms=NOW)
     assert files(root) == files(twin)
     assert read_files(root / "t-0", 0) == read_files(twin / "t-0", 0)
+
+
+def test_what_is_kept_is_not_read_again_where_workers_share_a_folder(tmp_path: Path, spark: Any) -> None:
+    """The second round on either exchange leaves the same files; by Spark's shuffle nothing is kept."""
+    root = tmp_path / "log"
+    for base in (0, 100, 200):
+        batches = [
+            encode_batch([Record(n, NOW - 9, b"key %d" % n, b"v" * 20) for n in range(first, first + 20)])
+            for first in range(base, base + 100, 20)
+        ]
+        write_segment(root / "t-0", base, batches, 200, NOW)
+    write_segment(root / "t-0", 300, [], 200, NOW)
+    arguments: dict[str, Any] = {
+        "config": {"min.cleanable.dirty.ratio": "0", "segment.bytes": "4000"}, "now_ms": NOW, "spark": spark,
+    }  # fmt: skip
+    with patch("lastwrite.pipeline.keep._LEAST_SEGMENT_BYTES", 1):
+        lastwrite.compact(str(root), keep_scans=True, **arguments)
+        shares_a_folder = spark.sparkContext.getConf().get("spark.lastwrite.exchange") == "folder"
+        assert len(list((root / "t-0").glob("*.kept"))) == (3 if shares_a_folder else 0)
+        for file in (root / "t-0").glob(f"{300:020d}.*"):
+            file.unlink()
+        records = [Record(300 + n, NOW - 9, b"key %d" % (5 if n == 0 else 300 + n), b"w") for n in range(20)]
+        write_segment(root / "t-0", 300, [encode_batch(records)], 200, NOW)
+        write_segment(root / "t-0", 320, [], 200, NOW)
+        shutil.copytree(root, tmp_path / "plain")
+        [kept] = lastwrite.compact(str(root), keep_scans=True, **arguments).partitions
+        [plain] = lastwrite.compact(str(tmp_path / "plain"), **arguments).partitions
+    assert kept.verdicts == plain.verdicts and kept.verdicts["shadowed"] == 1
+    assert (kept.bytes_read or 0) < (plain.bytes_read or 0) if shares_a_folder else kept.bytes_read == plain.bytes_read
+    left = sorted(int(file.name[:20]) for file in (root / "t-0").glob("*.log"))
+    assert left == sorted(int(file.name[:20]) for file in (tmp_path / "plain" / "t-0").glob("*.log"))
+    for base in left:
+        assert read_files(root / "t-0", base) == read_files(tmp_path / "plain" / "t-0", base)

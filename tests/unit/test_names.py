@@ -48,6 +48,10 @@ HEX = "0123456789abcdef" * 2
         ),
         ("00000000000000000010-0000000001.checkpoint.part", FileName(FileKind.METADATA_SNAPSHOT, Suffix.TEMPORARY, 10)),
         ("quorum-state", FileName(FileKind.QUORUM_STATE)),
+        ("00000000000000000007.kept", FileName(FileKind.KEPT, Suffix.LIVE, 7)),
+        ("00000000000000000007.kept.r1-a_2.tmp", FileName(FileKind.KEPT, Suffix.TEMPORARY, 7, "r1-a_2")),
+        ("lastwrite.secret", FileName(FileKind.KEPT_SECRET)),
+        ("lastwrite.secret.a.tmp", FileName(FileKind.KEPT_SECRET, Suffix.TEMPORARY, attempt="a")),
     ],
 )
 def test_kafkas_names(name: str, expected: FileName) -> None:
@@ -64,7 +68,8 @@ def test_kafkas_names(name: str, expected: FileName) -> None:
         "00000000000000000005.log.a.swap", "00000000000000000005.log.a.b.cleaned", "00000000000000000005.log..cleaned",
         "00000000000000000005.snapshot.swap", "00000000000000000005.snapshot.cleaned", "00000000000000000005.log.tmp",
         "\u0660" * 20 + ".log", "a.log", "notes.txt", ".DS_Store", "00000000000000000005.log.cleaned.swap",
-        "99999999999999999999-0000000001.checkpoint",
+        "99999999999999999999-0000000001.checkpoint", "7.kept", "99999999999999999999.kept", "lastwrite.secret.tmp",
+        "00000000000000000007.kept.tmp", "00000000000000000007.kept.deleted", "00000000000000000007.kept.a",
     ],
 )  # fmt: skip
 def test_foreign_names(name: str) -> None:
