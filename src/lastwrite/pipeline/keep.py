@@ -95,7 +95,10 @@ def begin(log: PartitionLog, end: int, bits: int, new_secret: bytes) -> KeptLog 
     if secret is not None:
         digest = digest_of(secret)
         for n, identity in before.items():
-            segment = store.read_kept(log.segments[n].path, identity, digest)
+            listed = log.segments[n]
+            segment = store.read_kept(listed.path, identity, digest)
+            if identity.log[:2] != (listed.file_bytes, listed.mtime_ns):
+                continue  # it changed since the log was listed: the commit will say so
             if segment is not None and segment.bits >= bits - _MOST_COARSE_BITS:
                 found[n] = segment
     if secret is None or not found:
@@ -190,7 +193,7 @@ def _read_block(block: Block, bits: int) -> ByteArray:
 def _thinned(
     data: ByteArray, block: Block, bits: int, states: ByteArray | None, ordinals: np.ndarray | None
 ) -> tuple[ByteArray, int]:
-    """The block of the entries that stay, by ``2**bits`` buckets, and how many these are; None: all stay."""
+    """The block of the entries that stay (without ``states`` all), by ``2**bits`` buckets, and how many they are."""
     ends, rows = _split(data, bits + block.finer)
     if states is None or ordinals is None:
         new_ends = np.ascontiguousarray(ends[(1 << block.finer) - 1 :: 1 << block.finer])
