@@ -158,11 +158,13 @@ def clean(
     aborted: Iterable[ModelAborted] = (),
     producers: Mapping[int, LastBatch] | None = None,
     old_until_ms: int = 0,
+    log_end: int = -1,
 ) -> Outcome:
     """One round over ``batches``, all those of the segments below ``end``, oldest first.
 
     ``aborted``: all entries of all transaction indexes. ``producers``: the active ones, by id. A tombstone of an
-    old format goes if its file was last changed by ``old_until_ms``.
+    old format goes if its file was last changed by ``old_until_ms``. ``log_end``: the batch that ends there keeps its
+    last offset also where it is converted, since nothing else tells where the log ends.
     """
     discards, entries = discardable(batches, aborted)
     data = [batch for batch, discard in zip(batches, discards, strict=True) if not discard and not batch.control]
@@ -192,7 +194,8 @@ def clean(
         outcome.kept += len(kept)
         if kept:
             stamps = discard if batch.control else any(record.value is None for record in kept)
-            outcome.batches.append(_rebuilt(batch, tuple(kept), now_ms + retention_ms if stamps else None))
+            last = batch.last_offset if batch.magic == 2 or batch.next_offset == log_end else kept[-1].offset
+            outcome.batches.append(_rebuilt(batch, tuple(kept), last, now_ms + retention_ms if stamps else None))
         elif _is_last_of_producer(batch, producers or {}) or batch.next_offset == high_watermark:
             outcome.batches.append(_emptied(batch))
     return outcome
@@ -207,12 +210,12 @@ def _is_last_of_producer(batch: ModelBatch, producers: Mapping[int, LastBatch]) 
     return batch.control and batch.producer_epoch == last.epoch
 
 
-def _rebuilt(batch: ModelBatch, kept: tuple[ModelRecord, ...], new_horizon_ms: int | None) -> ModelBatch:
+def _rebuilt(
+    batch: ModelBatch, kept: tuple[ModelRecord, ...], last_offset: int, new_horizon_ms: int | None
+) -> ModelBatch:  # fmt: skip
     horizon = batch.horizon_ms if batch.horizon_ms is not None else new_horizon_ms
     if batch.magic < 2:  # converted, whether or not records went
-        batch = replace(
-            batch, magic=2, base_offset=kept[0].offset, last_offset=kept[-1].offset, leader_epoch=-1
-        )  # fmt: skip
+        batch = replace(batch, magic=2, base_offset=kept[0].offset, last_offset=last_offset, leader_epoch=-1)
     elif len(kept) == len(batch.records) and horizon == batch.horizon_ms:
         return batch
     if batch.append_time:
@@ -255,10 +258,12 @@ def clean_segments(
     start: their data, which nobody can read any more, stays as if it were committed. We forget none.
     """
     below = [batch for segment in segments if segment.base_offset < end for batch in segment.batches]
+    # With the active segment in the round no later one's name tells where the log ends.
+    log_end = below[-1].next_offset if below and segments[-1].base_offset < end else -1
     entries = [entry for segment in segments for entry in segment.aborted if entry.last_offset >= forgotten_below]
     left = clean(
         below, first_dirty=first_dirty, end=end, high_watermark=high_watermark, now_ms=now_ms,
-        retention_ms=retention_ms, aborted=entries, producers=producers, old_until_ms=old_until_ms,
+        retention_ms=retention_ms, aborted=entries, producers=producers, old_until_ms=old_until_ms, log_end=log_end,
     )  # fmt: skip
     starts = [group[0] for group in groups]
     bounds = [*starts[1:], end]

@@ -169,6 +169,25 @@ def test_what_kafka_gives_up_is_solved(magic: int, codec: str, oracle: Oracle) -
     assert rounds[1].gave_up
 
 
+@pytest.mark.parametrize("rolled", [True, False])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_the_last_record_of_a_wrapper_that_ends_the_log(magic: int, rolled: bool, oracle: Oracle) -> None:
+    """In a closed segment Kafka lets the batch end sooner. In the active one, which it never cleans, the log would."""
+    written = [*old(magic, "gzip", ("a", "1"), (None, "no key")), *([ROLL] if rolled else [])]
+    with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
+        [round_] = played(oracle, plan_of((START, written, START + 1)), Path(folder))
+        compact(round_.before, round_.config, round_.now_ms, include_active=True)
+        left = read_segments(round_.before / NAME)
+        [batch] = batches_of(left)
+        assert (batch.magic, batch.base_offset, batch.last_offset, len(batch.records)) == (2, 0, 0 if rolled else 1, 1)
+        assert round_.cleaned == rolled
+        assert not rolled or seen_as_new(batches_of(left)) == seen_as_new(batches_of(round_.left))
+        # As after a crash: the log's end is what its batches and its segments' names say.
+        opened = round_.opened(round_.before / NAME)
+        loaded = oracle.ask("load", **opened, clean_shutdown=False, recovery_point=0)
+        assert loaded["log_end"] == round_.bounds["log_end"] == 2
+
+
 def test_nothing_changes_so_nothing_is_written(oracle: Oracle) -> None:
     """An old segment all of whose records stay, and which has no tombstone, stays as it is."""
     first = [*old(0, "lz4", ("a", "1"), ("b", "1")), *old(1, "none", ("c", "1")), ROLL]

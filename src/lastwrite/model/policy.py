@@ -37,7 +37,7 @@ class Policy:
     shell_offset: int = -1  # the batch whose next offset is this one stays, empty if need be
     # A tombstone of an old format, which knows no horizon, goes if its file was last changed by then.
     old_tombstones_until_ms: int = -1
-    # The batch of an old format that ends here keeps its last offset: with it the log ends.
+    # The batch of an old format that ends here keeps its last offset: nothing else tells where the log ends.
     end_offset: int = -1
     strategy: Strategy = Strategy.OFFSET
     strategy_header: str = ""

@@ -142,9 +142,9 @@ class KafkaSystem:
             policy=Policy(
                 now_ms=now_ms,
                 tombstone_retention_ms=settings.delete_retention_ms,
-                shell_offset=log.end_offset if include_active else log.high_watermark,
+                shell_offset=log.high_watermark,
                 old_tombstones_until_ms=_clean_until_ms(log, found.first_dirty) - settings.delete_retention_ms,
-                end_offset=log.end_offset if include_active else -1,
+                end_offset=_last_batch_end(log) if include_active else -1,
                 strategy=strategy,
                 strategy_header=settings.compaction_strategy_header,
                 pinned_offset=-1 if strategy is Strategy.OFFSET else log.end_offset,
@@ -309,6 +309,11 @@ class KafkaSystem:
 def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:
     """When the last segment that begins below ``first_dirty`` was changed; 0: there is none."""
     return next((s.mtime_ms for s in reversed(log.segments) if s.base_offset < first_dirty), 0)
+
+
+def _last_batch_end(log: PartitionLog) -> int:
+    """The log's end where its last batch alone tells it; -1: an empty active segment bears it in its name."""
+    return log.end_offset if log.segments[-1].base_offset < log.end_offset else -1
 
 
 def _outputs(sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten]) -> list[committing.Output]:
