@@ -74,6 +74,7 @@ def _swapper(width: int) -> Any:
 load8 = _loader(8)  # (bytes, position) -> uint64
 load64 = _loader(64)  # (bytes, position) -> little-endian uint64
 load32 = _loader(32)
+load16 = _loader(16)
 store8 = _storer(8)
 store64 = _storer(64)  # (bytes, position, uint64)
 store32 = _storer(32)
@@ -118,6 +119,21 @@ def copy_bytes(typing_context, target, at, source, start, count):
         return context.get_dummy_value()
 
     return types.none(target, types.int64, source, types.int64, types.int64), codegen
+
+
+@intrinsic
+def copy16(typing_context, target, at, source, start):
+    """Copy the 16 bytes ``source[start:start + 16]``, all read before any is written."""
+
+    def codegen(context, builder, signature, args):
+        into = _pointer(context, builder, signature.args[0], args[0], args[1], 128)
+        out_of = _pointer(context, builder, signature.args[2], args[2], args[3], 128)
+        value = builder.load(out_of)
+        value.align = 1
+        builder.store(value, into).align = 1
+        return context.get_dummy_value()
+
+    return types.none(target, types.int64, source, types.int64), codegen
 
 
 def _crc_instruction() -> str | None:

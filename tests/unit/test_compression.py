@@ -18,6 +18,7 @@ from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedL
 from lastwrite.formats.compression import (
     XERIAL_HEADER,
     Codec,
+    Codecs,
     OutputTooSmall,
     compress,
     decompress,
@@ -113,6 +114,66 @@ def test_damage_ends_in_our_errors(codec: Codec, noise: bytes, plain: bytes, dat
             assert len(decompress(codec, broken, 100_000)) <= 100_000
         except LogError as error:
             assert error.at is not None or isinstance(error, OutOfMemoryBudget)
+
+
+# ------------------------------------------------------------------------- contexts that are used again
+
+
+def test_a_workers_codecs_write_the_same_bytes() -> None:
+    """Byte for byte, over thousands of batches: what was compressed before must not change what comes now."""
+    draw = np.random.default_rng(11)
+    codecs = Codecs()
+    out = np.empty(1 << 20, np.uint8)
+    for n in range(4000):
+        start = int(draw.integers(0, len(PLAIN)))
+        size = int(draw.integers(0, len(PLAIN) if n % 50 == 0 else 20_000))
+        plain = PLAIN[start : start + size]
+        if n % 3 == 0:
+            plain += draw.bytes(int(draw.integers(0, 3000)))
+        codec = Codec.ZSTD if n % 8 else REAL[n // 8 % len(REAL)]
+        packed = codecs.compress(codec, memoryview(plain))
+        assert packed == compress(codec, plain)
+        assert codecs.decompress_into(codec, packed, out) == len(plain)
+        assert out[: len(plain)].tobytes() == plain
+
+
+@given(st.sampled_from(REAL), st.binary(max_size=80), st.binary(min_size=1, max_size=60), st.data())
+def test_a_workers_codecs_fail_alike(codec: Codec, noise: bytes, plain: bytes, data: st.DataObject) -> None:
+    codecs = Codecs()
+    good = compress(codec, plain)
+    flipped = bytearray(good)
+    flipped[data.draw(st.integers(0, len(flipped) - 1))] = data.draw(st.integers(0, 255))
+    room = data.draw(st.integers(0, 100))
+    sized = bytes(cramjam.zstd.compress(plain, 3))
+    for blob in (
+        good,
+        noise,
+        bytes(flipped),
+        good + noise,
+        good + good,
+        good[:-1],
+        good[:5] + noise,
+        sized,
+        sized[:-1],
+    ):
+        found: list[object] = []
+        for decode in (decompress_into, codecs.decompress_into, codecs.decompress_into):
+            out = np.zeros(room, np.uint8)
+            try:
+                size = decode(codec, blob, out)
+                found.append((size, out[:size].tobytes()))
+            except (LogError, OutputTooSmall) as error:
+                found.append((type(error), str(error), getattr(error, "at", None)))
+        assert found[0] == found[1] == found[2]
+
+
+def test_a_zstd_window_may_be_any() -> None:
+    """A window of gigabytes is refused, and costs nothing, as by the function."""
+    packed = bytearray(compress(Codec.ZSTD, PLAIN))
+    packed[5] = 0xF8
+    for decode in (decompress_into, Codecs().decompress_into):
+        with pytest.raises(CorruptLog):
+            decode(Codec.ZSTD, packed, np.empty(len(PLAIN), np.uint8))
 
 
 def test_unknown_codecs() -> None:

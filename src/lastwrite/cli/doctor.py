@@ -22,8 +22,8 @@ _GIB = 1 << 30
 _LEAST_FREE_BYTES = 2 * _GIB
 _LEAST_PYTHON = (3, 11)
 _LIBRARIES = {  # distribution: module
-    "numpy": "numpy", "numba": "numba", "cramjam": "cramjam", "lz4": "lz4.frame", "google-crc32c": "google_crc32c",
-    "psutil": "psutil", "typer": "typer", "rich": "rich",
+    "numpy": "numpy", "numba": "numba", "cramjam": "cramjam", "lz4": "lz4.frame", "zstandard": "zstandard",
+    "google-crc32c": "google_crc32c", "psutil": "psutil", "typer": "typer", "rich": "rich",
 }  # fmt: skip
 
 

@@ -13,17 +13,18 @@ whatever codec its header names, and ``rebuild`` never copies it as it is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
 from lastwrite.formats.checksum import check_against_library
-from lastwrite.formats.compression import Codec, OutputTooSmall, compress, decompress_into
-from lastwrite.formats.kafka import kernels
+from lastwrite.formats.compression import Codec, Codecs, OutputTooSmall
+from lastwrite.formats.kafka import kernels, packed_kernels
 from lastwrite.formats.kafka.old_chunk import OldConverter
 from lastwrite.formats.kafka.versions import versions
-from lastwrite.model.columns import IS_OLD, KEEPS_LAST, BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
+from lastwrite.model.columns import IS_OLD, REBUILD, BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
 from lastwrite.model.policy import Policy, Strategy
 
 _WORDS = {
@@ -37,8 +38,11 @@ _WORDS = {
     kernels.TRAILING: "bytes are left behind the batch's last record",
     kernels.BAD_CONTROL: "a control record has no type",
 }
+_CODECS = tuple(Codec)
 _KEEP = "nothing was changed; restore this file from a replica or a backup"
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
+_PLAIN_BYTES = 1 << 20  # of the buffer for decompressed batches, until one needs more
+_RUN_BYTES = 1 << 19  # what is decompressed before it is walked: it shall still be in the second-level cache then
 
 
 class Split(NamedTuple):
@@ -64,6 +68,8 @@ class KafkaFormat:
         self._limit = plain_limit
         self._plain = np.empty(0, dtype=np.uint8)
         self._thin = np.empty(0, dtype=np.uint8)
+        self._thinned = np.empty((64, packed_kernels.THINNED), dtype=np.int64)
+        self._codecs = Codecs()
         self._table = batch_table(4096)
         self._old: OldConverter | None = None
 
@@ -101,25 +107,42 @@ class KafkaFormat:
         if not chosen.any() and wanted is None:
             yield Run(0, len(table), buffer)
             return
-        b = 0
-        while b < len(table):
-            if wanted is not None and not wanted[b]:
-                b += 1
-                continue
-            if not chosen[b]:
-                first = b
-                while b < len(table) and not chosen[b] and (wanted is None or wanted[b]):
-                    b += 1
-                yield Run(first, b, buffer)
-                continue
-            first, used = b, 0
-            while b < len(table) and chosen[b] and (wanted is None or wanted[b]):
-                size = self._decompress(buffer, table[b], used)
-                if size < 0:  # the buffer is full: hand out what is there
+        kinds = np.where(chosen, 2, 1) if wanted is None else np.where(wanted, np.where(chosen, 2, 1), 0)
+        borders = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(table)]
+        for first, last in pairwise(borders if len(table) else ()):
+            if kinds[first] == 1:
+                yield Run(first, last, buffer)
+            while kinds[first] == 2:
+                b = self._open(buffer, table, first, last)
+                yield Run(first, b, self._plain)
+                if b == last:
                     break
-                used += size
-                b += 1
-            yield Run(first, b, self._plain)
+                first = b
+
+    def _open(self, buffer: ByteArray, table: BatchTable, first: int, last: int) -> int:
+        """Decompress batches from ``table[first]`` on, ``last`` at most, as many as make a run; returns where it ends.
+
+        Raises:
+            CorruptLog, OutOfMemoryBudget: as ``opened``, of the first batch; a later one begins the next run.
+        """
+        if not len(self._plain):
+            self._plain = np.empty(min(self._limit, _PLAIN_BYTES), dtype=np.uint8)
+        b, used = first, 0
+        while b < last and used < _RUN_BYTES:
+            b, used = packed_kernels.open_lz4(buffer, table, b, last, self._plain, used, _RUN_BYTES)
+            if b == last or used >= _RUN_BYTES:
+                break
+            try:
+                size = self._decompress(buffer, table[b], used)
+            except LogError:
+                if b > first:
+                    break
+                raise
+            if size < 0:  # the buffer is full: hand out what is there
+                break
+            used += size
+            b += 1
+        return int(b)
 
     def _decompress(self, buffer: ByteArray, row: np.void, used: int) -> int:
         start, end = int(row["position"]) + kernels.HEADER_BYTES, int(row["position"] + row["size"])
@@ -129,7 +152,7 @@ class KafkaFormat:
         size = 0
         while True:
             try:
-                size = decompress_into(Codec(int(row["codec"])), buffer[start:end], self._plain[used:])
+                size = self._codecs.decompress_into(Codec(int(row["codec"])), buffer[start:end], self._plain[used:])
                 break
             except OutputTooSmall:
                 if used:
@@ -139,7 +162,7 @@ class KafkaFormat:
                         f"a batch decompresses to more than {self._limit} bytes", int(row["position"]),
                         remedy="raise --memory",
                     ) from None  # fmt: skip
-                self._plain = np.empty(min(self._limit, max(1 << 20, 4 * len(self._plain))), dtype=np.uint8)
+                self._plain = np.empty(min(self._limit, max(_PLAIN_BYTES, 4 * len(self._plain))), dtype=np.uint8)
             except LogError as error:
                 raise CorruptLog(error.problem, int(row["position"]), remedy=_KEEP) from error
         if int(row["records"]) * kernels.SMALLEST_RECORD > size:
@@ -215,42 +238,58 @@ class KafkaFormat:
                 raise _error(code, int(table[b]["origin"] if table[b]["flags"] & IS_OLD else place))
             if b == len(table):
                 return out, int(at), int(filled)
-            out, at, rows[filled] = self._rebuild_compressed(buffer, table[b], int(horizons[b]), keep, keep_at, out, at)
-            filled += 1
-            keep_at += int(table[b]["records"])
-            b += 1
+            last = b + 1
+            while last < len(table) and actions[last] == REBUILD and table[last]["codec"]:
+                last += 1
+            last, keep_at, out, stop = self._rebuild_packed(
+                buffer, table, int(b), last, horizons, keep, int(keep_at), out, int(at), rows, int(filled)
+            )
+            filled += last - b
+            b, at = last, stop
 
-    def _rebuild_compressed(
-        self, buffer: ByteArray, row: np.void, horizon: int, keep: ByteArray, keep_at: int, out: ByteArray, at: int
-    ) -> tuple[ByteArray, int, tuple[int, int, int, int, int]]:
-        old = bool(row["flags"] & IS_OLD)
-        if old:
-            plain, start, stop = buffer, int(row["plain_start"]), int(row["plain_end"])
+    def _rebuild_packed(
+        self, buffer: ByteArray, table: BatchTable, first: int, last: int, horizons: Int64Array, keep: ByteArray,
+        keep_at: int, out: ByteArray, at: int, rows: Int64Array, filled: int,
+    ) -> tuple[int, int, ByteArray, int]:  # fmt: skip
+        """Thin and compress a run of the compressed batches ``table[first:last]``.
+
+        Returns (where the run ends, keep_at, the output buffer, position in it).
+        """
+        plain = buffer
+        if table["flags"][first] & IS_OLD:
+            # One by one: converted batches are large.
+            last = first + 1
         else:
-            start, stop = 0, self._decompress(buffer, row, 0)
-            plain = self._plain
-        need = stop - start + 12 * int(row["records"])
+            last, plain = self._open(buffer, table, first, last), self._plain
+        part = table[first:last]
+        need = int((part["plain_end"] - part["plain_start"] + 12 * part["records"]).sum())
         if len(self._thin) < need:
             self._thin = np.empty(need + need // 4, dtype=np.uint8)
-        position, base = int(row["position"]), int(row["base_offset"])
-        top = int(row["next_offset"]) - 1 - base
-        end, kept, reference, largest, code, _, first, last = kernels.thin(
-            plain, buffer, position, start, stop, int(row["records"]), keep, keep_at, horizon, old, self._thin, 0
+        if len(self._thinned) < len(part):
+            self._thinned = np.empty((2 * len(part), packed_kernels.THINNED), dtype=np.int64)
+        done, keep_at, code = packed_kernels.thin_many(
+            plain, buffer, table, first, last, keep, keep_at, horizons, self._thin, self._thinned
         )
         if code != kernels.OK:
-            raise _error(code, int(row["origin"]))
-        if old:
-            base, top = base + int(first), (top if row["flags"] & KEEPS_LAST else int(last)) - int(first)
-        packed = np.frombuffer(compress(Codec(int(row["codec"])), self._thin[:end]), dtype=np.uint8)
-        stop = at + kernels.HEADER_BYTES + len(packed)
-        slack = len(out) - at - int(row["size"])  # room promised to the batches behind this one
-        if stop + max(slack, 0) > len(out):
-            grown = np.empty(stop + max(slack, 0) + (1 << 16), dtype=np.uint8)
-            grown[:at] = out[:at]
-            out = grown
-        out[at + kernels.HEADER_BYTES : stop] = packed
-        kernels.seal(buffer, position, out, at, stop, kept, reference, largest, horizon, base, top)
-        return out, stop, (at, stop - at, base + top + 1, int(largest), base)
+            raise _error(code, int(table["origin"][done]))
+        thin, view, stop = memoryview(self._thin), memoryview(out), at
+        sizes = np.empty(len(part), dtype=np.int64)
+        spans = self._thinned[: len(part), : packed_kernels.END + 1].tolist()
+        for i, (codec, size, (start, end)) in enumerate(
+            zip(part["codec"].tolist(), part["size"].tolist(), spans, strict=True)
+        ):
+            packed = self._codecs.compress(_CODECS[codec], thin[start:end])
+            behind = stop + kernels.HEADER_BYTES + len(packed)
+            slack = len(view) - stop - size  # room promised to the batches behind this one
+            if behind + max(slack, 0) > len(view):
+                grown = np.empty(behind + max(slack, 0) + (1 << 16), dtype=np.uint8)
+                grown[:stop] = out[:stop]
+                out, view = grown, memoryview(grown)
+            view[stop + kernels.HEADER_BYTES : behind] = packed
+            sizes[i] = behind - stop
+            stop = behind
+        packed_kernels.seal_many(buffer, table, first, last, horizons, self._thinned, out, at, sizes, rows, filled)
+        return last, int(keep_at), out, stop
 
 
 def _error(code: int, at: int) -> LogError:

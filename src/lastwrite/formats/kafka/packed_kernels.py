@@ -1,0 +1,112 @@
+"""Kernels over batches whose records are compressed: many batches a call, where the codec is not Python's to call.
+
+``open_lz4`` puts the records of neighbouring batches in the clear, ``thin_many`` writes those that stay, ``seal_many``
+makes headers once the library has compressed them again.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.formats.kafka.kernels import HEADER_BYTES, OK, SMALLEST_RECORD, seal, thin
+from lastwrite.formats.lz4_frame import decode_frame
+from lastwrite.intrinsics import address
+from lastwrite.model.columns import IS_OLD, KEEPS_LAST
+
+LZ4 = 3
+
+# Columns of what ``thin_many`` says of a batch.
+START = 0  # of its kept records, in ``out``
+END = 1
+KEPT = 2
+REFERENCE = 3  # reference time
+LARGEST = 4  # timestamp
+FIRST = 5  # offset deltas of the first and the last kept record
+LAST = 6
+THINNED = 7  # columns
+
+
+@njit(cache=True, nogil=True)
+def open_lz4(data, table, first, last, plain, used, enough):
+    """Decompress the batches of ``table[first:last]`` to ``plain`` from ``used`` on, until ``enough`` bytes are there.
+
+    Stops in front of what is not lz4 of the common kind, does not fit, or holds less than its record count: see
+    ``formats.lz4_frame``. Sets ``plain_start`` and ``plain_end``; returns (batches done, bytes used).
+    """
+    source = address(data)
+    target = address(plain)
+    b = first
+    while b < last and used < enough:
+        row = table[b]
+        if row.codec != LZ4:
+            break
+        end = decode_frame(
+            source, row.position + HEADER_BYTES, row.position + row.size, len(data), target, used, len(plain)
+        )
+        if end < 0 or row.records * SMALLEST_RECORD > end - used:
+            break
+        row.plain_start = used
+        row.plain_end = end
+        used = end
+        b += 1
+    return b, used
+
+
+@njit(cache=True, nogil=True)
+def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thinned):
+    """Write the kept records of the batches ``table[first:last]``, opened in ``plain``, one behind the other to ``out``.
+
+    ``data`` has their headers, ``keep`` a byte a record from ``keep_at`` on, ``horizons`` a row a batch of ``table``;
+    ``thinned`` takes a row a batch. ``out`` must hold what ``thin`` may need for all of them.
+
+    Returns (batches done, keep_at, code).
+    """
+    at = np.int64(0)
+    for b in range(first, last):
+        row = table[b]
+        begin = at
+        at, kept, reference, largest, code, place, first_delta, last_delta = thin(
+            plain, data, row.position, row.plain_start, row.plain_end, row.records, keep, keep_at, horizons[b],
+            (row.flags & IS_OLD) != 0, out, at,
+        )  # fmt: skip
+        if code != OK:
+            return b, keep_at, code
+        note = thinned[b - first]
+        note[START] = begin
+        note[END] = at
+        note[KEPT] = kept
+        note[REFERENCE] = reference
+        note[LARGEST] = largest
+        note[FIRST] = first_delta
+        note[LAST] = last_delta
+        keep_at += row.records
+    return last, keep_at, OK
+
+
+@njit(cache=True, nogil=True)
+def seal_many(data, table, first, last, horizons, thinned, out, at, sizes, rows, filled):
+    """Write the headers of rebuilt batches of ``sizes`` bytes that lie one behind the other in ``out[at:]``.
+
+    A row each to ``rows`` from ``filled`` on, as ``kernels.rebuild`` does.
+    """
+    for i in range(last - first):
+        row = table[first + i]
+        note = thinned[i]
+        base = row.base_offset
+        top = row.next_offset - 1 - base
+        if row.flags & IS_OLD:
+            base += note[FIRST]
+            top = (top if row.flags & KEEPS_LAST else note[LAST]) - note[FIRST]
+        seal(
+            data, row.position, out, at, at + sizes[i], note[KEPT], note[REFERENCE], note[LARGEST],
+            horizons[first + i], base, top,
+        )  # fmt: skip
+        rows[filled, 0] = at
+        rows[filled, 1] = sizes[i]
+        rows[filled, 2] = base + top + 1
+        rows[filled, 3] = note[LARGEST]
+        rows[filled, 4] = base
+        at += sizes[i]
+        filled += 1

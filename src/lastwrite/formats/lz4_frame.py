@@ -1,0 +1,161 @@
+"""LZ4 frames of the common kind, decoded where they lie: a kernel, so that a whole chunk of batches is one call.
+
+The common kind is what Kafka itself writes: independent blocks of 64 KiB at most, no checksums, no content size.
+A block is a chain of sequences, and the smallest shows everything:
+
+    0x35  a b c  0x03 0x00  …     token: 3 literals, a match of 5 + 4 bytes; the literals; how far back it begins
+
+A length of 15 goes on in bytes that are added to it, up to the first that is not 255. A match may reach into what it
+writes itself: "abc", 3 back, 9 long is "abcabcabc". The last sequence ends behind its literals.
+
+The kernel answers only where it is sure. What is broken, unusual or too large it *refuses*, and the library decides,
+finds the words and the place: so nothing is accepted here that the library would not accept. The rules on a block's
+last bytes are those of the library's decoder: 5 literals at the end, no match in the last 12 bytes of output.
+
+Source: LZ4 block format and frame format 1.6.2; ``LZ4_decompress_safe``.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.intrinsics import copy16, copy_bytes, load8, load16, load32, load64, store8, store64
+
+REFUSED = -1
+_MAGIC = 0x184D2204
+_FLAGS = 0x824060  # version 1 and independent blocks; 64 KiB; the header's checksum
+_BLOCK_BYTES = 65536
+_SLACK = 32  # bytes behind a copy that may be overwritten
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _copy(target, to, source, at, count):
+    """Copy ``count`` bytes in steps of 16; up to 16 more are read and written. Source and target lie 16 apart."""
+    copy16(target, to, source, at)
+    copy16(target, to + 16, source, at + 16)
+    done = np.int64(32)
+    while done < count:
+        copy16(target, to + done, source, at + done)
+        copy16(target, to + done + 16, source, at + done + 16)
+        done += 32
+
+
+@njit(cache=True, nogil=True)
+def _repeat(target, to, offset, count):
+    """Copy ``count`` bytes from fewer than 16 bytes back; up to 15 more are written."""
+    done = np.int64(0)
+    if offset < 8:
+        while done < 8:
+            store8(target, to + done, load8(target, to + done - offset))
+            done += 1
+        distance = offset
+        while distance < 8:
+            distance += offset
+        offset = distance
+    while done < count:
+        store64(target, to + done, load64(target, to + done - offset))
+        done += 8
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _length(source, at, end):
+    """The rest of a length of 15 or more: (what is added, position behind; -1: it does not end before ``end``)."""
+    total = np.int64(0)
+    while at < end:
+        byte = np.int64(load8(source, at))
+        at += 1
+        total += byte
+        if byte != 255:
+            return total, at
+    return total, np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def _decode_block(source, at, end, readable, target, to, room):
+    """Decode the block ``source[at:end]`` to ``target[to:]``; returns the position behind, or REFUSED.
+
+    Bytes of ``source`` below ``readable`` may be read, of ``target`` below ``room`` written.
+    """
+    begin = to
+    most = min(room, begin + _BLOCK_BYTES)
+    roomy = room - _SLACK
+    safe = readable - _SLACK
+    while at < end:
+        token = np.int64(load8(source, at))
+        at += 1
+        literals = token >> 4
+        if literals == 15:
+            more, at = _length(source, at, end)
+            if at < 0:
+                return np.int64(REFUSED)
+            literals += more
+        stop = at + literals
+        if stop > end - 8:
+            if stop != end or to + literals > most:
+                return np.int64(REFUSED)
+            copy_bytes(target, to, source, at, literals)
+            return to + literals
+        if to + literals > most - 12:
+            return np.int64(REFUSED)
+        if to + literals <= roomy and stop <= safe:
+            if literals <= 16:
+                copy16(target, to, source, at)
+            else:
+                _copy(target, to, source, at, literals)
+        else:
+            copy_bytes(target, to, source, at, literals)
+        to += literals
+        offset = np.int64(load16(source, stop))
+        at = stop + 2
+        count = (token & 15) + 4
+        if count == 19:
+            more, at = _length(source, at, end)
+            if at < 0:
+                return np.int64(REFUSED)
+            count += more
+        if offset == 0 or offset > to - begin or at > end - 6 or to + count > most - 5:
+            return np.int64(REFUSED)
+        if to + count <= roomy:
+            if offset >= 16:
+                _copy(target, to, target, to - offset, count)
+            else:
+                _repeat(target, to, offset, count)
+        else:
+            for i in range(count):
+                store8(target, to + i, load8(target, to + i - offset))
+        to += count
+    return np.int64(REFUSED)
+
+
+@njit(cache=True, nogil=True)
+def decode_frame(source, at, end, readable, target, to, room):
+    """Decode the frame ``source[at:end]`` to ``target[to:]``; returns the position behind, or REFUSED.
+
+    ``source`` and ``target`` are addresses: of bytes of which ``readable`` may be read and ``room`` written.
+    """
+    if end - at < 11 or load32(source, at) != np.uint64(_MAGIC):
+        return np.int64(REFUSED)
+    if load32(source, at + 3) >> np.uint64(8) != np.uint64(_FLAGS):
+        return np.int64(REFUSED)
+    at += 7
+    while end - at >= 4:
+        word = np.int64(load32(source, at))
+        at += 4
+        if word == 0:
+            return to if at == end else np.int64(REFUSED)
+        size = word & 0x7FFFFFFF
+        if size > _BLOCK_BYTES or size > end - at:
+            return np.int64(REFUSED)
+        if word != size:
+            if size > room - to:
+                return np.int64(REFUSED)
+            copy_bytes(target, to, source, at, size)
+            to += size
+        else:
+            to = _decode_block(source, at, at + size, readable, target, to, room)
+            if to < 0:
+                return np.int64(REFUSED)
+        at += size
+    return np.int64(REFUSED)
