@@ -1,4 +1,4 @@
-"""The LZ4 kernel against the library: the same bytes where it answers, a refusal where it is not sure, no byte outside."""
+"""The LZ4 kernel against the library: the same bytes where it answers, else a refusal; no byte outside."""
 
 from __future__ import annotations
 

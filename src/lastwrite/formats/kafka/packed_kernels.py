@@ -56,7 +56,7 @@ def open_lz4(data, table, first, last, plain, used, enough):
 
 @njit(cache=True, nogil=True)
 def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thinned):
-    """Write the kept records of the batches ``table[first:last]``, opened in ``plain``, one behind the other to ``out``.
+    """Write what stays of the batches ``table[first:last]``, opened in ``plain``, one behind the other to ``out``.
 
     ``data`` has their headers, ``keep`` a byte a record from ``keep_at`` on, ``horizons`` a row a batch of ``table``;
     ``thinned`` takes a row a batch. ``out`` must hold what ``thin`` may need for all of them.
