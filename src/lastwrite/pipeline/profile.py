@@ -12,8 +12,11 @@ task did not spend in steps is Python between them. Steps do not nest.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class _Step:
@@ -40,6 +43,18 @@ def step(name: str) -> _Step:
     if found is None:
         found = _known[name] = _Step(name)
     return found
+
+
+def steps(name: str, items: Iterable[T]) -> Iterator[T]:
+    """The items; the time in which each is made counts as ``name``."""
+    source = iter(items)
+    while True:
+        with step(name):
+            try:
+                item = next(source)
+            except StopIteration:
+                return
+        yield item
 
 
 @dataclass(frozen=True, slots=True)

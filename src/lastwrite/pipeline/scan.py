@@ -31,7 +31,7 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Piece, PieceScan, ScanUnit
 from lastwrite.pipeline.chunks import Chunks
 from lastwrite.pipeline.elect import NO_KEYS, losers_among
-from lastwrite.pipeline.profile import step
+from lastwrite.pipeline.profile import step, steps
 from lastwrite.pipeline.system import Format, system_named
 
 _SAMPLE_SHARE = 16  # one bucket in so many tells whether a block's keys repeat
@@ -122,7 +122,7 @@ class _Scanner:
         starts = np.cumsum(table["records"]) - table["records"]
         flag_aborted(table, self._unit.aborted)
         try:
-            for run in self._format.opened(buffer, table):
+            for run in steps("decompress", self._format.opened(buffer, table)):
                 first, last = run.first, run.last
                 in_run = int(table["records"][first:last].sum())
                 if self._filled + in_run > len(self._entries):
