@@ -266,7 +266,7 @@ class Engine:
         try:
             job.bits = bucket_bits(self._system.estimate_records(log))
             self._find_kept(job, log, decision)
-            job.pieces = cut_into_pieces(self._system, log, decision.end, job.kept)
+            job.pieces = cut_into_pieces(self._system, log, decision.end, job.kept, self._limits.piece_bytes)
         except (LogError, OSError) as error:
             job.fail(error)
         return job
@@ -679,12 +679,14 @@ class Engine:
             report.bytes_written = 0
 
 
-def cut_into_pieces(system: System, log: PartitionLog, end: int, kept: keeping.KeptLog | None = None) -> list[Piece]:
+def cut_into_pieces(
+    system: System, log: PartitionLog, end: int, kept: keeping.KeptLog | None = None, piece_bytes: int = _PIECE_BYTES
+) -> list[Piece]:
     """Cut every segment at batch borders; the pieces of those that begin at or above ``end`` are only checked."""
     pieces: list[Piece] = []
     for n, segment in enumerate(log.segments):
         cuts = None if kept is None else kept.cuts(n)
-        for start, stop in pairwise(system.cut(log, n, _PIECE_BYTES) if cuts is None else cuts):
+        for start, stop in pairwise(system.cut(log, n, min(_PIECE_BYTES, piece_bytes)) if cuts is None else cuts):
             pieces.append(
                 Piece(
                     number=len(pieces), segment=n, path=segment.path, start=start, end=stop,
@@ -703,19 +705,23 @@ def elect_units(
     blocks = [(scan, block) for scan in scans for block in scan.blocks]
     if not blocks:
         return
-    size = sum(ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for _, block in blocks)
     buckets = 1 << bits
+    size = sum(ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for _, block in blocks)
+    size += 8 * buckets * len(blocks)  # where each bucket ends in each block, twice
     slices = -(-size // limits.slice_bytes)
     if size > _SMALL_ELECTION_BYTES:
         slices = max(slices, 2 * workers)
     slices = min(slices, buckets)
+    # All units have the same tuples: in a task they are pickled once, however many of its units there are.
+    every = tuple(block for _, block in blocks)
+    dirty_from = tuple(scan.dirty_from for scan, _ in blocks)
+    last_records = tuple(scan.records - 1 for scan, _ in blocks)
+    states = tuple((scan.states, scan.states_at) for scan, _ in blocks)
     for n in range(slices):
         yield ElectUnit(
             partition=partition, bits=bits, first_bucket=buckets * n // slices,
-            end_bucket=buckets * (n + 1) // slices, blocks=tuple(block for _, block in blocks),
-            dirty_from=tuple(scan.dirty_from for scan, _ in blocks),
-            last_records=tuple(scan.records - 1 for scan, _ in blocks),
-            states=tuple((scan.states, scan.states_at) for scan, _ in blocks), exact=exact, limits=limits,
+            end_bucket=buckets * (n + 1) // slices, blocks=every, dirty_from=dirty_from, last_records=last_records,
+            states=states, exact=exact, limits=limits,
         )  # fmt: skip
 
 

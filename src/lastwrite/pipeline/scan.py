@@ -84,7 +84,7 @@ class _Scanner:
         self._secret = secret_from(unit.secret)
         self.states = np.empty(1 << 18, dtype=np.uint8)
         self._columns = 2 if unit.policy.strategy is Strategy.OFFSET else 3
-        self._entries = np.empty((unit.limits.block_entries, self._columns), dtype=np.uint64)
+        self._entries = np.empty((2 * unit.limits.block_entries // self._columns, self._columns), dtype=np.uint64)
         self._sorted = np.empty_like(self._entries)
         self._filled = 0
         self._follower = Follower()
