@@ -49,6 +49,7 @@ from lastwrite.pipeline.runner import Failed
 from lastwrite.pipeline.system import Copied, Decision, System
 
 _PIECE_BYTES = 32 << 20
+_LEAST_PIECE_BYTES = 64 << 10
 _WAVE_BYTES = 64 << 30
 _WAVE_PARTITIONS = 4096
 _LEAST_PART_BYTES = 8 << 20
@@ -264,9 +265,12 @@ class Engine:
             job.end(Status.SKIPPED, decision.reason)
             return job
         try:
-            job.bits = bucket_bits(self._system.estimate_records(log))
+            records = self._system.estimate_records(log)
+            job.bits = bucket_bits(records)
             self._find_kept(job, log, decision)
-            job.pieces = cut_into_pieces(self._system, log, decision.end, job.kept, self._limits.piece_bytes)
+            job.pieces = cut_into_pieces(
+                self._system, log, decision.end, job.kept, piece_bytes_of(self._limits, log.size_bytes, records)
+            )
         except (LogError, OSError) as error:
             job.fail(error)
         return job
@@ -677,6 +681,11 @@ class Engine:
             job.end(Status.UNCHANGED, "every record stays")
         if self._options.dry_run:
             report.bytes_written = 0
+
+
+def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
+    """How many bytes of a log of about so many records may be one piece: of well compressed ones fewer."""
+    return max(_LEAST_PIECE_BYTES, min(limits.piece_bytes, log_bytes * limits.piece_records // max(1, records)))
 
 
 def cut_into_pieces(

@@ -41,11 +41,12 @@ class MemoryPlan:
         """Buffer sizes that keep a worker within its share, whatever stage it is in."""
         share = self.worker_bytes
         return Limits(
-            chunk_bytes=min(MIB, max(MIB >> 2, share // 24)),
+            chunk_bytes=min(MIB, max(MIB >> 2, share // 24)),  # and twelve for a record, once rebuilt
             plain_bytes=max(2 * MIB, share // 4),  # and as much again thinned, and packed
             block_entries=min(1 << 20, max(1 << 14, share // 128)),  # 100 bytes each while they are sorted and thinned
             slice_bytes=min(96 * MIB, max(1 * MIB, share * 3 // 8)),  # and what the system maps around them
-            piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),  # a byte a record, of seven or more
+            piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),
+            piece_records=share // 6,  # a byte each, and more where they turn out to be more than estimated
         )
 
 
