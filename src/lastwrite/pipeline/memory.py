@@ -43,7 +43,7 @@ class MemoryPlan:
         return Limits(
             chunk_bytes=min(MIB, max(MIB >> 2, share // 24)),  # and twelve for a record, once rebuilt
             plain_bytes=max(2 * MIB, share // 4),  # and as much again thinned, and packed
-            block_entries=min(1 << 20, max(1 << 14, share // 128)),  # 100 bytes each while they are sorted and thinned
+            block_entries=min(1 << 20, max(1 << 14, share // 128)),  # 32 bytes each; where a key repeats, 100
             slice_bytes=min(96 * MIB, max(1 * MIB, share * 3 // 8)),  # and what the system maps around them
             piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),
             piece_records=share // 6,  # a byte each, and more where they turn out to be more than estimated
