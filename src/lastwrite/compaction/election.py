@@ -212,3 +212,14 @@ def drop_losers(rows, ends, states):
         start = end
         ends[b] = np.uint32(kept)
     return kept
+
+
+@njit(cache=True, nogil=True)
+def gather(source, starts, lengths, out):
+    """Copy many stretches of bytes to ``out``, one behind the other: with exact comparison, whole keys."""
+    at = 0
+    for i in range(len(starts)):
+        start = starts[i]
+        for n in range(lengths[i]):
+            out[at + n] = source[start + n]
+        at += lengths[i]

@@ -94,6 +94,11 @@ class ScratchMap:
         self.bytes: ByteArray = np.frombuffer(self._map, dtype=np.uint8)
         self.address = int(self.bytes.ctypes.data)
 
+    def let_go(self) -> None:
+        """Give the touched pages back; they are fetched again when they are touched again, and no change is lost."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         del self.bytes
         self._map.close()

@@ -56,6 +56,8 @@ class Limits:
     plain_bytes: int = 64 << 20  # a batch, decompressed
     block_entries: int = 1 << 18  # entries held before they are handed on
     slice_bytes: int = 16 << 20  # entries elected at once
+    piece_bytes: int = 32 << 20  # of a segment, whose records' states are held at once
+    piece_records: int = 1 << 25  # about so many of them
     throttle: Throttle | None = None
 
 

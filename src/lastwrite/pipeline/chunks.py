@@ -58,6 +58,9 @@ class Chunks:
                     except LogError as error:
                         raise error.located(piece.path, position) from error
                     if len(table):
+                        fits = self._fitting(table)
+                        if fits < len(table):
+                            table, start_of_rest, wanted = table[:fits], int(table["origin"][fits]), -1
                         lowest = int(table["next_offset"][-1])
                         if lowest > piece.end_offset:
                             row = table[int(np.argmax(table["next_offset"] > piece.end_offset))]
@@ -84,6 +87,13 @@ class Chunks:
                 self._pacer.spend(n)
                 end += n
             reader.check_unchanged()
+
+    def _fitting(self, table: BatchTable) -> int:
+        """How many of the batches are taken at once: not by their bytes alone, since buffers follow records, too."""
+        records = table["records"]
+        if len(table) * int(records.max()) <= self._limits.block_entries:
+            return len(table)
+        return max(1, int(np.searchsorted(np.cumsum(records), self._limits.block_entries, side="right")))
 
     def _make_room(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
         """Move what is left to the buffer's begin; a larger buffer where the next batch needs one."""

@@ -193,10 +193,11 @@ def runner_for(
             raise EnvironmentUnfit("a Spark Connect session cannot run this", remedy="pass a classic session")
         given = GivenSpark(spark)
         workers = local_workers(given.master) or given.context.defaultParallelism
-        yield SparkRunner(given, workers), plan_memory(memory, workers)
+        yield SparkRunner(given, workers), plan_memory(memory, workers, lean=given.is_lean)
         return
     workers = local_workers(master) or 0
-    memory_plan = plan_memory(memory, workers or 1)
+    plan_memory(memory, workers or 1)  # before anything is started
     progress.note("starting Spark")
     with contextlib.closing(OwnSpark(master, conf)) as own:
+        memory_plan = plan_memory(memory, workers or 1, lean=own.is_lean)
         yield SparkRunner(own, workers or own.context.defaultParallelism), memory_plan

@@ -2,6 +2,9 @@
 
 A task maps the files that its buckets' stretches of entries lie in, elects, and marks the losers in the pieces' state
 files, mapped too. What it touches at once is ``slice_bytes`` of entries; a single bucket that is larger is taken alone.
+
+Of a file that is in memory anyway, the system maps 64 KiB around each byte touched, and what is mapped counts as this
+process's memory. Many short stretches would so take many times their bytes: these are copied, and their pages let go.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from lastwrite.logstore.scratch import ScratchMap
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.work import Block, Elected, ElectUnit
 from lastwrite.pipeline.profile import step
+
+_AROUND_BYTES = 128 << 10  # mapped beyond a stretch, at its two ends
 
 NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
 
@@ -37,8 +42,12 @@ def elect(unit: ElectUnit) -> Elected:
         by_piece: dict[int, int] = {}
         lost_last = []
         with step("mark"):
+            touched = 0
             for block, (path, at), last, lost in zip(unit.blocks, unit.states, unit.last_records, losers, strict=True):
                 election.mark(states[path].bytes[at:], lost)
+                touched += block.count + _AROUND_BYTES
+                if touched > unit.limits.slice_bytes:
+                    touched = _let_go(states)
                 by_piece[block.piece] = by_piece.get(block.piece, 0) + len(lost)
                 # Only by another order than that of offsets can the log's last record lose.
                 if block.columns > 2 and np.any(lost == last):
@@ -47,15 +56,42 @@ def elect(unit: ElectUnit) -> Elected:
 
 
 def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[np.ndarray]]:
-    found = [_stretch(entries[block.path], block, unit) for block in unit.blocks]
+    limit = unit.limits.slice_bytes
+    found, touched = [], 0
+    for block in unit.blocks:
+        found.append(_stretch(entries[block.path], block, unit))
+        touched += 4 * (unit.end_bucket - unit.first_bucket) + _AROUND_BYTES
+        if touched > limit:
+            touched = _let_go(entries)
+    starts = [start for start, _ in found]
     ends = np.stack([ends for _, ends in found])
+    key_at, keys = _keys(entries, unit, starts, ends) if unit.exact else NO_KEYS
     columns = unit.blocks[0].columns
-    rows_at = [
-        entries[block.path].address + _rows_at(block, unit) + 8 * columns * start
-        for block, (start, _) in zip(unit.blocks, found, strict=True)
-    ]
-    key_at, keys = _keys(entries, unit, [start for start, _ in found], ends) if unit.exact else NO_KEYS
-    return losers_among(rows_at, columns, ends, unit.dirty_from, key_at, keys)
+    row_bytes = 8 * columns
+    sizes = row_bytes * ends[:, -1].astype(np.int64)
+    rows_at = [_rows_at(block, unit) + row_bytes * start for block, start in zip(unit.blocks, starts, strict=True)]
+    total = int(sizes.sum())
+    if touched + total + _AROUND_BYTES * len(sizes) <= 2 * limit:
+        places = [entries[block.path].address + at for block, at in zip(unit.blocks, rows_at, strict=True)]
+        return losers_among(places, columns, ends, unit.dirty_from, key_at, keys)
+    copied = np.empty(total, dtype=np.uint8)
+    behind = np.cumsum(sizes)
+    touched = _let_go(entries)
+    for block, at, size, end in zip(unit.blocks, rows_at, sizes.tolist(), behind.tolist(), strict=True):
+        copied[end - size : end] = entries[block.path].bytes[at : at + size]
+        touched += size + _AROUND_BYTES
+        if touched > limit:
+            touched = _let_go(entries)
+    _let_go(entries)
+    places = (int(copied.ctypes.data) + behind - sizes).tolist()
+    return losers_among(places, columns, ends, unit.dirty_from, key_at, keys)
+
+
+def _let_go(maps: dict[str, ScratchMap]) -> int:
+    """Give back what was touched: 0 bytes are then."""
+    for file in maps.values():
+        file.let_go()
+    return 0
 
 
 def losers_among(
@@ -92,6 +128,7 @@ def _keys(
 ) -> tuple[Int64Array, ByteArray]:
     """With exact comparison: where each entry's key lies, and the keys, through all blocks."""
     lengths, keys = [], []
+    touched = 0
     for block, start, last in zip(unit.blocks, starts, ends[:, -1].tolist(), strict=True):
         file = entries[block.path].bytes
         at = _rows_at(block, unit) + 8 * block.columns * block.count
@@ -99,6 +136,9 @@ def _keys(
         first = at + 4 * block.count + int(all_lengths[:start].sum(dtype=np.int64))
         lengths.append(all_lengths[start:].astype(np.int64))
         keys.append(file[first : first + int(lengths[-1].sum())].copy())
+        touched += 4 * (start + last) + len(keys[-1]) + 2 * _AROUND_BYTES
+        if touched > unit.limits.slice_bytes:
+            touched = _let_go(entries)
     key_at: Int64Array = np.concatenate([np.zeros(1, dtype=np.int64), *lengths])
     np.cumsum(key_at, out=key_at)
     return key_at, np.concatenate(keys)

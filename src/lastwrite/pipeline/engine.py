@@ -49,6 +49,7 @@ from lastwrite.pipeline.runner import Failed
 from lastwrite.pipeline.system import Copied, Decision, System
 
 _PIECE_BYTES = 32 << 20
+_LEAST_PIECE_BYTES = 64 << 10
 _WAVE_BYTES = 64 << 30
 _WAVE_PARTITIONS = 4096
 _LEAST_PART_BYTES = 8 << 20
@@ -264,9 +265,12 @@ class Engine:
             job.end(Status.SKIPPED, decision.reason)
             return job
         try:
-            job.bits = bucket_bits(self._system.estimate_records(log))
+            records = self._system.estimate_records(log)
+            job.bits = bucket_bits(records)
             self._find_kept(job, log, decision)
-            job.pieces = cut_into_pieces(self._system, log, decision.end, job.kept)
+            job.pieces = cut_into_pieces(
+                self._system, log, decision.end, job.kept, piece_bytes_of(self._limits, log.size_bytes, records)
+            )
         except (LogError, OSError) as error:
             job.fail(error)
         return job
@@ -679,12 +683,19 @@ class Engine:
             report.bytes_written = 0
 
 
-def cut_into_pieces(system: System, log: PartitionLog, end: int, kept: keeping.KeptLog | None = None) -> list[Piece]:
+def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
+    """How many bytes of a log of about so many records may be one piece: of well compressed ones fewer."""
+    return max(_LEAST_PIECE_BYTES, min(limits.piece_bytes, log_bytes * limits.piece_records // max(1, records)))
+
+
+def cut_into_pieces(
+    system: System, log: PartitionLog, end: int, kept: keeping.KeptLog | None = None, piece_bytes: int = _PIECE_BYTES
+) -> list[Piece]:
     """Cut every segment at batch borders; the pieces of those that begin at or above ``end`` are only checked."""
     pieces: list[Piece] = []
     for n, segment in enumerate(log.segments):
         cuts = None if kept is None else kept.cuts(n)
-        for start, stop in pairwise(system.cut(log, n, _PIECE_BYTES) if cuts is None else cuts):
+        for start, stop in pairwise(system.cut(log, n, min(_PIECE_BYTES, piece_bytes)) if cuts is None else cuts):
             pieces.append(
                 Piece(
                     number=len(pieces), segment=n, path=segment.path, start=start, end=stop,
@@ -703,19 +714,23 @@ def elect_units(
     blocks = [(scan, block) for scan in scans for block in scan.blocks]
     if not blocks:
         return
-    size = sum(ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for _, block in blocks)
     buckets = 1 << bits
+    size = sum(ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for _, block in blocks)
+    size += 8 * buckets * len(blocks)  # where each bucket ends in each block, twice
     slices = -(-size // limits.slice_bytes)
     if size > _SMALL_ELECTION_BYTES:
         slices = max(slices, 2 * workers)
     slices = min(slices, buckets)
+    # All units have the same tuples: in a task they are pickled once, however many of its units there are.
+    every = tuple(block for _, block in blocks)
+    dirty_from = tuple(scan.dirty_from for scan, _ in blocks)
+    last_records = tuple(scan.records - 1 for scan, _ in blocks)
+    states = tuple((scan.states, scan.states_at) for scan, _ in blocks)
     for n in range(slices):
         yield ElectUnit(
             partition=partition, bits=bits, first_bucket=buckets * n // slices,
-            end_bucket=buckets * (n + 1) // slices, blocks=tuple(block for _, block in blocks),
-            dirty_from=tuple(scan.dirty_from for scan, _ in blocks),
-            last_records=tuple(scan.records - 1 for scan, _ in blocks),
-            states=tuple((scan.states, scan.states_at) for scan, _ in blocks), exact=exact, limits=limits,
+            end_bucket=buckets * (n + 1) // slices, blocks=every, dirty_from=dirty_from, last_records=last_records,
+            states=states, exact=exact, limits=limits,
         )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """One setting for the memory of all processes together, divided among them.
 
-What Spark and Python take before the first byte of a log is fixed: the JVM's heap and what surrounds it,
-the driver, and in each worker the interpreter with NumPy and compiled kernels. The rest is shared by the
-workers, and every buffer's size follows from a worker's share; nothing follows from the log's.
+What Spark and Python take before the first byte of a log is fixed: the JVM, the driver, and in each worker the
+interpreter with NumPy and compiled kernels. The rest is shared by the workers, and every buffer's size follows from a
+worker's share; nothing follows from the log's. What is fixed is measured, with a margin: docs/decisions/memory.md has
+the figures, and what each buffer takes of a share.
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ from lastwrite.pipeline.jvm import HEAP_BYTES
 from lastwrite.pipeline.machine import memory_bytes
 
 MIB = 1 << 20
-_JVM_BESIDEHEAP_BYTES = 260 * MIB  # code, metaspace, threads, direct buffers: measured, docs/decisions
-_DRIVER = 180 * MIB
-_WORKER = 190 * MIB
+LEAST_SHARE_BYTES = 12 * MIB  # a worker's buffers
+# Started our way: a JVM that only schedules, workers forked from a nursery that has loaded everything.
+_JVM_BYTES = 208 * MIB
+_DRIVER_BYTES = 200 * MIB  # with the nursery, Spark's daemon and all libraries, which every process shares
+_WORKER_BYTES = 32 * MIB
+# Started by Spark, or by whoever passed us a session: a JVM of its own manner, workers that load for themselves.
+_SPARKS_JVM_BYTES = HEAP_BYTES + 260 * MIB
+_SPARKS_DRIVER_BYTES = 180 * MIB
+_SPARKS_WORKER_BYTES = 190 * MIB
 _SHARE = 4  # of the machine's memory, by default one in so many
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -28,17 +35,18 @@ class MemoryPlan:
     """The setting, divided."""
 
     total_bytes: int
-    heap_bytes: int
     worker_bytes: int  # a worker's buffers
 
     def limits(self) -> Limits:
-        """Buffer sizes that keep a worker within its share."""
+        """Buffer sizes that keep a worker within its share, whatever stage it is in."""
         share = self.worker_bytes
         return Limits(
-            chunk_bytes=MIB,
-            plain_bytes=max(8 * MIB, share // 4),
-            block_entries=min(1 << 20, max(1 << 14, share // 8 // 32)),  # entries and their sorted copy
-            slice_bytes=min(48 * MIB, max(1 * MIB, share // 8)),  # and the election's table
+            chunk_bytes=min(MIB, max(MIB >> 2, share // 24)),  # and twelve for a record, once rebuilt
+            plain_bytes=max(2 * MIB, share // 4),  # and as much again thinned, and packed
+            block_entries=min(1 << 20, max(1 << 14, share // 128)),  # 32 bytes each; where a key repeats, 100
+            slice_bytes=min(96 * MIB, max(1 * MIB, share * 3 // 8)),  # and what the system maps around them
+            piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),
+            piece_records=share // 6,  # a byte each, and more where they turn out to be more than estimated
         )
 
 
@@ -56,15 +64,22 @@ def parse_bytes(text: str | int) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def plan_memory(setting: str | int | None, workers: int) -> MemoryPlan:
-    """Divide ``setting`` (None: a quarter of the machine's memory) among the JVM, the driver and ``workers``.
+def fixed_bytes(workers: int, *, lean: bool = True) -> int:
+    """What all processes take beside the buffers of ``workers``. ``lean``: the JVM and the workers are of our making."""
+    if lean:
+        return _JVM_BYTES + _DRIVER_BYTES + workers * _WORKER_BYTES
+    return _SPARKS_JVM_BYTES + _SPARKS_DRIVER_BYTES + workers * _SPARKS_WORKER_BYTES
+
+
+def plan_memory(setting: str | int | None, workers: int, *, lean: bool = True) -> MemoryPlan:
+    """Divide ``setting`` (None: a quarter of the machine's memory) among what is fixed and ``workers``.
 
     Raises:
-        InvalidConfig: too little for what is fixed.
+        InvalidConfig: too little for what is fixed and the least share of each worker.
     """
     total = parse_bytes(setting) if setting is not None else memory_bytes() // _SHARE
-    fixed = HEAP_BYTES + _JVM_BESIDEHEAP_BYTES + _DRIVER + workers * _WORKER
-    least = fixed + workers * 32 * MIB
+    fixed = fixed_bytes(workers, lean=lean)
+    least = fixed + workers * LEAST_SHARE_BYTES
     if total < least:
         if setting is None:
             total = least
@@ -73,4 +88,4 @@ def plan_memory(setting: str | int | None, workers: int) -> MemoryPlan:
                 f"memory of {total // MIB} MiB is too little for Spark and {workers} workers",
                 remedy=f"at least {least // MIB} MiB, or fewer workers by --master local[1]",
             )
-    return MemoryPlan(total, HEAP_BYTES, (total - fixed) // workers)
+    return MemoryPlan(total, (total - fixed) // workers)

@@ -103,10 +103,32 @@ def load() -> None:
     was_enabled = gc.isenabled()
     gc.disable()  # it would look again and again through what stays
     with suppress(Exception):  # whatever it is, the work will meet it and say so
+        if can_fork() and not _is_compiled():
+            _compile_aside()
         _load_modules_and_kernels()
     gc.freeze()  # a collection in a worker would copy every page that it looks at
     if was_enabled:
         gc.enable()
+
+
+def _is_compiled() -> bool:
+    """Whether Numba's cache has the largest kernels, as they are now."""
+    from lastwrite.compaction import election, verdict
+    from lastwrite.formats.kafka import kernels
+
+    each = (kernels.split, kernels.walk, kernels.rebuild, election.elect, verdict._judge)
+    return all(kernel._cache._cache_file._load_index() for kernel in each)
+
+
+def _compile_aside() -> None:
+    """Fill Numba's cache from a process that ends: the compiler's memory would stay, here and in every worker."""
+    child = os.fork()
+    if child == 0:
+        try:
+            _load_modules_and_kernels()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
 
 
 def _load_modules_and_kernels() -> None:

@@ -84,13 +84,14 @@ class _Scanner:
         self._secret = secret_from(unit.secret)
         self.states = np.empty(1 << 18, dtype=np.uint8)
         self._columns = 2 if unit.policy.strategy is Strategy.OFFSET else 3
-        self._entries = np.empty((unit.limits.block_entries, self._columns), dtype=np.uint64)
+        words = 4 if unit.exact else self._columns  # whole keys take as much again
+        self._entries = np.empty((2 * unit.limits.block_entries // words, self._columns), dtype=np.uint64)
         self._sorted = np.empty_like(self._entries)
         self._filled = 0
         self._follower = Follower()
         self._is_quiet = False
         self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
-        self._keys = _KeyBytes(unit.limits.block_entries) if unit.exact else None
+        self._keys = _KeyBytes(len(self._entries)) if unit.exact else None
 
     def scan_piece(self, piece: Piece, result: PieceScan) -> None:
         self._filled = 0
@@ -125,7 +126,7 @@ class _Scanner:
             for run in steps("decompress", self._format.opened(buffer, table)):
                 first, last = run.first, run.last
                 in_run = int(table["records"][first:last].sum())
-                if self._filled + in_run > len(self._entries):
+                if self._filled + in_run > len(self._entries) or (self._keys is not None and self._keys.is_full):
                     self._flush(piece, result)
                     if in_run > len(self._entries):
                         self._entries = np.empty((in_run, self._columns), dtype=np.uint64)
@@ -179,7 +180,7 @@ class _Scanner:
 
     def _make_room(self, records: int) -> None:
         if records > len(self.states):
-            grown = np.empty(2 * records, dtype=np.uint8)
+            grown = np.empty(records + (records >> 1), dtype=np.uint8)
             grown[: len(self.states)] = self.states
             self.states = grown
 
@@ -193,33 +194,48 @@ class _Scanner:
         with step("sort entries"):
             if self._keys is None:
                 election.partition(self._entries, count, self._unit.bits, rows, ends)
-                rows = self._thin(rows, ends, result)
             else:
                 order = np.empty(count, dtype=np.int64)
                 election.partition_order(self._entries, count, self._unit.bits, order, ends)
                 np.take(self._entries, order, axis=0, out=rows)
                 lengths, keys = self._keys.ordered(order)
+            rows, lengths, keys = self._thin(rows, ends, lengths, keys, result)
         result.keyed += count
         self._hand_on(EntryBlock(piece.number, rows, ends, lengths, keys))
 
-    def _thin(self, rows: UInt64Array, ends: np.ndarray, result: PieceScan) -> UInt64Array:
+    def _thin(
+        self, rows: UInt64Array, ends: np.ndarray, lengths: np.ndarray | None, keys: ByteArray | None,
+        result: PieceScan,
+    ) -> tuple[UInt64Array, np.ndarray | None, ByteArray | None]:  # fmt: skip
         """Drop the block's own losers where a sample, or one overfull bucket, says that many keys repeat."""
         buckets = len(ends)
         sample = max(1, buckets // _SAMPLE_SHARE)
         sampled = int(ends[sample - 1])
         shares = np.diff(ends.astype(np.int64), prepend=0)
-        if not sampled or shares.max() < 4 * max(64, len(rows) // buckets):
-            if not sampled or self._elect(rows, ends[:sample], result)[0] > 3 * sampled // 4:
-                return rows
-        _, losers = self._elect(rows, ends, result)
+        key_at, all_keys = NO_KEYS
+        if lengths is not None and keys is not None:
+            key_at, all_keys = np.zeros(len(rows) + 1, dtype=np.int64), keys
+            np.cumsum(lengths, out=key_at[1:])
+        if shares.max() < 4 * max(64, len(rows) // buckets):
+            if not sampled or self._elect(rows, ends[:sample], key_at, all_keys, result)[0] > 3 * sampled // 4:
+                return rows, lengths, keys
+        _, losers = self._elect(rows, ends, key_at, all_keys, result)
         election.mark(self.states, losers)
         result.losers += len(losers)
-        return rows[: election.drop_losers(rows, ends, self.states)]
+        if lengths is not None:
+            ordinals = (rows[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+            stay = np.flatnonzero(self.states[ordinals] & SHADOWED == 0)
+            lengths = lengths[stay]
+            keys = np.empty(int(lengths.sum(dtype=np.int64)), dtype=np.uint8)
+            election.gather(all_keys, key_at[stay], lengths.astype(np.int64), keys)
+        return rows[: election.drop_losers(rows, ends, self.states)], lengths, keys
 
-    def _elect(self, rows: UInt64Array, ends: np.ndarray, result: PieceScan) -> tuple[int, np.ndarray]:
+    def _elect(
+        self, rows: UInt64Array, ends: np.ndarray, key_at: Int64Array, keys: ByteArray, result: PieceScan
+    ) -> tuple[int, np.ndarray]:
         """The winners' count and the losers' ordinals in the block's first buckets, up to the last of ``ends``."""
         winners, losers = losers_among(
-            [rows.ctypes.data], self._columns, ends.reshape(1, -1), [result.dirty_from], *NO_KEYS
+            [rows.ctypes.data], self._columns, ends.reshape(1, -1), [result.dirty_from], key_at, keys
         )
         return winners, losers[0]
 
@@ -233,6 +249,12 @@ class _KeyBytes:
         self._parts: list[ByteArray] = []
         self._starts = np.empty(entries, dtype=np.int64)
         self._size = 0
+        self._limit = 16 * entries
+
+    @property
+    def is_full(self) -> bool:
+        """So many bytes are held that the block had better be handed on."""
+        return self._size > self._limit
 
     def room(self, entries: int) -> Int64Array:
         if len(self._place) < entries:
@@ -249,20 +271,17 @@ class _KeyBytes:
         self._lengths[first:last] = lengths
         self._starts[first:last] = self._size + ends - lengths
         total = int(ends[-1]) if len(ends) else 0
-        self._parts.append(plain[gather(place[:, 0], lengths, total)])
+        part = np.empty(total, dtype=np.uint8)
+        election.gather(plain, place[:, 0], lengths, part)
+        self._parts.append(part)
         self._size += total
 
     def ordered(self, order: Int64Array) -> tuple[np.ndarray, ByteArray]:
         """Lengths and key bytes in the order of a sorted block; forgets them."""
         lengths = self._lengths[: len(order)][order]
         whole = np.concatenate(self._parts) if self._parts else np.empty(0, dtype=np.uint8)
-        keys = whole[gather(self._starts[: len(order)][order], lengths.astype(np.int64), self._size)]
-        self._parts, self._size = [], 0
+        self._parts = []
+        keys = np.empty(self._size, dtype=np.uint8)
+        election.gather(whole, self._starts[: len(order)][order], lengths.astype(np.int64), keys)
+        self._size = 0
         return lengths, keys
-
-
-def gather(starts: Int64Array, lengths: Int64Array, total: int) -> Int64Array:
-    """The positions of the bytes of many stretches, one behind the other."""
-    ends = np.cumsum(lengths)
-    places: Int64Array = np.arange(total, dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
-    return places

@@ -39,6 +39,7 @@ _SETTINGS = {
     "spark.broadcast.compress": "false",  # a task is a few KB; the codec's library costs more
 }
 _OURS = "spark.lastwrite."
+_DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "lastwrite.attach"
 
 
 def local_workers(master: str) -> int | None:
@@ -74,6 +75,11 @@ class Spark(Protocol):
         """
         ...
 
+    @property
+    def is_lean(self) -> bool:
+        """Whether JVM and workers are started in our own way, which takes less memory than Spark's."""
+        ...
+
     def setting(self, name: str) -> str | None: ...
 
 
@@ -86,6 +92,10 @@ class GivenSpark:
     @property
     def master(self) -> str:
         return str(self.context.master or "")
+
+    @property
+    def is_lean(self) -> bool:
+        return self.setting(_DAEMON) == _OUR_DAEMON
 
     def setting(self, name: str) -> str | None:
         found: str | None = self.context.getConf().get(name, None)
@@ -110,6 +120,10 @@ class OwnSpark:
     @property
     def master(self) -> str:
         return self._master
+
+    @property
+    def is_lean(self) -> bool:
+        return self._boot is not None and self._boot.nursery is not None
 
     @property
     def context(self) -> SparkContext:
@@ -156,7 +170,7 @@ class OwnSpark:
             return None
         own = {"spark.python.unix.domain.socket.dir": str(self._boot.folder)}
         if self._boot.nursery is not None:
-            own["spark.python.daemon.module"] = "lastwrite.attach"
+            own[_DAEMON] = _OUR_DAEMON
         return spark(conf=self._settings(own), gateway=gateway)
 
     def _context_in_sparks_way(self, spark: type[SparkContext]) -> SparkContext:

@@ -1,0 +1,114 @@
+"""The memory setting, divided; and that no stage of a worker takes more than its share."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lastwrite.errors import InvalidConfig
+from lastwrite.formats.compression import Codec
+from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.formats.kafka.index import SegmentIndexer
+from lastwrite.model.report import Status
+from lastwrite.pipeline.memory import LEAST_SHARE_BYTES, MIB, MemoryPlan, fixed_bytes, plan_memory
+from tests.engine import compact
+
+_STAMP_MS = 1_700_000_000_000
+_NOW_MS = _STAMP_MS + 1_000_000
+_SHARE = LEAST_SHARE_BYTES
+
+
+def test_beside_what_is_fixed_each_worker_gets_the_same() -> None:
+    plan = plan_memory(fixed_bytes(2) + 24 * MIB, 2)
+    assert plan.worker_bytes == 12 * MIB
+    assert plan_memory("2g", 2).worker_bytes == (2048 * MIB - fixed_bytes(2)) // 2
+
+
+def test_a_session_of_spark_s_making_takes_more() -> None:
+    assert fixed_bytes(2, lean=False) > 2 * fixed_bytes(2)
+    assert plan_memory("2g", 2, lean=False).worker_bytes == (2048 * MIB - fixed_bytes(2, lean=False)) // 2
+
+
+def test_too_little_is_refused_with_the_least_that_would_do() -> None:
+    least = fixed_bytes(2) + 2 * LEAST_SHARE_BYTES
+    assert plan_memory(least, 2).worker_bytes == LEAST_SHARE_BYTES
+    with pytest.raises(InvalidConfig) as raised:
+        plan_memory(least - 1, 2)
+    assert f"at least {least // MIB} MiB" in str(raised.value.remedy)
+
+
+def test_without_a_setting_a_small_machine_gives_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lastwrite.pipeline.memory.memory_bytes", lambda: 256 * MIB)
+    assert plan_memory(None, 4).worker_bytes == LEAST_SHARE_BYTES
+
+
+@pytest.mark.parametrize("share_mib", [12, 20, 64, 300, 4000])
+def test_buffers_follow_the_share(share_mib: int) -> None:
+    share = share_mib * MIB
+    limits = MemoryPlan(0, share).limits()
+    scan = limits.chunk_bytes + 100 * limits.block_entries + limits.piece_records
+    rewrite = 3 * limits.chunk_bytes + 14 * limits.block_entries + 2 * limits.piece_records
+    assert max(scan, rewrite, 2 * limits.slice_bytes, 3 * limits.plain_bytes) <= share
+
+
+# ---------------------------------------------------------------------- what stages really take
+
+
+def write(folder: Path, batch: bytes, count: int, records: int) -> None:
+    """A closed segment of the same batch over and over (an offset is not under the checksum), and an empty one."""
+    folder.mkdir(parents=True)
+    one = np.frombuffer(batch, dtype=np.uint8)
+    log = np.tile(one, (count, 1))
+    log[:, :8] = (np.arange(count) * records).astype(">i8").view(np.uint8).reshape(count, 8)
+    (folder / f"{0:020d}.log").write_bytes(log.tobytes())
+    indexer = SegmentIndexer(0, 4096)
+    places = np.arange(count, dtype=np.int64)
+    last_offsets = (places + 1) * records - 1
+    indexer.append(places * len(batch), np.full(count, len(batch)), last_offsets, np.full(count, _STAMP_MS))
+    offsets, times = indexer.finish()
+    (folder / f"{0:020d}.index").write_bytes(offsets)
+    (folder / f"{0:020d}.timeindex").write_bytes(times)
+    (folder / f"{count * records:020d}.log").touch()
+
+
+def batch_of(count: int, value: bytes, codec: Codec, keys: int) -> bytes:
+    return encode_batch([Record(i, _STAMP_MS, b"%x" % (i % keys), value) for i in range(count)], codec=codec)
+
+
+@pytest.fixture
+def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The least share a worker can have, and what Python and NumPy allocate followed."""
+    monkeypatch.setattr("lastwrite.pipeline.compact.plan_memory", lambda *_, **__: MemoryPlan(0, _SHARE))
+    write(tmp_path / "warm" / "t-0", LOGS["a thousand bytes to one"][0], 4, 4000)
+    for exact in (False, True):  # kernels are compiled, modules imported
+        compact(tmp_path / "warm", {"cleanup.policy": "compact"}, _NOW_MS, exact=exact)
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+LOGS = {
+    "one key, everywhere": (batch_of(500, b"v" * 20, Codec.NONE, 1), 1500, 500),
+    "many small records": (batch_of(2000, b"", Codec.NONE, 2000), 1500, 2000),
+    "a thousand bytes to one": (batch_of(4000, b"v" * 30, Codec.ZSTD, 4000), 1000, 4000),
+    "large batches, compressed": (batch_of(40_000, b"v" * 40, Codec.LZ4, 40_000), 60, 40_000),
+    "large batches": (batch_of(40_000, b"v" * 40, Codec.NONE, 40_000), 20, 40_000),
+}
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", LOGS)
+def test_a_worker_keeps_to_its_share(name: str, exact: bool, tmp_path: Path) -> None:
+    batch, count, records = LOGS[name]
+    write(tmp_path / "root" / "t-0", batch, count, records)
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.reset_peak()
+    report = compact(tmp_path / "root", {"cleanup.policy": "compact"}, _NOW_MS, exact=exact)
+    taken = tracemalloc.get_traced_memory()[1] - before
+    assert report.partitions[0].status is Status.CLEANED, report.partitions[0].reason
+    assert taken <= _SHARE, f"{taken / MIB:.1f} MiB"
