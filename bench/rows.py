@@ -80,7 +80,7 @@ def small_map(master: str, config: dict[str, str]) -> list[Contender]:
 
 
 def naive(master: str, config: dict[str, str]) -> list[Contender]:
-    plain = WarmLastwrite(master, config, kind="naive", name="naive spark", most=2)
+    plain = WarmLastwrite(master, config, kind="naive", name="naive spark", most=1)
     return [plain, WarmLastwrite(master, config)]
 
 
@@ -128,7 +128,10 @@ ROWS: dict[str, Row] = {
         "nothing to remove in 90 % of the segments", logs.quiet_log(), warm,
         (Target("kafka", 20, 10), Target("written", 1, 1, at_most=True)), loud_share=logs.QUIET_SHARE,
     ),
-    "cores": Row("the first row on 1 core and on 2", FIRST, cores, (Target("1 worker", 1.8, 1.6),), True),
+    "cores": Row(
+        "the first row on 1 core and on 2", FIRST, cores,
+        (Target("1 core", 1.8, 1.6), Target("1 worker", 1.8, 1.6)), True,
+    ),
     "map24": Row("a map of 24 MiB beside as much of our memory", FIRST, small_map, (Target("kafka", 30, 15),)),
     "naive": Row("naive Spark on the first row's input", FIRST, naive, (Target("naive spark", 30, 15),)),
 }  # fmt: skip

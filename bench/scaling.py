@@ -13,7 +13,7 @@ from typing import Any
 
 from logs import Logs, check_small, small_records
 from rows import Target
-from sampling import Peak
+from sampling import Sampler
 from sides import ColdLastwrite, Side, WarmLastwrite
 
 HERE = Path(__file__).resolve().parent
@@ -31,7 +31,7 @@ def sizes(logs: Logs, master: str, repeats: int, say: Say, biggest: bool) -> dic
     session = WarmLastwrite(master, small_records(1).config)
     try:
         for records in sizes:
-            times = repeats if records <= _COPIED else min(repeats, 2) if records < BIGGEST else 1
+            times = repeats if records <= _COPIED else min(repeats, 3) if records < BIGGEST else 1
             found.append(_size(session, records, logs, times, say))
     finally:
         session.close()
@@ -53,26 +53,21 @@ def _size(session: WarmLastwrite, records: int, logs: Logs, repeats: int, say: S
     spec = small_records(records)
     side = Side(f"{records // 1_000_000} M", setting_bytes=session.setting_bytes)
     size = 0
-    # A session that has cleaned a big log is warm; for the biggest the others were that.
-    for repeat in range(-1 if records <= _COPIED else 0, repeats + 1):
-        if repeat == repeats and records > _COPIED:
-            break
+    # What is warm for a small log is warm for a big one, too.
+    for repeat in range(-1 if records <= _COPIED else 0, repeats):
         if records <= _COPIED:
             source, facts = logs.source(spec)
             folder = logs.copy(source)
         else:
             folder, facts = logs.fresh(spec)
         size = facts["bytes"]
-        is_timed = 0 <= repeat < repeats
-        # Memory is watched in runs that are not timed, but where there is one only.
-        peaks: list[Peak] = []
-        outcome, cpu = session.run(folder, None if is_timed else peaks)
-        for peak in peaks:
-            side.sampled(peak)
-        if is_timed:
+        with Sampler(session.pid, every_seconds=0.5) as sampler:  # too seldom to cost a hundredth
+            outcome, cpu = session.run(folder, None)
+        side.sampled(sampler.peak)
+        if repeat >= 0:
             side.take(outcome, cpu, None)
             side.bytes_left = outcome.bytes_left
-        if is_timed and repeat == 0 and check_small(folder, records) != outcome.records_left:
+        if repeat == 0 and check_small(folder, records) != outcome.records_left:
             raise SystemExit(f"{side.name}: {outcome.records_left} records were reported")
     say(f"  {side.name}: {', '.join(f'{s:.2f}' for s in side.seconds)} s")
     return {**side.to_dict(), "records": records, "bytes": size}
@@ -117,7 +112,7 @@ def keys(logs: Logs, work: Path, master: str, repeats: int, say: Say) -> dict[st
 def partitions(work: Path, say: Say, repeats: int) -> dict[str, Any]:
     """2,000 partitions of 1 MB, by one command; Kafka's rounds over a tenth of them, one after the other."""
     told = _program(
-        "partitions.py", "--partitions", "2000", "--kib", "1024", "--kafka", "200", "--folder", str(work)
+        "partitions.py", "--many-only", "--partitions", "2000", "--kib", "1024", "--kafka", "200", "--folder", str(work)
     )  # fmt: skip
     say(f"  {told}")
     ours, theirs = told["round_ms_each"] / 1e3, told["kafka_round_ms_each"] / 1e3

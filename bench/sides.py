@@ -133,15 +133,15 @@ class Warm:
     name: str
 
     def __init__(self, pid: int) -> None:
-        self._pid = pid
+        self.pid = pid
 
     def run(self, folder: Path, sampled: list[Peak] | None) -> tuple[Outcome, dict[str, float]]:
         if sampled is not None:
-            with Sampler(self._pid) as sampler:
+            with Sampler(self.pid) as sampler:
                 outcome = self._answer(folder)
             sampled.append(sampler.peak)
             return outcome, {}
-        with Stopwatch(self._pid) as watch:
+        with Stopwatch(self.pid) as watch:
             outcome = self._answer(folder)
         return outcome, watch.cpu_seconds_of
 
@@ -195,7 +195,8 @@ class WarmLastwrite(Warm):
         self.name, self._config, self._memory = name, config, memory
         self.leaves_a_log = kind == "lastwrite"
         self.most = most
-        self.setting_bytes = self._read()["memory_bytes"] if memory is None else memory
+        default_bytes = self._read()["memory_bytes"]
+        self.setting_bytes = default_bytes if memory is None else memory
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None
