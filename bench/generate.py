@@ -4,7 +4,7 @@
 
 So a check can turn every record that compaction left back into (number, offset) and hold it against the last offset
 of each number. It shares no line with the engine. Keys look random and have 8 bytes, values are words of 8 bytes,
-batches have 500 records, indexes are a broker's. About a gigabyte a second, on one core, before the disk.
+batches have 500 records; indexes and producer snapshots are a broker's. About a gigabyte a second, on one core, before the disk.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numba import njit
 
 from lastwrite.formats.checksum import crc32c
 from lastwrite.formats.kafka.index import SegmentIndexer
+from lastwrite.formats.kafka.snapshot import encode_snapshot
 from lastwrite.intrinsics import load64, store16, store32, store64, swap16, swap32, swap64
 
 STAMP = 1_700_000_000_000  # of offset 0, in ms; a thousand records later it is one more
@@ -148,8 +149,11 @@ def write_log(
         offsets, times = indexer.finish()
         (folder / f"{base:020d}.index").write_bytes(offsets)
         (folder / f"{base:020d}.timeindex").write_bytes(times)
+        # Without it a reader of the log has to look for producers in all that lies before.
+        (folder / f"{at:020d}.snapshot").write_bytes(encode_snapshot(()))
         total, segments = total + size, segments + 1
     (folder / f"{end:020d}.log").touch()
+    (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     return {
         "records": end - first, "bytes": total, "segments": segments + 1, "log_end": end,
         "seconds": round(time.perf_counter() - begin, 1),
