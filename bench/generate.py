@@ -4,7 +4,8 @@
 
 So a check can turn every record that compaction left back into (number, offset) and hold it against the last offset
 of each number. It shares no line with the engine. Keys look random and have 8 bytes, values are words of 8 bytes,
-batches have 500 records; indexes and producer snapshots are a broker's. About a gigabyte a second, on one core, before the disk.
+batches have 500 records; indexes and producer snapshots are a broker's. About a gigabyte a second, on one core, before
+the disk.
 """
 
 from __future__ import annotations
