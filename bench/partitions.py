@@ -1,6 +1,6 @@
 """What a small partition costs beyond its bytes: a root of many beside a root of one, by ``lastwrite clean --once``.
 
-    python bench/partitions.py [--partitions 2000] [--kib 24] [--kafka 200] [--folder DIR] [--profile]
+    python bench/partitions.py [--partitions 2000] [--kib 24] [--kafka 200] [--many-only] [--folder DIR] [--profile]
 
 Both roots have the same records; in one they lie in a single partition. The difference of the two runs, divided by
 the number of partitions, is what a partition costs: looking, planning, locking, its tasks, its files synced and
@@ -28,6 +28,7 @@ import time
 from pathlib import Path
 
 import peer
+from sampling import Peak, Sampler
 
 import lastwrite
 from lastwrite.logstore.writer import TopicWriter
@@ -62,16 +63,18 @@ def multiply(root: Path, partitions: int) -> None:
         (root / name).write_text("\n".join([version, str(partitions), *lines, ""]))
 
 
-def clean(root: Path) -> tuple[float, list[dict[str, object]]]:
-    """Seconds of the whole command, and its events."""
+def clean(root: Path) -> tuple[float, list[dict[str, object]], Peak]:
+    """Seconds of the whole command, its events, and its memory at the highest, looked at seldom."""
     command = [sys.executable, "-m", "lastwrite.cli", "clean", str(root), "--once", "--json", *_SETTINGS]
     os.sync()
     begin = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with Sampler(process.pid, every_seconds=0.5) as sampler:
+        said, complaint = process.communicate()
     seconds = time.perf_counter() - begin
-    if done.returncode:
-        sys.exit(f"status {done.returncode}: {done.stderr}")
-    return seconds, [json.loads(line) for line in done.stdout.splitlines()]
+    if process.returncode:
+        sys.exit(f"status {process.returncode}: {complaint}")
+    return seconds, [json.loads(line) for line in said.splitlines()], sampler.peak
 
 
 def clean_with_kafka(root: Path, partitions: int) -> float:
@@ -124,6 +127,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--partitions", type=int, default=2000)
     parser.add_argument("--kib", type=int, default=24, help="of a partition")
+    parser.add_argument("--many-only", action="store_true", help="no root of one: nothing is held against the bar")
     parser.add_argument("--kafka", type=int, default=0, metavar="N", help="N of them by the real cleaner, too")
     parser.add_argument("--folder", help="where the roots are made; default: the system's temporary folder")
     parser.add_argument("--profile", action="store_true")
@@ -140,14 +144,16 @@ def main() -> int:
             theirs.mkdir()
             for n in range(options.kafka):
                 shutil.copytree(many / f"t-{n}", theirs / f"t-{n}")
-        write(one, records * options.partitions, 4)
-        alone, _ = clean(one)
-        together, events = clean(many)
+        alone = 0.0
+        if not options.many_only:
+            write(one, records * options.partitions, 4)
+            alone, _, _ = clean(one)
+        together, events, peak = clean(many)
         if len(events) != options.partitions or any(event["status"] != "cleaned" for event in events):
             sys.exit(f"{len(events)} rounds: {events[:3]}")
         result: dict[str, object] = {}
         waves = {json.dumps(event["stage_seconds"]) for event in events}
-        cost_ms = 1000 * (together - alone) / options.partitions
+        cost_ms = 0.0 if options.many_only else 1000 * (together - alone) / options.partitions
         if options.kafka:
             kafka_ms = 1000 * clean_with_kafka(theirs, options.kafka) / options.kafka
             check_equal(many, theirs, options.kafka)
@@ -159,7 +165,7 @@ def main() -> int:
         print(json.dumps({
             "partitions": options.partitions, "kib_each": options.kib, "seconds_many": round(together, 2),
             "seconds_one": round(alone, 2), "ms_a_partition": round(cost_ms, 2), "bar_ms": BAR_MS,
-            "waves": [json.loads(wave) for wave in waves], **result,
+            "waves": [json.loads(wave) for wave in waves], **result, **peak.to_dict(),
             "load_average": round(os.getloadavg()[0], 1),
         }, indent=2))  # fmt: skip
         if options.profile:

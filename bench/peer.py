@@ -59,15 +59,17 @@ class WarmCleaner:
         )
         self.pid = self._process.pid
 
-    def clean(self, folder: Path, config: dict[str, str], now_ms: int, map_bytes: int) -> dict[str, Any]:
-        """One round over ``folder``; Kafka's own figures.
+    def clean(
+        self, folder: Path, config: dict[str, str], now_ms: int, map_bytes: int, rounds: int = 1
+    ) -> dict[str, Any]:
+        """At most so many rounds over ``folder``, until nothing is cleanable; Kafka's own figures.
 
         Raises:
             RuntimeError: Kafka refused.
         """
         request = {
             "op": "clean", "dir": str(folder), "config": {"cleanup.policy": "compact", **config},
-            "now_ms": now_ms, "dedupe_buffer_size": map_bytes,
+            "now_ms": now_ms, "dedupe_buffer_size": map_bytes, "rounds": rounds,
         }  # fmt: skip
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -83,14 +85,29 @@ class WarmCleaner:
         self._process.wait(30)
 
 
+def start_cold(folder: Path, config: dict[str, str], now_ms: int, map_bytes: int) -> subprocess.Popen[str]:
+    """One round in a JVM of its own, begun. What it prints is for ``answer_of``."""
+    args = ["cleanup.policy=compact", *(f"{name}={value}" for name, value in config.items())]
+    return subprocess.Popen(
+        oracle_command("clean", str(folder), *args, f"now_ms={now_ms}", f"dedupe_buffer_size={map_bytes}"),
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def answer_of(status: int, said: str) -> dict[str, Any]:
+    """Kafka's own figures of a round in a JVM that has ended.
+
+    Raises:
+        RuntimeError: Kafka refused.
+    """
+    answer: dict[str, Any] = json.loads(said) if said else {}
+    if status or not answer.get("ok"):
+        raise RuntimeError(f"Kafka's cleaner ended with status {status}: {answer}")
+    return answer
+
+
 def clean_cold(folder: Path, config: dict[str, str], now_ms: int, map_bytes: int) -> dict[str, Any]:
     """One round in a JVM of its own."""
-    args = ["cleanup.policy=compact", *(f"{name}={value}" for name, value in config.items())]
-    done = subprocess.run(
-        oracle_command("clean", str(folder), *args, f"now_ms={now_ms}", f"dedupe_buffer_size={map_bytes}"),
-        stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
-    answer: dict[str, Any] = json.loads(done.stdout)
-    if not answer.get("ok"):
-        raise RuntimeError(f"Kafka's cleaner says: {answer}")
-    return answer
+    process = start_cold(folder, config, now_ms, map_bytes)
+    said, _ = process.communicate()
+    return answer_of(process.returncode, said)

@@ -57,11 +57,16 @@ def tree(root: int) -> list[int]:
 
 def cpu_seconds(root: int) -> float:
     """User and system seconds of the tree so far, those of its children that ended included."""
-    total = 0
+    return sum(cpu_seconds_of(root).values())
+
+
+def cpu_seconds_of(root: int) -> dict[str, float]:
+    """The same by kind of process: driver, jvm, worker, other. Who ended counts with its parent."""
+    found: dict[str, float] = {}
     for pid in tree(root):
-        fields = _stat(pid)
-        total += sum(int(field) for field in fields[11:15])
-    return total / _TICK
+        kind = _kind(pid, root)
+        found[kind] = found.get(kind, 0.0) + sum(int(field) for field in _stat(pid)[11:15]) / _TICK
+    return found
 
 
 def _stat(pid: int) -> list[str]:
@@ -91,15 +96,16 @@ def _rss(pid: int) -> int:
 
 
 def _kind(pid: int, root: int) -> str:
-    """``root`` is the driver. What it forks for workers to come from has its command line, and counts with them."""
-    if pid == root:
-        return "driver"
+    """``root`` is the driver, or Kafka's JVM. What a driver forks for workers to come from has its command line, and
+    counts with them."""
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return "gone"
     if b"java" in words[0].rsplit(b"/", 1)[-1]:
         return "jvm"
+    if pid == root:
+        return "driver"
     return "worker" if b"python" in words[0] else "other"
 
 
@@ -151,15 +157,19 @@ class Stopwatch:
     def __init__(self, root: int) -> None:
         self._root = root
         self.seconds = self.cpu_seconds = 0.0
+        self.cpu_seconds_of: dict[str, float] = {}
 
     def __enter__(self) -> Stopwatch:
-        self._cpu = cpu_seconds(self._root)
+        self._cpu = cpu_seconds_of(self._root)
         self._begin = time.perf_counter()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self._begin
-        self.cpu_seconds = cpu_seconds(self._root) - self._cpu
+        self.cpu_seconds_of = {
+            kind: seconds - self._cpu.get(kind, 0.0) for kind, seconds in cpu_seconds_of(self._root).items()
+        }
+        self.cpu_seconds = sum(self.cpu_seconds_of.values())
 
 
 def children_cpu_seconds() -> float:

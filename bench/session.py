@@ -4,6 +4,7 @@
     python bench/session.py naive local[2]
 
 A process of its own, so that its tree is all that its memory and processor seconds are made of.
+First it says when it is ready, and what memory it may take where a request names none (0: no setting).
 Requests: {"path": …, "now_ms": …, "config": {…}, "memory": …}.
 """
 
@@ -19,6 +20,7 @@ import naive
 from pyspark.sql import SparkSession
 
 import lastwrite
+from lastwrite.pipeline.memory import plan_memory
 from lastwrite.pipeline.session import spark_session
 
 
@@ -47,13 +49,18 @@ def main() -> None:
     if kind == "naive":
         session = naive.session(master)
         serve = naive.compact
-        print(json.dumps({"start_seconds": time.perf_counter() - begin}), file=answers, flush=True)
+        start = {"start_seconds": time.perf_counter() - begin, "memory_bytes": 0}
+        print(json.dumps(start), file=answers, flush=True)
         for line in sys.stdin:
             print(json.dumps(serve(session, json.loads(line))), file=answers, flush=True)
         session.stop()
         return
     with spark_session(master, {}) as session:
-        print(json.dumps({"start_seconds": time.perf_counter() - begin}), file=answers, flush=True)
+        workers = int(session.sparkContext.defaultParallelism)
+        start = {
+            "start_seconds": time.perf_counter() - begin, "memory_bytes": plan_memory(None, workers).total_bytes,
+        }  # fmt: skip
+        print(json.dumps(start), file=answers, flush=True)
         for line in sys.stdin:
             print(json.dumps(compact(session, json.loads(line))), file=answers, flush=True)
 

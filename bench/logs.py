@@ -1,0 +1,179 @@
+"""The logs that rows begin with: made once, kept under the work folder, copied fresh for each run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import generate
+import peer
+from contents import contents_of
+
+NOW_MS = 1_700_001_000_000
+CHECKPOINT = "cleaner-offset-checkpoint"
+MAP_BYTES = 536_870_912  # Kafka's key map: room for all keys of a row, so that one round does
+_WORDS = 11  # values of 88 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpec:
+    """A log that can be made: ``make`` fills a folder and says what it wrote."""
+
+    label: str  # of its folder
+    keys: int  # distinct, or drawn from
+    segment_bytes: int
+    make: Callable[[Path], dict[str, Any]]
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The topic's settings, for both cleaners. Kafka's is told to clean whatever the ratio; ours asks."""
+        return {"segment.bytes": str(self.segment_bytes), "min.cleanable.dirty.ratio": "0"}
+
+
+def written_by_kafka(codec: str, **settings: int) -> LogSpec:
+    """By Kafka's own append path, keys at random."""
+    label = "-".join([codec, *(str(value) for value in settings.values())])
+    return LogSpec(
+        label, settings["keys"], settings["segment_bytes"],
+        lambda folder: peer.write_log(folder, codec=codec, **settings),
+    )  # fmt: skip
+
+
+def second_round(name: str, dirty: generate.Numbers) -> LogSpec:
+    """16 M records of 106 bytes, each of its own key, cleaned; then 1 M that are dirty."""
+    clean_records, dirty_records, segment_bytes = 16_000_000, 1_000_000, 268_435_456
+
+    def make(folder: Path) -> dict[str, Any]:
+        generate.write_log(folder, generate.counted, 0, clean_records, _WORDS, segment_bytes)
+        clean_by_us(folder, segment_bytes, clean_records)
+        end = clean_records + dirty_records
+        generate.write_log(folder, dirty, clean_records, end, _WORDS, segment_bytes)
+        return facts_of(folder, clean_records + dirty_records, end)
+
+    return LogSpec(name, clean_records, segment_bytes, make)
+
+
+def second_first_row(first: LogSpec) -> LogSpec:
+    """The first row's log as Kafka's cleaner leaves it, then 1 M records over the same keys.
+
+    Ours cleans it again before they come, and finds nothing: what it may keep beside a clean log is there, too.
+    """
+
+    def make(folder: Path) -> dict[str, Any]:
+        first.make(folder)
+        peer.clean_cold(folder, first.config, NOW_MS, MAP_BYTES)
+        (folder.parent / CHECKPOINT).unlink()
+        clean_by_us(folder, first.segment_bytes, 16_000_000)
+        left = contents_of(folder).records
+        peer.write_log(
+            folder, codec="none", records=1_000_000, keys=first.keys, batch=500, value=88,
+            segment_bytes=first.segment_bytes, seed=2,
+        )  # fmt: skip
+        return facts_of(folder, left + 1_000_000, 17_000_000)
+
+    return LogSpec("second-first-row", first.keys, first.segment_bytes, make)
+
+
+def quiet_log() -> LogSpec:
+    """40 segments of 400,000 records; only in the last four are keys written again, those of the same four."""
+    records, a_segment = 16_000_000, 400_000
+    loud = 36 * a_segment
+    again = generate.drawn(400_000, lowest=loud)
+
+    def numbers(first: int, end: int) -> generate.Int64s:
+        return generate.counted(first, end) if end <= loud else again(first, end)
+
+    def make(folder: Path) -> dict[str, Any]:
+        return generate.write_log(folder, numbers, 0, records, _WORDS, 1 << 30, a_segment)
+
+    return LogSpec("quiet", loud + 400_000, 67_108_864, make)
+
+
+QUIET_SHARE = 0.1  # of quiet_log's bytes lie in segments that lose records
+
+
+def small_records(records: int) -> LogSpec:
+    """Records of 40 bytes, a quarter as many keys at random. Its answer is ``small_answer``."""
+    keys = records // 4
+
+    def make(folder: Path) -> dict[str, Any]:
+        return generate.write_log(folder, generate.drawn(keys), 0, records, 3, 268_435_456)
+
+    return LogSpec(f"small-{records}", keys, 268_435_456, make)
+
+
+def check_small(folder: Path, records: int) -> int:
+    """Hold what is left of ``small_records`` against the answer; the number of records left."""
+    last = generate.last_offsets(generate.drawn(records // 4), records // 4, records)
+    return generate.check(folder, last, 3)["records_left"]
+
+
+def clean_by_us(folder: Path, segment_bytes: int, clean_end: int) -> None:
+    """A round over all of ``folder``, so that all below ``clean_end`` counts as clean.
+
+    Raises:
+        SystemExit: the checkpoint does not say so.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "lastwrite.cli", "compact", str(folder), "--json", "--now", str(NOW_MS),
+         "--config", f"segment.bytes={segment_bytes}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
+    checkpoint = folder.parent / CHECKPOINT
+    said = checkpoint.read_text().split() if checkpoint.exists() else []
+    if said[-1:] != [str(clean_end)]:
+        raise SystemExit(f"not clean below {clean_end}: {said}; {json.loads(done.stdout)['partitions']}")
+
+
+def facts_of(folder: Path, records: int, end: int) -> dict[str, Any]:
+    logs = list(folder.glob("*.log"))
+    return {
+        "records": records, "bytes": sum(log.stat().st_size for log in logs), "segments": len(logs), "log_end": end,
+    }  # fmt: skip
+
+
+class Logs:
+    """Sources under ``work``/logs, copies of them under ``work``/run."""
+
+    def __init__(self, work: Path) -> None:
+        self._work = work
+
+    def source(self, spec: LogSpec) -> tuple[Path, dict[str, Any]]:
+        """The folder of a log as ``make`` left it, made now if need be, and what it holds."""
+        folder = self._work / "logs" / spec.label / "perf-0"
+        done = folder.parent / "done"
+        if not done.exists():
+            shutil.rmtree(folder.parent, ignore_errors=True)
+            folder.parent.mkdir(parents=True)
+            done.write_text(json.dumps(spec.make(folder)))
+        facts: dict[str, Any] = json.loads(done.read_text())
+        return folder, facts
+
+    def copy(self, source: Path) -> Path:
+        """A fresh copy of a partition's folder and what lies beside it (checkpoints), in a root of its own: on disk
+        and in the page cache, with the times that the source has."""
+        root = self._work / "run"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(source.parent, root, ignore=shutil.ignore_patterns("done"))
+        for file in root.rglob("*"):
+            if file.is_file():
+                with open(file, "rb") as handle:
+                    os.fsync(handle.fileno())
+        return root / source.name
+
+    def fresh(self, spec: LogSpec) -> tuple[Path, dict[str, Any]]:
+        """A log made where copies lie, for one run: what is too big to be there twice."""
+        root = self._work / "run"
+        shutil.rmtree(root, ignore_errors=True)
+        folder = root / "perf-0"
+        folder.parent.mkdir(parents=True)
+        return folder, spec.make(folder)
+
+    def clear(self) -> None:
+        shutil.rmtree(self._work / "run", ignore_errors=True)

@@ -1,0 +1,88 @@
+"""Runs a row: each contender on fresh copies, in turn, so that a noisy minute hits all; then compares the results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from logs import Logs
+from rows import Row
+from sampling import Peak
+from sides import Contender, Side, copy_floor
+
+Say = Callable[[str], None]
+
+
+def measure(name: str, row: Row, logs: Logs, master: str, repeats: int, say: Say) -> dict[str, Any]:
+    """Everything about a row, for tables and JSON.
+
+    Raises:
+        SystemExit: the results differ, so that no figure of this run means anything.
+    """
+    source, facts = logs.source(row.spec)
+    load = os.getloadavg()[0]
+    contenders: list[Contender] = []
+    sides: list[Side] = []
+    floor = Side("cp")
+    try:
+        contenders += row.contenders(master, row.spec.config)
+        sides += [Side(one.name, setting_bytes=one.setting_bytes) for one in contenders]
+        # The first run warms up, and memory is watched in it; in one more at the end, too, of ours.
+        for repeat in range(-1, repeats + 1):
+            is_timed = 0 <= repeat < repeats
+            for contender, side in zip(contenders, sides, strict=True):
+                if repeat >= min(contender.most, repeats) and not (repeat == repeats and contender.setting_bytes):
+                    continue
+                folder = logs.copy(source)
+                peaks: list[Peak] = []
+                outcome, cpu = contender.run(folder, None if is_timed else peaks)
+                for peak in peaks:
+                    side.sampled(peak)
+                if is_timed:
+                    side.take(outcome, cpu, folder if contender.leaves_a_log else None)
+                    if side.name == "lastwrite":
+                        copy_floor(source, folder, floor)
+            tell(repeat, repeats, [*sides, floor], say)
+    finally:
+        for contender in contenders:
+            contender.close()
+        logs.clear()
+    equal = check_equal(sides, row.same_bytes)
+    ours = next(side for side in sides if side.name == "lastwrite")
+    ratios = {side.name: round(side.median_seconds / ours.median_seconds, 3) for side in sides if side is not ours}
+    ratios["cp"] = round(ours.median_seconds / floor.median_seconds, 3)
+    if row.loud_share:
+        ratios["written"] = round(ours.outcomes[-1].bytes_written / (facts["bytes"] * row.loud_share), 3)
+    return {
+        "row": name, "title": row.title, "records": facts["records"], "bytes": facts["bytes"],
+        "segments": facts["segments"], "keys": row.spec.keys, "cores": master, "repeats": repeats, **equal,
+        "sides": [side.to_dict() for side in [*sides, floor]], "ratios": ratios,
+        "targets": [target.judged(ratios) for target in row.targets],
+        "load_average": [load, os.getloadavg()[0]],
+    }  # fmt: skip
+
+
+def tell(repeat: int, repeats: int, sides: list[Side], say: Say) -> None:
+    what = "warm-up" if repeat < 0 else f"repeat {repeat + 1}" if repeat < repeats else "memory"
+    figures = ", ".join(f"{side.name} {side.seconds[-1]:.2f} s" for side in sides if 0 <= repeat < len(side.seconds))
+    say(f"  {what}: {figures or 'done'}")
+
+
+def check_equal(sides: list[Side], same_bytes: bool) -> dict[str, object]:
+    """Hold the results against each other: numbers of records, the records themselves, and the bytes.
+
+    Raises:
+        SystemExit: they differ in what must be equal.
+    """
+    counts = {side.name: side.outcomes[-1].records_left for side in sides}
+    if len(set(counts.values())) != 1:
+        raise SystemExit(f"records left differ: {counts}")
+    logs = [side for side in sides if side.contents]
+    contents = {side.name: side.contents for side in logs}
+    if len(set(contents.values())) != 1 or any(found and found.records != counts[n] for n, found in contents.items()):
+        raise SystemExit(f"records differ: {contents}; counted {counts}")
+    digests = {side.name: (side.bytes_left, side.digest) for side in logs}
+    if same_bytes and len(set(digests.values())) != 1:
+        raise SystemExit(f"bytes left differ: {digests}")
+    return {"equal_records": True, "equal_bytes": len(set(digests.values())) == 1}

@@ -1,0 +1,151 @@
+"""Rows that are no contest on one log: how the cost of a record holds as logs, keys and partitions grow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from logs import Logs, check_small, small_records
+from rows import Target
+from sampling import Sampler
+from sides import ColdLastwrite, Side, WarmLastwrite
+
+HERE = Path(__file__).resolve().parent
+SIZES = (1_000_000, 16_000_000, 64_000_000)
+BIGGEST = 256_000_000
+_COPIED = 16_000_000  # what is bigger is made anew for each run: two of them would not stay in the page cache
+MANY_KEYS = 100_000_000
+Say = Callable[[str], None]
+
+
+def sizes(logs: Logs, master: str, repeats: int, say: Say, biggest: bool) -> dict[str, Any]:
+    """The cost of a record of ours, warm, as logs grow; the biggest once."""
+    found: list[dict[str, Any]] = []
+    sizes = (*SIZES, BIGGEST) if biggest else SIZES
+    session = WarmLastwrite(master, small_records(1).config)
+    try:
+        for records in sizes:
+            times = repeats if records <= _COPIED else min(repeats, 3) if records < BIGGEST else 1
+            found.append(_size(session, records, logs, times, say))
+    finally:
+        session.close()
+        logs.clear()
+    cost = [side["median_seconds"] / side["records"] for side in found]
+    for side, one in zip(found, cost, strict=True):
+        side["nanoseconds_a_record"] = round(one * 1e9, 1)
+    ratios = {
+        "spread": round(max(cost) / min(cost), 3),
+        "spread from 16 M on": round(max(cost[1:]) / min(cost[1:]), 3),
+    }
+    return _row(
+        "size", f"{', '.join(str(size // 1_000_000) for size in sizes)} M records of 40 bytes", found, ratios,
+        (Target("spread", 1.2, 1.4, at_most=True),), master, repeats,
+    )  # fmt: skip
+
+
+def _size(session: WarmLastwrite, records: int, logs: Logs, repeats: int, say: Say) -> dict[str, Any]:
+    spec = small_records(records)
+    side = Side(f"{records // 1_000_000} M", setting_bytes=session.setting_bytes)
+    size = 0
+    # What is warm for a small log is warm for a big one, too.
+    for repeat in range(-1 if records <= _COPIED else 0, repeats):
+        if records <= _COPIED:
+            source, facts = logs.source(spec)
+            folder = logs.copy(source)
+        else:
+            folder, facts = logs.fresh(spec)
+        size = facts["bytes"]
+        with Sampler(session.pid, every_seconds=0.5) as sampler:  # too seldom to cost a hundredth
+            outcome, cpu = session.run(folder, None)
+        side.sampled(sampler.peak)
+        if repeat >= 0:
+            side.take(outcome, cpu, None)
+            side.bytes_left = outcome.bytes_left
+        if repeat == 0 and check_small(folder, records) != outcome.records_left:
+            raise SystemExit(f"{side.name}: {outcome.records_left} records were reported")
+    say(f"  {side.name}: {', '.join(f'{s:.2f}' for s in side.seconds)} s")
+    return {**side.to_dict(), "records": records, "bytes": size}
+
+
+def keys(logs: Logs, work: Path, master: str, repeats: int, say: Say) -> dict[str, Any]:
+    """100 M distinct keys within 2 GiB, beside 4 M in 16 M records of the same size; both from the shell to the end."""
+    spec = small_records(16_000_000)
+    few = Side("4 M keys")
+    contender = ColdLastwrite(master, spec.config, memory=2 << 30)
+    few.setting_bytes = contender.setting_bytes
+    for _ in range(min(repeats, 3)):
+        source, facts = logs.source(spec)
+        folder = logs.copy(source)
+        outcome, cpu = contender.run(folder, None)
+        few.take(outcome, cpu, None)
+    logs.clear()
+    say(f"  4 M keys: {few.median_seconds:.2f} s")
+    told = _program("memory.py", "--keys", str(MANY_KEYS), "--memory", "2g", "--master", master, "--work", str(work))
+    say(f"  {MANY_KEYS // 1_000_000} M keys: {told['seconds']:.2f} s, {told['peak_pss_mib']} MiB")
+    many = {
+        "name": f"{MANY_KEYS // 1_000_000} M keys", "repeats": 1, "seconds": [told["seconds"]],
+        "median_seconds": told["seconds"], "best_seconds": told["seconds"], "stage_seconds": told["stage_seconds"],
+        "profile": told.get("profile", {}), "records_left": told["records_left"], "bytes_left": told["bytes_left"],
+        "records": told["records"], "bytes": told["bytes"], "memory_setting_mib": 2048,
+        **{name: told[name] for name in ("peak_pss_mib", "peak_rss_mib", "at_peak_pss_mib")},
+    }  # fmt: skip
+    few_costs = few.median_seconds / 16_000_000
+    ratios = {
+        "4 M keys": round(many["median_seconds"] / many["records"] / few_costs, 3),
+        "of the setting": round(many["peak_pss_mib"] / 2048, 3),
+    }
+    found = [{**few.to_dict(), "records": 16_000_000, "bytes": facts["bytes"]}, many]
+    for side in found:
+        side["nanoseconds_a_record"] = round(side["median_seconds"] / side["records"] * 1e9, 1)
+    return _row(
+        "keys", "100 M distinct keys within 2 GiB, cold", found, ratios,
+        (Target("4 M keys", 2, 2, at_most=True), Target("of the setting", 1, 1, at_most=True)), master, 1,
+    )  # fmt: skip
+
+
+def partitions(work: Path, say: Say, repeats: int) -> dict[str, Any]:
+    """2,000 partitions of 1 MB, by one command; Kafka's rounds over a tenth of them, one after the other."""
+    told = _program(
+        "partitions.py", "--many-only", "--partitions", "2000", "--kib", "1024", "--kafka", "200", "--folder", str(work)
+    )  # fmt: skip
+    say(f"  {told}")
+    ours, theirs = told["round_ms_each"] / 1e3, told["kafka_round_ms_each"] / 1e3
+    found = [
+        {"name": name, "repeats": 1, "median_seconds": round(2000 * each, 3), "best_seconds": round(2000 * each, 3)}
+        for name, each in (("kafka", theirs), ("lastwrite", ours))
+    ]
+    return {
+        **_row("partitions", "2,000 partitions of 1 MB", found, {"kafka": round(theirs / ours, 3)},
+               (Target("kafka", 5, 3),), "local[*]", 1),
+        "told": told,
+    }  # fmt: skip
+
+
+def _program(name: str, *options: str) -> dict[str, Any]:
+    """What a benchmark of its own prints; its status says only whether its own bar was reached."""
+    begin = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as said:
+        done = subprocess.run(
+            [sys.executable, str(HERE / name), *options], stdout=subprocess.PIPE, stderr=said, text=True, check=False
+        )
+        said.seek(0)
+        if not done.stdout.lstrip().startswith("{"):
+            raise SystemExit(f"{name} ended with {done.returncode}: {said.read()[-2000:]}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return {**answer, "all_seconds": round(time.perf_counter() - begin, 1)}
+
+
+def _row(
+    name: str, title: str, sides: list[dict[str, Any]], ratios: dict[str, float], targets: tuple[Target, ...],
+    master: str, repeats: int,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "row": name, "title": title, "cores": master, "repeats": repeats, "sides": sides, "ratios": ratios,
+        "targets": [target.judged(ratios) for target in targets],
+    }  # fmt: skip
