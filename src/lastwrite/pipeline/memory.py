@@ -65,7 +65,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def fixed_bytes(workers: int, *, lean: bool = True) -> int:
-    """What all processes take beside the buffers of ``workers``. ``lean``: the JVM and the workers are of our making."""
+    """What all processes take beside the buffers of ``workers``. ``lean``: JVM and workers are of our making."""
     if lean:
         return _JVM_BYTES + _DRIVER_BYTES + workers * _WORKER_BYTES
     return _SPARKS_JVM_BYTES + _SPARKS_DRIVER_BYTES + workers * _SPARKS_WORKER_BYTES
