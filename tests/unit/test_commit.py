@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -15,9 +17,9 @@ from lastwrite.errors import CommitConflict, InvalidConfig, LogError, LogHeld
 from lastwrite.formats.kafka.names import decode_folder_name
 from lastwrite.logstore import files, kafka, lock
 from lastwrite.logstore.aside import AsideSegment
-from lastwrite.logstore.commit import Output, commit, publish_copy, staging_folder
+from lastwrite.logstore.commit import Notes, Output, commit, publish_copy, staging_folder
 from lastwrite.logstore.producers import decode_aborted
-from lastwrite.logstore.recovery import Intent, decode_intent, encode_intent
+from lastwrite.logstore.recovery import Intent, decode_intent, encode_intents
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
 from lastwrite.model.work import Rewritten
 from tests.crashing import (
@@ -230,13 +232,40 @@ def test_a_folder_that_we_must_not_write_leaves_the_old_log(folder: Path) -> Non
 # ---------------------------------------------------------------------- the note
 
 
+NOTE = Intent(first_dirty_offset=9, outputs=(0,), sources=(0, 5), kept=(), swaps=("a", "b"), stand_ins=("b",))
+
+
 def test_a_note_comes_back_whole_or_not_at_all() -> None:
-    intent = Intent(first_dirty_offset=9, outputs=(0,), sources=(0, 5), kept=(), swaps=("a", "b"), stand_ins=("b",))
-    encoded = encode_intent(intent)
-    assert decode_intent(encoded) == intent
+    other = dataclasses.replace(NOTE, first_dirty_offset=10)
+    encoded = encode_intents({"t-0": NOTE, "t-1": other})
+    assert [decode_intent(encoded, name) for name in ("t-0", "t-1", "t-2")] == [NOTE, other, None]
     for cut in range(len(encoded)):
-        assert decode_intent(encoded[:cut]) is None
-    assert decode_intent(b"[]") is None and decode_intent(b'{"version": 3}') is None
+        assert decode_intent(encoded[:cut], "t-0") is None
+    for text in (b"[]", b'{"version": 3}', b'{"version": 4, "folders": {"t-0": {}}}', b'{"version": 3, "folders": []}'):
+        assert decode_intent(text, "t-0") is None
+
+
+def test_commits_side_by_side_share_a_note_and_one_that_takes_its_own_away_leaves_the_others_theirs(
+    tmp_path: Path,
+) -> None:
+    notes, name = Notes(), f"{0:020d}.commit.deleted"
+    folders = [tmp_path / f"t-{n}" for n in range(3)]
+    for n, folder in enumerate(folders):
+        folder.mkdir()
+        notes.announce(str(folder), dataclasses.replace(NOTE, first_dirty_offset=n))
+    notes.leave(str(folders[0]))
+    notes.leave(str(folders[1]))
+    assert (folders[0] / name).samefile(folders[1] / name)
+    (folders[0] / name).unlink()
+    notes.leave(str(folders[2]))
+    for n, folder in enumerate(folders[1:], start=1):
+        found = decode_intent((folder / name).read_bytes(), folder.name)
+        assert found is not None and found.first_dirty_offset == n
+
+
+def test_the_note_of_an_earlier_release_is_understood() -> None:
+    encoded = json.dumps({"version": 2, **dataclasses.asdict(NOTE)}).encode()
+    assert decode_intent(encoded, "t-0") == NOTE
 
 
 # ---------------------------------------------------------------------- copies

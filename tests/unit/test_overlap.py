@@ -1,14 +1,15 @@
-"""Work that waits for the disk, in threads."""
+"""Work that waits for the disk, side by side."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from lastwrite.logstore import files
 from lastwrite.logstore.files import FaultPoints
-from lastwrite.logstore.overlap import overlapped
+from lastwrite.logstore.overlap import DiskWork, Steps, alone, overlapped, side_by_side, together
 
 
 def test_results_come_in_order_and_work_waits_together() -> None:
@@ -41,3 +42,54 @@ def test_armed_fault_points_see_one_operation_after_the_other(monkeypatch: pytes
     monkeypatch.setattr(files, "faults", FaultPoints(point=1000))
     threads = list(overlapped(lambda _: threading.current_thread(), range(4)))
     assert threads == [threading.main_thread()] * 4
+
+
+def failing(error: Exception) -> DiskWork:
+    def sync() -> None:
+        raise error
+
+    return sync
+
+
+def test_what_waits_for_the_disk_waits_together() -> None:
+    everybody = threading.Barrier(16, timeout=10)
+    assert together([everybody.wait] * 64) == [None] * 64  # each of 16 threads four times
+
+
+def test_each_sync_has_its_own_error() -> None:
+    errors = [OSError(n) if n % 3 == 0 else None for n in range(50)]
+    assert together([failing(error) if error else lambda: None for error in errors]) == errors
+
+
+def test_works_take_their_steps_side_by_side_and_one_that_fails_leaves_the_others_alone() -> None:
+    done: list[str] = []
+
+    def work(name: str, steps: int, sync: Callable[[int], list[DiskWork]]) -> Steps:
+        for step in range(steps):
+            done.append(f"{name}{step}")
+            yield sync(step)
+        done.append(f"{name} ends")
+
+    lost = OSError("disk")
+    found = side_by_side([
+        work("a", 2, lambda _: [lambda: done.append("sync")]),
+        work("b", 3, lambda step: [failing(lost)] if step == 1 else []),
+        work("c", 0, lambda _: []),
+    ])  # fmt: skip
+    assert found == [None, lost, None]
+    assert done == ["a0", "b0", "c ends", "sync", "a1", "b1", "sync", "a ends"]
+
+
+def test_a_sync_fails_inside_the_work_that_waited_for_it() -> None:
+    undone = []
+
+    def work() -> Steps:
+        try:
+            yield [failing(OSError("disk"))]
+        except OSError:
+            undone.append(True)
+            raise
+
+    with pytest.raises(OSError, match="disk"):
+        alone(work())
+    assert undone

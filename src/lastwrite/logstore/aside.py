@@ -12,13 +12,13 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
+from functools import partial
 from io import FileIO
 
-from lastwrite.errors import LogError
 from lastwrite.formats.kafka import index
 from lastwrite.formats.kafka.index import SegmentIndexer
 from lastwrite.logstore import files
-from lastwrite.logstore.overlap import overlapped
+from lastwrite.logstore.overlap import together
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.work import Rewritten
@@ -135,16 +135,10 @@ class AsideSegment:
 def sync_aside(made: Sequence[Rewritten]) -> None:
     """Let new segments and those behind them reach the disk. One that does not gets the error, the others go on."""
     waiting = [(result, path) for result in made for new in (result, *result.further) for path in new.paths]
-    for _ in overlapped(_sync, waiting):
-        pass
-
-
-def _sync(one: tuple[Rewritten, str]) -> None:
-    result, path = one
-    try:
-        files.fsync_file(path)
-    except LogError as error:
-        result.error = error
+    syncs = [partial(files.fsync_file, path) for _, path in waiting]
+    for (result, _), error in zip(waiting, together(syncs), strict=True):
+        if error is not None:
+            result.error = error
 
 
 def remove_aside(paths: Iterable[str]) -> None:

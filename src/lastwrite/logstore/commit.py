@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.formats.kafka.names import (
@@ -41,10 +42,11 @@ from lastwrite.formats.kafka.names import (
 from lastwrite.logstore import files
 from lastwrite.logstore.checkpoints import write_offsets
 from lastwrite.logstore.outputs import AGAIN, ALWAYS, Output, check_outputs, check_unchanged, date, in_order
+from lastwrite.logstore.overlap import DiskWork, Steps, alone
 from lastwrite.logstore.publish import publish_copy, staging_folder
 from lastwrite.logstore.recovery import (
     Intent,
-    encode_intent,
+    encode_intents,
     finish_swap,
     intent_file,
     is_intent,
@@ -54,7 +56,7 @@ from lastwrite.logstore.recovery import (
 from lastwrite.logstore.walking import end_offset_of
 from lastwrite.model.log import PartitionLog, TopicPartition
 
-__all__ = ["Output", "commit", "publish_copy", "record", "staging_folder", "swap", "tidy"]
+__all__ = ["Notes", "Output", "commit", "publish_copy", "record", "staging_folder", "swap", "tidy"]
 
 UNFINISHED = "the new segments are safe beside the old ones, and the next run, or the broker's start, ends the swap"
 IN_PLACE = "the new segments are safe in their places, and the next run sets the checkpoint and removes the old ones"
@@ -62,17 +64,42 @@ IN_PLACE = "the new segments are safe in their places, and the next run sets the
 
 def commit(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, *, checkpoint_root: str) -> None:
     """``swap``, ``record`` and ``tidy`` of a single partition."""
-    swap(log, outputs, first_dirty_offset)
+    alone(swap(log, outputs, first_dirty_offset, Notes()))
     record(checkpoint_root, {log.name: first_dirty_offset})
-    tidy(log.folder)
+    alone(tidy(log.folder))
 
 
-def swap(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int) -> None:
+class Notes:
+    """The notes of commits of one root that go side by side: a single file, with a name in each folder.
+
+    A new name costs a disk far less than a new file, and one sync serves all.
+    """
+
+    def __init__(self) -> None:
+        self._intents: dict[str, Intent] = {}
+        self._path: str | None = None
+
+    def announce(self, folder: str, intent: Intent) -> None:
+        """Say what a commit is about to do, before any of them leaves its note."""
+        self._intents[os.path.basename(folder)] = intent
+
+    def leave(self, folder: str) -> None:
+        """Put the note into a folder; its content is durable then, its name when the folder is synced."""
+        path = os.path.join(folder, intent_file(self._intents[os.path.basename(folder)]))
+        if self._path is None or not os.path.exists(self._path):
+            files.write(path, encode_intents(self._intents))
+            self._path = path
+        else:
+            files.link(self._path, path)
+
+
+def swap(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, notes: Notes) -> Steps:
     """Replace the sources of ``outputs`` by what was written aside in the log's folder; their names are final then.
 
-    ``log`` is what ``read_partition`` gave before; the caller holds the partition all the while. From the call on the
-    files aside are ours: after an error they are gone. The note and the old files stay until ``record`` and then
+    ``log`` is what ``read_partition`` gave before; the caller holds the partition all the while. From the first step on
+    the files aside are ours: after an error they are gone. The note and the old files stay until ``record`` and then
     ``tidy`` are called, for many partitions together: in between, a crash leaves a commit that recovery finishes.
+    ``notes`` are shared by all that go side by side, all of one root.
 
     Raises:
         CommitConflict: a segment changed since ``log`` was read. The old log is whole.
@@ -88,7 +115,9 @@ def swap(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int) 
         _check_settled(log)
         check_outputs(log, outputs)
         planned = _Swap(log, outputs, first_dirty_offset)
-        planned.prepare()
+        notes.announce(log.folder, planned.intent)
+        yield []  # until all have said what they are about to do
+        yield planned.prepare(notes)
         check_unchanged(log)
         planned.decide()
     except BaseException as error:
@@ -97,7 +126,7 @@ def swap(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int) 
             raise _unfinished(error) from error
         raise
     try:
-        finish_swap(log.folder, planned.intent)
+        yield from finish_swap(log.folder, planned.intent)
     except LogError as error:
         raise _unfinished(error) from error
 
@@ -114,14 +143,14 @@ def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None
         raise type(error)(error.problem, error.at, error.path, IN_PLACE) from error
 
 
-def tidy(folder: str) -> None:
-    """Remove what ``swap`` left, once the checkpoint is set: the old files, then the note.
+def tidy(folder: str) -> Steps:
+    """The steps that remove what ``swap`` left, once the checkpoint is set: the old files, then the note.
 
     Raises:
         LogError: a file could not be removed. The next run does it.
     """
     try:
-        remove_leftovers(folder)
+        yield from remove_leftovers(folder)
     except LogError as error:
         raise type(error)(error.problem, error.at, error.path, IN_PLACE) from error
 
@@ -215,8 +244,8 @@ class _Swap:
     def _place(self, name: str) -> str:
         return os.path.join(self._log.folder, name)
 
-    def prepare(self) -> None:
-        """Make everything that is to be renamed durable, and remove what would confuse a recovery."""
+    def prepare(self, notes: Notes) -> list[DiskWork]:
+        """Remove what would confuse a recovery, and leave only what has to reach the disk before a rename decides."""
         self._sweep()
         for output, sources in self._outputs:
             for path in output.paths:
@@ -227,8 +256,8 @@ class _Swap:
             files.link(self._place(name), self._place(aside))
         for name in self._empty:
             files.write(self._place(name), b"")
-        files.write(self._place(intent_file(self.intent)), encode_intent(self.intent))
-        files.fsync_dir(self._log.folder)
+        notes.leave(self._log.folder)
+        return [partial(files.fsync_dir, self._log.folder)]
 
     def _sweep(self) -> None:
         """A ``.cleaned`` that is not ours would make a loader throw away our ``.swap`` files."""

@@ -31,7 +31,7 @@ from lastwrite.formats.kafka.names import (
 from lastwrite.logstore import files, lock, unclean
 from lastwrite.logstore.checkpoints import read_offsets, write_offsets
 from lastwrite.logstore.outputs import AGAIN, Output, check_outputs, check_unchanged, date, in_order
-from lastwrite.logstore.overlap import overlapped
+from lastwrite.logstore.overlap import Outcome, overlapped
 from lastwrite.logstore.recovery import orphans, settle
 from lastwrite.logstore.retention import cut_leader_epochs, doomed, make_empty_segment
 from lastwrite.model.log import PartitionLog, TopicPartition
@@ -101,7 +101,7 @@ def publish_copy(
         raise error
 
 
-def publish_copies(copies: Sequence[Copy], root: str) -> list[LogError | OSError | None]:
+def publish_copies(copies: Sequence[Copy], root: str) -> list[Outcome]:
     """Make copies, all of them in the log root ``root``, whose checkpoints are written once. The target folders'
     paths are absolute.
 
@@ -120,7 +120,7 @@ class _Publishing:
         self._copies = copies
         self._root = root
         self._held = held
-        self.errors: list[LogError | OSError | None] = [None] * len(copies)
+        self.errors: list[Outcome] = [None] * len(copies)
 
     def run(self) -> None:
         for place, copy in enumerate(self._copies):

@@ -25,8 +25,9 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from lastwrite.formats.kafka.names import (
     CLEANER_OFFSETS,
@@ -38,11 +39,12 @@ from lastwrite.formats.kafka.names import (
 )
 from lastwrite.logstore import files
 from lastwrite.logstore.checkpoints import write_offset
+from lastwrite.logstore.overlap import Steps, alone
 from lastwrite.logstore.walking import end_offset_of
 from lastwrite.model.log import TopicPartition
 
 _INTENT = re.compile(r"[0-9]{20}\.(?P<state>commit|decided)\.deleted")
-_VERSION = 2
+_ONE, _MANY = 2, 3  # versions: of one folder, as earlier releases wrote them, and of several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +73,25 @@ def is_intent(name: str) -> bool:
     return name.endswith(Suffix.DELETED) and _INTENT.fullmatch(name) is not None
 
 
-def encode_intent(intent: Intent) -> bytes:
-    fields = {field.name: getattr(intent, field.name) for field in dataclasses.fields(intent)}
-    return json.dumps({"version": _VERSION, **fields}).encode()
+def encode_intents(intents: Mapping[str, Intent]) -> bytes:
+    """The note of commits that go side by side, by the names of their folders."""
+    return json.dumps({
+        "version": _MANY,
+        "folders": {
+            name: {field.name: getattr(intent, field.name) for field in dataclasses.fields(intent)}
+            for name, intent in intents.items()
+        },
+    }).encode()  # fmt: skip
 
 
-def decode_intent(text: bytes) -> Intent | None:
-    """The note; None where it is not whole, as a crash while it was written leaves it."""
+def decode_intent(text: bytes, folder_name: str) -> Intent | None:
+    """What the note says of a folder; None where it is not whole, as a crash while it was written leaves it."""
     try:
         fields = json.loads(text)
-        if fields.pop("version") != _VERSION:
+        version = fields["version"]
+        if version not in (_ONE, _MANY):
             return None
+        fields = fields["folders"][folder_name] if version == _MANY else fields
         return Intent(
             first_dirty_offset=int(fields["first_dirty_offset"]),
             outputs=tuple(map(int, fields["outputs"])),
@@ -171,7 +181,7 @@ def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
     """The note that is whole, and whether it says that the new log counts."""
     for name in notes:
         with open(os.path.join(folder, name), "rb") as file:
-            intent = decode_intent(file.read())
+            intent = decode_intent(file.read(), os.path.basename(os.path.abspath(folder)))
         if intent is not None:
             return intent, ".decided." in name
     return None, False
@@ -212,13 +222,13 @@ def finish(folder: str, intent: Intent, partition: TopicPartition, root: str) ->
 
     May be called again after it was stopped anywhere.
     """
-    finish_swap(folder, intent)
+    alone(finish_swap(folder, intent))
     write_offset(root, CLEANER_OFFSETS, partition, intent.first_dirty_offset)
-    remove_leftovers(folder)
+    alone(remove_leftovers(folder))
 
 
-def finish_swap(folder: str, intent: Intent) -> None:
-    """``finish`` up to where every new file has its name.
+def finish_swap(folder: str, intent: Intent) -> Steps:
+    """The steps of ``finish`` up to where every new file has its name.
 
     The note stays, and with it the old files under the names that mark them deleted: until the checkpoint is written
     and ``remove_leftovers`` called, a crash leaves a commit that recovery finishes.
@@ -227,15 +237,16 @@ def finish_swap(folder: str, intent: Intent) -> None:
     def place(name: str) -> str:
         return os.path.join(folder, name)
 
+    sync_folder = partial(files.fsync_dir, folder)
     present = set(os.listdir(folder))
     if intent_file(intent) in present:
         # Every new file has to be a .swap for good before the first old one goes.
-        files.fsync_dir(folder)
+        yield [sync_folder]
         files.rename(place(intent_file(intent)), place(intent_file(intent, is_decided=True)))
     for _, name in _replaced(intent, present):
         files.rename(place(name), place(name + Suffix.DELETED))
     # No old segment may come back by a power cut once its successor has lost the name that tells of it.
-    files.fsync_dir(folder)
+    yield [sync_folder]
     swaps = [name for name in present if classify(name).suffix is Suffix.SWAP]
     swaps.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(classify(name).kind)))
     for name in swaps:
@@ -244,21 +255,22 @@ def finish_swap(folder: str, intent: Intent) -> None:
     for name in swaps:
         if name not in intent.stand_ins:
             files.rename(place(name), place(name.removesuffix(Suffix.SWAP)))
-    files.fsync_dir(folder)
+    yield [sync_folder]
     for name in map(_snapshot, intent.vanished):
         if name in present:
             files.rename(place(name), place(name + Suffix.DELETED))
 
 
-def remove_leftovers(folder: str) -> None:
-    """Remove what is marked deleted or was never finished; the notes of commits last.
+def remove_leftovers(folder: str) -> Steps:
+    """The steps that remove what is marked deleted or was never finished; the notes of commits last.
 
     The folder is not synced: what a power cut brings back is as dead as before, and the next run removes it again.
     """
-    names = sorted(os.listdir(folder), key=lambda name: (is_intent(name), name))
-    for name in names:
-        if is_intent(name) or _is_leftover(name):
-            files.unlink(os.path.join(folder, name))
+    names = sorted(os.listdir(folder))
+    leftovers = [name for name in names if _is_leftover(name) and not is_intent(name)]
+    yield [partial(files.unlink, os.path.join(folder, name)) for name in leftovers]
+    for name in filter(is_intent, names):
+        files.unlink(os.path.join(folder, name))
 
 
 def _is_leftover(name: str) -> bool:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from lastwrite.compaction.retention import Retention
 from lastwrite.errors import LogError
@@ -41,7 +42,7 @@ from lastwrite.formats.kafka.text import decode_leader_epochs, encode_leader_epo
 from lastwrite.logstore import files
 from lastwrite.logstore.checkpoints import read_offsets, write_offsets
 from lastwrite.logstore.outputs import check_unchanged
-from lastwrite.logstore.overlap import overlapped
+from lastwrite.logstore.overlap import Outcome, Steps, side_by_side
 from lastwrite.logstore.recovery import remove_leftovers
 from lastwrite.model.log import PartitionLog
 
@@ -61,9 +62,7 @@ def retain(log: PartitionLog, retention: Retention, *, checkpoint_root: str) -> 
         raise error
 
 
-def retain_all(
-    wave: Sequence[tuple[PartitionLog, Retention]], *, checkpoint_root: str
-) -> list[LogError | OSError | None]:
+def retain_all(wave: Sequence[tuple[PartitionLog, Retention]], *, checkpoint_root: str) -> list[Outcome]:
     """Take the segments of each retention out of its log, and set the log starts, of all logs of a root together.
 
     The caller holds the partitions. Where there is nothing to take only the checkpoint is tidied that a crash left
@@ -80,7 +79,7 @@ class _Retaining:
     def __init__(self, wave: Sequence[tuple[PartitionLog, Retention]], root: str) -> None:
         self._wave = wave
         self._root = root
-        self.errors: list[LogError | OSError | None] = [None] * len(wave)
+        self.errors: list[Outcome] = [None] * len(wave)
 
     def run(self) -> None:
         # What a crash left of a log without segments lies before its start, and only the checkpoint says so.
@@ -92,15 +91,10 @@ class _Retaining:
         named = [place for place in seen if self._wave[place][1].log_start == self._wave[place][1].first_base]
         self._set_log_starts(named, lambda retention: None)
 
-    def _each(self, step: Callable[[PartitionLog, Retention], None], places: Sequence[int]) -> None:
-        def take(place: int) -> None:
-            try:
-                step(*self._wave[place])
-            except (LogError, OSError) as error:
-                self.errors[place] = error
-
-        for _ in overlapped(take, [place for place in places if self.errors[place] is None]):
-            pass
+    def _each(self, step: Callable[[PartitionLog, Retention], Steps], places: Sequence[int]) -> None:
+        sound = [place for place in places if self.errors[place] is None]
+        for place, error in zip(sound, side_by_side(step(*self._wave[place]) for place in sound), strict=True):
+            self.errors[place] = error
 
     def _set_log_starts(self, places: Sequence[int], start_of: Callable[[Retention], int | None]) -> None:
         sound = [place for place in places if self.errors[place] is None]
@@ -115,20 +109,22 @@ class _Retaining:
                 self.errors[place] = error
 
 
-def _begin(log: PartitionLog, retention: Retention) -> None:
+def _begin(log: PartitionLog, retention: Retention) -> Steps:
     check_unchanged(log)
     if retention.rolls:
         make_empty_segment(log.folder, retention.first_base)
+    yield []
 
 
-def _take(log: PartitionLog, retention: Retention) -> None:
+def _take(log: PartitionLog, retention: Retention) -> Steps:
+    sync_folder = partial(files.fsync_dir, log.folder)
     cut_leader_epochs(log.folder, retention.log_start)
-    files.fsync_dir(log.folder)
+    yield [sync_folder]
     for name in doomed(os.listdir(log.folder), retention):
         path = os.path.join(log.folder, name)
         files.rename(path, path + Suffix.DELETED)
-    files.fsync_dir(log.folder)
-    remove_leftovers(log.folder)
+    yield [sync_folder]
+    yield from remove_leftovers(log.folder)
 
 
 def doomed(names: list[str], retention: Retention) -> list[str]:

@@ -15,8 +15,9 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from lastwrite.compaction.untouched import rewritten_runs
 from lastwrite.compaction.verdict import Verdict
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.formats.fingerprint import SECRET_WORDS
-from lastwrite.logstore.overlap import overlapped
 from lastwrite.model.kept import KeepUnit, Kept, KeptScan
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.policy import Policy, Strategy
@@ -46,7 +46,7 @@ from lastwrite.model.work import (
 from lastwrite.pipeline import keep as keeping
 from lastwrite.pipeline.retain import Replacement, account_retention, after_round, end_without_round
 from lastwrite.pipeline.runner import Failed
-from lastwrite.pipeline.system import Copied, Decision, System
+from lastwrite.pipeline.system import Decision, Renewed, System
 
 _PIECE_BYTES = 32 << 20
 _LEAST_PIECE_BYTES = 64 << 10
@@ -54,6 +54,9 @@ _WAVE_BYTES = 64 << 30
 _WAVE_PARTITIONS = 4096
 _LEAST_PART_BYTES = 8 << 20
 _SMALL_ELECTION_BYTES = 4 << 20
+_SIDE_BY_SIDE = 256
+
+T = TypeVar("T")
 
 
 def new_secret() -> bytes:
@@ -121,18 +124,13 @@ class _Job:
     replacements: list[Replacement] = field(default_factory=list)
     after: PartitionLog | None = None  # as the round leaves it
     retention: Retention | None = None  # of that
-    copy: Copied | None = None  # with ``to``: what is to lie there
+    new: Renewed | None = None  # what the log, or its copy, shall be
     kept: keeping.KeptLog | None = None  # where scans are kept
     written: list[tuple[KeepUnit, Kept]] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
         return self.report.status is Status.CLEANED
-
-    @property
-    def has_parts(self) -> bool:
-        """Some new segment is in parts, which the driver joins."""
-        return any(len(output.parts) > 1 for output in self.outputs)
 
     @property
     def rewritten(self) -> set[int]:
@@ -484,26 +482,15 @@ class Engine:
         """Swap every partition first, then write each root's checkpoint once, and only then clear away."""
         weights = [sum(part.bytes_written for output in job.outputs for part in output.parts) for job in wave]
         self._progress.stage("commit", sum(weights))
-        # Large ones are joined one after the other, because a join has buffers.
-        small = [(job, weight) for job, weight in zip(wave, weights, strict=True) if not job.has_parts]
-        large = [(job, weight) for job, weight in zip(wave, weights, strict=True) if job.has_parts]
-        for (_, weight), _ in zip(small, overlapped(self._publish, [job for job, _ in small]), strict=True):
-            self._progress.advance(weight)
-        for job, weight in large:
-            self._publish(job)
-            self._progress.advance(weight)
-        swapped: dict[str, list[_Job]] = {}
-        for job in wave:
-            if job.is_open and not self._options.dry_run and self._options.to is None:
-                swapped.setdefault(self._system.root_of(job.folder), []).append(job)
-        for root, jobs in swapped.items():
-            self._record(root, jobs)
+        for first in range(0, len(wave), _SIDE_BY_SIDE):
+            jobs = wave[first : first + _SIDE_BY_SIDE]
+            self._publish(jobs)
+            self._progress.advance(sum(weights[first : first + _SIDE_BY_SIDE]))
+        if self._is_in_place:
+            self._record([job for job in wave if job.is_open])
         self._keep(wave)  # before the old segments' kept files may go
-        for _ in overlapped(self._clear_away, wave):
-            pass
-        if self._options.to is not None:
-            self._copy(wave, self._options.to)
-        elif not self._options.dry_run:
+        if self._is_in_place:
+            self._tidy([job for job in wave if job.is_open])
             self._retain(wave)
         self._settle_kept(wave)
         for job in wave:
@@ -511,17 +498,32 @@ class Engine:
                 self._account(job, job.retention)
             job.report.seconds = time.perf_counter() - job.started
 
-    def _publish(self, job: _Job) -> None:
-        """Swap the new segments in, of a job that is open; the old ones stay until the checkpoint is written."""
-        with self._failing(job):
-            if job.is_open:
-                self._options.check()
-                self._judge_retention(job)
-                if not self._options.dry_run:
-                    self._swap(job)
-            elif not job.rests:
-                self._discard(job)
-                job.copy = None if job.log is None else Copied(job.log)
+    def _publish(self, jobs: Sequence[_Job]) -> None:
+        """Swap new segments in, the old ones staying until the checkpoint is written; or make copies."""
+        for job in jobs:
+            with self._failing(job):
+                if job.is_open:
+                    self._options.check()
+                    self._judge_retention(job)
+                    if not self._options.dry_run:
+                        self._renew(job)
+                elif job.rests:
+                    self._judge_retention(job)
+                    job.new = Renewed(job.log, retention=job.retention) if job.log is not None else None
+                else:
+                    self._discard(job)
+                    job.new = Renewed(job.log) if job.log is not None else None
+        if self._is_in_place:
+            self._each(self._system.swap, [(job, job.new) for job in jobs if job.is_open and job.new is not None])
+        elif self._options.to is not None:
+            publish = partial(self._system.publish_copies, to=self._options.to)
+            self._each(publish, [(job, job.new) for job in jobs if job.new is not None])
+
+    def _each(self, work: Callable[[list[T]], Sequence[Exception | None]], jobs: Sequence[tuple[_Job, T]]) -> None:
+        """Do the work for all jobs together; whose part of it fails has failed."""
+        for (job, _), error in zip(jobs, work([each for _, each in jobs]), strict=True):
+            if error is not None:
+                self._fail(job, error)
 
     @contextlib.contextmanager
     def _failing(self, job: _Job) -> Iterator[None]:
@@ -535,7 +537,7 @@ class Engine:
         job.report.status = Status.CLEANED
         job.fail(error)
         job.retention = None
-        job.copy = None
+        job.new = None
         self._discard(job)
 
     def _judge_retention(self, job: _Job) -> None:
@@ -545,25 +547,23 @@ class Engine:
         job.after = after_round(self._system, job.log, job.replacements)
         job.retention = self._system.expired(job.after, self._options.config, self._options.now_ms)
 
-    def _record(self, root: str, jobs: Sequence[_Job]) -> None:
+    def _record(self, jobs: Sequence[_Job]) -> None:
         """The checkpoint comes after the swap of all: the other way round it would hide dirty records."""
-        try:
-            self._system.record(root, {job.log.name: job.decision.end for job in jobs if job.log and job.decision})
-        except (LogError, OSError) as error:
-            for job in jobs:
-                self._fail(job, error)
+        by_root: dict[str, list[_Job]] = {}
+        for job in jobs:
+            by_root.setdefault(self._system.root_of(job.folder), []).append(job)
+        for root, inside in by_root.items():
+            try:
+                self._system.record(
+                    root, {job.log.name: job.decision.end for job in inside if job.log and job.decision}
+                )
+            except (LogError, OSError) as error:
+                for job in inside:
+                    self._fail(job, error)
 
-    def _clear_away(self, job: _Job) -> None:
-        """What is left of the swap goes; of a log that rests, see what has expired."""
-        with self._failing(job):
-            if job.is_open:
-                assert job.log is not None
-                if job.outputs and not self._options.dry_run and self._options.to is None:
-                    self._system.tidy(job.log)
-            elif job.rests:
-                self._judge_retention(job)
-                assert job.log is not None
-                job.copy = Copied(job.log, retention=job.retention)
+    def _tidy(self, jobs: Sequence[_Job]) -> None:
+        """What is left of the swaps goes."""
+        self._each(self._system.tidy, [(job, job.log) for job in jobs if job.outputs and job.log is not None])
 
     def _keep(self, wave: Sequence[_Job]) -> None:
         """Write aside what later rounds need not scan again. Its trouble is no round's."""
@@ -602,23 +602,15 @@ class Engine:
             for problem in problems:
                 self._progress.note(f"{job.log.name}: a scan was not kept: {problem}")
 
-    def _copy(self, wave: Sequence[_Job], to: str) -> None:
-        """Make the copies, of all partitions together: they share their root's checkpoints."""
-        jobs = [job for job in wave if job.copy is not None]
-        copies = [job.copy for job in jobs if job.copy is not None]
-        for job, error in zip(jobs, self._system.publish_copies(copies, to), strict=True):
-            if error is not None:
-                self._fail(job, error)
-
     def _retain(self, wave: Sequence[_Job]) -> None:
         """Take out what has expired, of all partitions together: they share the checkpoint of log starts."""
-        jobs = [job for job in wave if job.retention is not None]
-        retentions = [(job.after, job.retention) for job in jobs if job.after is not None and job.retention is not None]
-        for job, error in zip(jobs, self._system.retain(retentions), strict=True):
-            if error is not None:
-                self._fail(job, error)
+        judged = [
+            (job, (job.after, job.retention)) for job in wave if job.after is not None and job.retention is not None
+        ]
+        self._each(self._system.retain, judged)
 
-    def _swap(self, job: _Job) -> None:
+    def _renew(self, job: _Job) -> None:
+        """Join what is in parts, and say what the log shall be."""
         assert job.log is not None and job.decision is not None
         finished: list[tuple[tuple[Segment, ...], Rewritten]] = []
         for output in job.outputs:
@@ -628,12 +620,7 @@ class Engine:
                 job.decision.index_interval_bytes, self._limits, output.aborted, sources[-1].mtime_ns,
             )))  # fmt: skip
             finished += [((), further) for further in finished[-1][1].further]
-        if self._options.to is None:
-            self._system.swap(job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end)
-        else:
-            job.copy = Copied(
-                job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end, job.retention
-            )
+        job.new = Renewed(job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end, job.retention)
 
     def _discard(self, job: _Job) -> None:
         for output in job.outputs:

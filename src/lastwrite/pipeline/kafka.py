@@ -26,6 +26,7 @@ from lastwrite.logstore import lock, metadata_log
 from lastwrite.logstore import publish as publishing
 from lastwrite.logstore import retention as retaining
 from lastwrite.logstore.aside import AsideSegment, remove_aside
+from lastwrite.logstore.overlap import side_by_side
 from lastwrite.logstore.producers import read_history
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import BatchTable
@@ -34,7 +35,7 @@ from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import Limits, Piece, Rewritten
 from lastwrite.pipeline.chunks import Chunks
 from lastwrite.pipeline.rewrite import settle
-from lastwrite.pipeline.system import Copied, Decision, Format, IndexChecker, SegmentAppender
+from lastwrite.pipeline.system import Decision, Format, IndexChecker, Renewed, SegmentAppender
 
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
 _AGE = {"retention.ms", "log.retention.ms", "log.retention.minutes", "log.retention.hours"}
@@ -253,18 +254,22 @@ class KafkaSystem:
         for new in (part, *part.further):
             remove_aside((new.log_path, new.index_path, new.time_index_path, new.transaction_index_path))
 
-    def swap(
-        self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], first_dirty: int
-    ) -> None:
-        committing.swap(log, _outputs(sources, made), first_dirty)
+    def swap(self, wave: Sequence[Renewed]) -> list[LogError | OSError | None]:
+        works = []
+        notes: dict[str, committing.Notes] = {}
+        for new in wave:
+            assert new.first_dirty is not None
+            shared = notes.setdefault(self.root_of(new.log.folder), committing.Notes())
+            works.append(committing.swap(new.log, _outputs(new.sources, new.made), new.first_dirty, shared))
+        return side_by_side(works)
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
         committing.record(root, first_dirty)
 
-    def tidy(self, log: PartitionLog) -> None:
-        committing.tidy(log.folder)
+    def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+        return side_by_side(committing.tidy(log.folder) for log in logs)
 
-    def publish_copies(self, copies: Sequence[Copied], to: str) -> list[LogError | OSError | None]:
+    def publish_copies(self, copies: Sequence[Renewed], to: str) -> list[LogError | OSError | None]:
         root = os.path.abspath(to)
         wanted = [
             publishing.Copy(

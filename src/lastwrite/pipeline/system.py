@@ -84,14 +84,14 @@ class SegmentAppender(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """What a copy shall be: ``log`` with each of ``made`` in the place of its ``sources``."""
+class Renewed:
+    """What a log, or its copy, shall be: ``log`` with each of ``made`` in the place of its ``sources``."""
 
     log: PartitionLog
     sources: Sequence[Sequence[Segment]] = ()
     made: Sequence[Rewritten] = ()
     first_dirty: int | None = None  # None: as it is
-    retention: Retention | None = None  # what it takes is not in the copy
+    retention: Retention | None = None  # what it takes is not in a copy
 
 
 class System(Protocol):
@@ -173,21 +173,19 @@ class System(Protocol):
 
     def discard(self, part: Rewritten) -> None: ...
 
-    def swap(
-        self, log: PartitionLog, sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten], first_dirty: int
-    ) -> None:
-        """Swap each of ``made`` in for its ``sources``; a crash before ``tidy`` leaves what ``recover`` finishes."""
+    def swap(self, wave: Sequence[Renewed]) -> list[LogError | OSError | None]:
+        """Swap new segments in; a crash before ``tidy`` leaves what ``recover`` finishes. Log for log why it failed."""
         ...
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
         """Set the checkpoint of partitions of ``root`` that were swapped, all at once."""
         ...
 
-    def tidy(self, log: PartitionLog) -> None:
-        """Remove what ``swap`` left, after ``record``."""
+    def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+        """Remove what ``swap`` left, after ``record``. Log for log why it failed."""
         ...
 
-    def publish_copies(self, copies: Sequence[Copied], to: str) -> list[LogError | OSError | None]:
+    def publish_copies(self, copies: Sequence[Renewed], to: str) -> list[LogError | OSError | None]:
         """Make copies below ``to``; copy for copy why that failed."""
         ...
 
