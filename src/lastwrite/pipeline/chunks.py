@@ -17,6 +17,7 @@ from lastwrite.logstore.reading import SegmentReader
 from lastwrite.logstore.throttle import pacer_of
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.work import Limits, Piece
+from lastwrite.pipeline.buffers import Buffers
 from lastwrite.pipeline.profile import step
 from lastwrite.pipeline.system import Format
 
@@ -32,10 +33,11 @@ class Chunk(NamedTuple):
 class Chunks:
     """The worker's buffer, and the walk over a piece through it."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, buffers: Buffers | None = None) -> None:
         self._limits = limits
         self._pacer = pacer_of(limits.throttle)
-        self._buffer = np.empty(limits.chunk_bytes, dtype=np.uint8)
+        self._buffers = buffers or Buffers()
+        self._buffer: ByteArray = self._buffers.room("chunk", limits.chunk_bytes, np.uint8)
 
     def of(self, format: Format, piece: Piece) -> Iterator[Chunk]:
         """The chunks of ``piece``; each is valid until the next is asked for.
@@ -103,7 +105,7 @@ class Chunks:
                     f"a batch of {wanted} bytes is larger than the {self._limits.plain_bytes} that memory allows",
                     position + start, path, "raise --memory",
                 )  # fmt: skip
-            grown = np.empty(wanted + (wanted >> 2), dtype=np.uint8)
+            grown = self._buffers.room("chunk", wanted + (wanted >> 2), np.uint8)
             grown[: end - start] = self._buffer[start:end]
             self._buffer = grown
         elif start:

@@ -22,6 +22,7 @@ from lastwrite.logstore.scratch import ScratchWriter, make_folder, remove_folder
 from lastwrite.model.kept import KeepUnit, Kept
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
+from lastwrite.pipeline.buffers import Buffers
 from lastwrite.pipeline.elect import elect
 from lastwrite.pipeline.keep import keep, kept_scans, unit_weight
 from lastwrite.pipeline.profile import step
@@ -37,10 +38,10 @@ def scan_to_folder(units: Sequence[ScanUnit]) -> Iterator[list[PieceScan] | Fail
     """Scan the pieces of units of one wave; all entries go to one scratch file, all states to another."""
     if units:
         with ScratchWriter(units[0].scratch, "entries") as entries, ScratchWriter(units[0].scratch, "states") as states:
-            yield from each(partial(_scan_unit, entries, states))(units)
+            yield from each(partial(_scan_unit, entries, states, Buffers()))(units)
 
 
-def _scan_unit(entries: ScratchWriter, states: ScratchWriter, unit: ScanUnit) -> list[PieceScan]:
+def _scan_unit(entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, unit: ScanUnit) -> list[PieceScan]:
     blocks: list[Block] = []
 
     def take(block: EntryBlock) -> None:
@@ -59,7 +60,7 @@ def _scan_unit(entries: ScratchWriter, states: ScratchWriter, unit: ScanUnit) ->
         result.states, result.states_at = states.path, states.append(np.zeros(result.records, dtype=np.uint8))
     known = {result.piece for result in results}
     unit = replace(unit, pieces=tuple(piece for piece in unit.pieces if piece.number not in known))
-    for piece, (result, piece_states) in zip(unit.pieces, scan(unit, take), strict=True):
+    for piece, (result, piece_states) in zip(unit.pieces, scan(unit, take, buffers), strict=True):
         if result.problem is None and piece.keyed:
             result.states = states.path
             with step("write states"):
@@ -72,8 +73,9 @@ def _scan_unit(entries: ScratchWriter, states: ScratchWriter, unit: ScanUnit) ->
 
 def rewrite_aside(units: Sequence[RewriteUnit]) -> Iterator[Rewritten | Failed[RewriteUnit]]:
     """Rewrite units, and make many of the new segments durable at once: a disk syncs them together."""
+    work = partial(rewrite, buffers=Buffers())
     for some in _stretches(units):
-        results = list(each(rewrite)(some))
+        results = list(each(work)(some))
         settle([result for result in results if not isinstance(result, Failed)])
         yield from results
 

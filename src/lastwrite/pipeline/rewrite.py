@@ -20,21 +20,25 @@ from lastwrite.logstore.throttle import pacer_of
 from lastwrite.model.columns import DROP, EMPTY, SPENT, BatchTable, ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Piece, PieceLeft, RewriteUnit, Rewritten
+from lastwrite.pipeline.buffers import Buffers
 from lastwrite.pipeline.chunks import Chunks
 from lastwrite.pipeline.profile import step
 from lastwrite.pipeline.system import Format, SegmentAppender, System, system_named
 
 
-def rewrite(unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None) -> Rewritten:
-    """Rewrite the unit's pieces. ``states`` (by piece) spares reading them from scratch files.
+def rewrite(
+    unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None, buffers: Buffers | None = None
+) -> Rewritten:
+    """Rewrite the unit's pieces. ``states`` (by piece) spares reading them from scratch files; ``buffers`` are the
+    task's.
 
     Errors come back in the result, so that other partitions' work goes on. What was written is not synced yet: see
     ``settle``.
     """
     result = Rewritten(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
-    format = system.new_format(unit.limits.plain_bytes)
-    worker = _Rewriter(unit, system, format)
+    buffers = buffers or Buffers()
+    worker = _Rewriter(unit, system, buffers.format(unit.system, unit.limits.plain_bytes), buffers)
     left: list[PieceLeft] = []
     try:
         for n, piece in enumerate(unit.pieces):
@@ -66,23 +70,24 @@ def settle(made: Sequence[Rewritten]) -> None:
 
 
 class _Rewriter:
-    """A worker's buffers, used again for every chunk."""
+    """A unit's way through the worker's buffers, chunk for chunk."""
 
-    def __init__(self, unit: RewriteUnit, system: System, format: Format) -> None:
+    def __init__(self, unit: RewriteUnit, system: System, format: Format, buffers: Buffers) -> None:
         self._unit = unit
         self._system = system
         self._format = format
         self._outputs: list[tuple[int, SegmentAppender]] = []
         self._begin(unit.base_offset)
-        self._chunks = Chunks(unit.limits)
+        self._buffers = buffers
+        self._chunks = Chunks(unit.limits, buffers)
         self._pacer = pacer_of(unit.limits.throttle)
         self._policy = unit.policy
         self.counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
-        self._out = np.empty(0, dtype=np.uint8)
-        self._keep = np.empty(0, dtype=np.uint8)
-        self._rows = np.empty((4096, 5), dtype=np.int64)
-        self._actions = np.empty(4096, dtype=np.uint8)
-        self._horizons = np.empty(4096, dtype=np.int64)
+        self._out: ByteArray = buffers.room("out", 0, np.uint8)
+        self._keep: ByteArray = buffers.room("keep", 0, np.uint8)
+        self._rows: Int64Array = buffers.room("rows", 4096, np.int64, 5)
+        self._actions: ByteArray = buffers.room("actions", 4096, np.uint8)
+        self._horizons: Int64Array = buffers.room("horizons", 4096, np.int64)
         self._size = 0  # of what was written
         self.left = PieceLeft(-1, 0, 0)
 
@@ -96,7 +101,7 @@ class _Rewriter:
             if at + records > len(states):
                 raise CorruptLog("more records than the scan saw", chunk.shift, piece.path)
             if records > len(self._keep):
-                self._keep = np.empty(2 * records, dtype=np.uint8)
+                self._keep = self._buffers.room("keep", 2 * records, np.uint8)
             keep = self._keep[:records]
             actions, horizons = self._actions[:batches], self._horizons[:batches]
             with step("judge"):
@@ -107,7 +112,7 @@ class _Rewriter:
             at += records
             room = self._format.rebuilt_size(table, records)
             if room > len(self._out):
-                self._out = np.empty(room + (room >> 2), dtype=np.uint8)
+                self._out = self._buffers.room("out", room + (room >> 2), np.uint8)
             try:
                 with step("rebuild"):
                     self._out, size, filled = self._format.rebuild(

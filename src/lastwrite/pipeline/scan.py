@@ -29,6 +29,7 @@ from lastwrite.model.columns import (
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Piece, PieceScan, ScanUnit
+from lastwrite.pipeline.buffers import Buffers
 from lastwrite.pipeline.chunks import Chunks
 from lastwrite.pipeline.elect import NO_KEYS, losers_among
 from lastwrite.pipeline.profile import step, steps
@@ -50,14 +51,16 @@ class EntryBlock:
         self.keys = keys
 
 
-def scan(unit: ScanUnit, hand_on: Callable[[EntryBlock], None]) -> Iterator[tuple[PieceScan, ByteArray]]:
+def scan(
+    unit: ScanUnit, hand_on: Callable[[EntryBlock], None], buffers: Buffers | None = None
+) -> Iterator[tuple[PieceScan, ByteArray]]:
     """Scan the unit's pieces; each gives its result and its states (valid until the next is asked for).
 
     ``hand_on`` takes each block of entries as it fills. A piece that is damaged or of a format we do not
-    clean gives a result with its problem; the other pieces are scanned all the same.
+    clean gives a result with its problem; the other pieces are scanned all the same. ``buffers`` are those of the task.
     """
-    format = system_named(unit.system).new_format(unit.limits.plain_bytes)
-    worker = _Scanner(unit, format, hand_on)
+    buffers = buffers or Buffers()
+    worker = _Scanner(unit, buffers.format(unit.system, unit.limits.plain_bytes), hand_on, buffers)
     for piece in unit.pieces:
         result = PieceScan(unit.partition, piece.number)
         try:
@@ -74,24 +77,29 @@ def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
 
 
 class _Scanner:
-    """A worker's buffers, used again for every piece."""
+    """A unit's way through the worker's buffers, piece for piece."""
 
-    def __init__(self, unit: ScanUnit, format: Format, hand_on: Callable[[EntryBlock], None]) -> None:
+    def __init__(self, unit: ScanUnit, format: Format, hand_on: Callable[[EntryBlock], None], buffers: Buffers) -> None:
         self._unit = unit
         self._format = format
         self._hand_on = hand_on
-        self._chunks = Chunks(unit.limits)
+        self._buffers = buffers
+        self._chunks = Chunks(unit.limits, buffers)
         self._secret = secret_from(unit.secret)
-        self.states = np.empty(1 << 18, dtype=np.uint8)
+        self.states: ByteArray = buffers.room("states", 1 << 18, np.uint8)
         self._columns = 2 if unit.policy.strategy is Strategy.OFFSET else 3
         words = 4 if unit.exact else self._columns  # whole keys take as much again
-        self._entries = np.empty((2 * unit.limits.block_entries // words, self._columns), dtype=np.uint64)
-        self._sorted = np.empty_like(self._entries)
+        self._hold(2 * unit.limits.block_entries // words)
         self._filled = 0
         self._follower = Follower()
         self._is_quiet = False
         self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
         self._keys = _KeyBytes(len(self._entries)) if unit.exact else None
+
+    def _hold(self, entries: int) -> None:
+        """Make room for the entries of a block, and for a sorted copy."""
+        self._entries: UInt64Array = self._buffers.room("entries", entries, np.uint64, self._columns)
+        self._sorted: UInt64Array = self._buffers.room("sorted", entries, np.uint64, self._columns)
 
     def scan_piece(self, piece: Piece, result: PieceScan) -> None:
         self._filled = 0
@@ -129,8 +137,7 @@ class _Scanner:
                 if self._filled + in_run > len(self._entries) or (self._keys is not None and self._keys.is_full):
                     self._flush(piece, result)
                     if in_run > len(self._entries):
-                        self._entries = np.empty((in_run, self._columns), dtype=np.uint64)
-                        self._sorted = np.empty_like(self._entries)
+                        self._hold(in_run)
                 ordinal = first_record + int(starts[first])
                 if ordinal + in_run > 0xFFFFFFFF:
                     raise CorruptLog("more than 2^32 records in one piece", piece.start, piece.path)
@@ -180,7 +187,7 @@ class _Scanner:
 
     def _make_room(self, records: int) -> None:
         if records > len(self.states):
-            grown = np.empty(records + (records >> 1), dtype=np.uint8)
+            grown = self._buffers.room("states", records + (records >> 1), np.uint8)
             grown[: len(self.states)] = self.states
             self.states = grown
 
