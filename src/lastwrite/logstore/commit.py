@@ -118,7 +118,7 @@ def swap(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, 
         notes.announce(log.folder, planned.intent)
         yield []  # until all have said what they are about to do
         yield planned.prepare(notes)
-        check_unchanged(log)
+        check_unchanged(log, intent_file(planned.intent))
         planned.decide()
     except BaseException as error:
         _give_up(log, outputs, planned)

@@ -67,8 +67,8 @@ def date(path: str, mtime_ns: int) -> None:
         files.fsync_file(path)
 
 
-def check_unchanged(log: PartitionLog) -> None:
-    """Hold the folder against what was read from it.
+def check_unchanged(log: PartitionLog, note: str | None = None) -> None:
+    """Hold the folder against what was read from it; ``note`` is one of our own that lies there, of no swap so far.
 
     Raises:
         CommitConflict: a segment changed, vanished or came.
@@ -83,7 +83,7 @@ def check_unchanged(log: PartitionLog) -> None:
         if (seen.st_size, seen.st_mtime_ns) != (segment.file_bytes, segment.mtime_ns):
             raise CommitConflict("the segment changed while we worked", path=segment.path, remedy=AGAIN)
     known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
-    names = os.listdir(log.folder)
+    names = [name for name in os.listdir(log.folder) if name != note]
     for name, now in sorted(settle(log.folder, names).live(names).items()):
         if classify(name).kind is FileKind.LOG and now not in known:
             raise CommitConflict("the segment came while we worked", path=os.path.join(log.folder, now), remedy=AGAIN)
