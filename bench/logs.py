@@ -99,19 +99,18 @@ def quiet_log() -> LogSpec:
 QUIET_SHARE = 0.1  # of quiet_log's bytes lie in segments that lose records
 
 
-def small_records(records: int) -> LogSpec:
-    """Records of 40 bytes, a quarter as many keys at random. Its answer is ``small_answer``."""
-    keys = records // 4
+def small_records(records: int, keys: int) -> LogSpec:
+    """Records of 40 bytes, keys at random. ``check_small`` knows its answer."""
 
     def make(folder: Path) -> dict[str, Any]:
         return generate.write_log(folder, generate.drawn(keys), 0, records, 3, 268_435_456)
 
-    return LogSpec(f"small-{records}", keys, 268_435_456, make)
+    return LogSpec(f"small-{records}-{keys}", keys, 268_435_456, make)
 
 
-def check_small(folder: Path, records: int) -> int:
+def check_small(folder: Path, records: int, keys: int) -> int:
     """Hold what is left of ``small_records`` against the answer; the number of records left."""
-    last = generate.last_offsets(generate.drawn(records // 4), records // 4, records)
+    last = generate.last_offsets(generate.drawn(keys), keys, records)
     return generate.check(folder, last, 3)["records_left"]
 
 

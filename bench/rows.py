@@ -103,9 +103,9 @@ _CLEANER = Target("kafka", 15, 8)
 
 ROWS: dict[str, Row] = {
     "none-warm": Row("16 M records, plain, warm", FIRST, warm, (_CLEANER, Target("cp", 1.5, 3, at_most=True)), True),
-    "none-cold": Row("the same, cold", FIRST, cold, (Target("kafka", 3, 1.5),), True),
-    "lz4-warm": Row("the same in lz4, warm", written_by_kafka("lz4", **_BIG), warm, (Target("kafka", 7, 4),)),
-    "zstd-warm": Row("the same in zstd, warm", written_by_kafka("zstd", **_BIG), warm, (Target("kafka", 7, 4),)),
+    "none-cold": Row("16 M records, plain, cold", FIRST, cold, (Target("kafka", 3, 1.5),), True),
+    "lz4-warm": Row("16 M records, lz4, warm", written_by_kafka("lz4", **_BIG), warm, (Target("kafka", 7, 4),)),
+    "zstd-warm": Row("16 M records, zstd, warm", written_by_kafka("zstd", **_BIG), warm, (Target("kafka", 7, 4),)),
     "large-none": Row(
         "200 k records of 10 KiB, plain", written_by_kafka("none", **_LARGE), warm,
         (Target("kafka", 1.5, 1), Target("cp", 2, at_most=True)), True,

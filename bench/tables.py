@@ -25,12 +25,16 @@ def sides_of(rows: list[Found]) -> Table:
                 f"{side['best_seconds']:.2f}", _figure(side.get("median_cpu_seconds")),
                 _figure(side.get("median_cpu_seconds_of", {}).get("jvm")), _figure(records / seconds / 1e6),
                 f"{size / seconds / 1e6:.0f}" if size else "",
-                "" if is_floor else f"{side.get('records_left', 0):,}",
-                f"{side.get('bytes_left', 0) / 1e6:.1f}", f"{side.get('bytes_written', 0) / 1e6:.1f}",
+                f"{side['records_left']:,}" if side.get("records_left") else "",
+                _megabytes(side.get("bytes_left")), _megabytes(side.get("bytes_written")),
                 str(side.get("peak_pss_mib", "")), str(side.get("memory_setting_mib") or ""),
                 end_section=n == len(row["sides"]) - 1,
             )  # fmt: skip
     return table
+
+
+def _megabytes(size: int | None) -> str:
+    return f"{size / 1e6:.1f}" if size else ""
 
 
 def _figure(value: float | None) -> str:
@@ -58,7 +62,10 @@ def profiles_of(rows: list[Found]) -> Table:
                     *(_figure(found.get(f"{part}_seconds")) for part in ("task", "task_cpu", "outside", "between")),
                     ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps),
                 )  # fmt: skip
-            cpu = side.get("median_cpu_seconds_of") or {}
+            cpu = side.get("median_cpu_seconds_of")
+            if not cpu:
+                table.add_section()
+                continue
             table.add_row("", "processor", _figure(sum(cpu.values())), "", "", "", "", "",
                           ", ".join(f"{kind} {seconds:.2f}" for kind, seconds in cpu.items()),
                           end_section=True)  # fmt: skip
