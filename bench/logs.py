@@ -19,6 +19,7 @@ from contents import contents_of
 NOW_MS = 1_700_001_000_000
 CHECKPOINT = "cleaner-offset-checkpoint"
 MAP_BYTES = 536_870_912  # Kafka's key map: room for all keys of a row, so that one round does
+CLEAN_END = 16_000_000  # of the logs for a second round: what lies below has been cleaned
 _WORDS = 11  # values of 88 bytes
 
 
@@ -48,35 +49,34 @@ def written_by_kafka(codec: str, **settings: int) -> LogSpec:
 
 def second_round(name: str, dirty: generate.Numbers) -> LogSpec:
     """16 M records of 106 bytes, each of its own key, cleaned; then 1 M that are dirty."""
-    clean_records, dirty_records, segment_bytes = 16_000_000, 1_000_000, 268_435_456
+    end, segment_bytes = CLEAN_END + 1_000_000, 268_435_456
 
     def make(folder: Path) -> dict[str, Any]:
-        generate.write_log(folder, generate.counted, 0, clean_records, _WORDS, segment_bytes)
-        clean_by_us(folder, segment_bytes, clean_records)
-        end = clean_records + dirty_records
-        generate.write_log(folder, dirty, clean_records, end, _WORDS, segment_bytes)
-        return facts_of(folder, clean_records + dirty_records, end)
+        generate.write_log(folder, generate.counted, 0, CLEAN_END, _WORDS, segment_bytes)
+        clean_by_us(folder, segment_bytes)
+        generate.write_log(folder, dirty, CLEAN_END, end, _WORDS, segment_bytes)
+        return facts_of(folder, end, end)
 
-    return LogSpec(name, clean_records, segment_bytes, make)
+    return LogSpec(name, CLEAN_END, segment_bytes, make)
 
 
 def second_first_row(first: LogSpec) -> LogSpec:
     """The first row's log as Kafka's cleaner leaves it, then 1 M records over the same keys.
 
-    Ours cleans it again before they come, and finds nothing: what it may keep beside a clean log is there, too.
+    Ours cleans it again before they come, and finds nothing but that it is clean.
     """
 
     def make(folder: Path) -> dict[str, Any]:
         first.make(folder)
         peer.clean_cold(folder, first.config, NOW_MS, MAP_BYTES)
         (folder.parent / CHECKPOINT).unlink()
-        clean_by_us(folder, first.segment_bytes, 16_000_000)
+        clean_by_us(folder, first.segment_bytes)
         left = contents_of(folder).records
         peer.write_log(
             folder, codec="none", records=1_000_000, keys=first.keys, batch=500, value=88,
             segment_bytes=first.segment_bytes, seed=2,
         )  # fmt: skip
-        return facts_of(folder, left + 1_000_000, 17_000_000)
+        return facts_of(folder, left + 1_000_000, CLEAN_END + 1_000_000)
 
     return LogSpec("second-first-row", first.keys, first.segment_bytes, make)
 
@@ -99,24 +99,23 @@ def quiet_log() -> LogSpec:
 QUIET_SHARE = 0.1  # of quiet_log's bytes lie in segments that lose records
 
 
-def small_records(records: int) -> LogSpec:
-    """Records of 40 bytes, a quarter as many keys at random. Its answer is ``small_answer``."""
-    keys = records // 4
+def small_records(records: int, keys: int) -> LogSpec:
+    """Records of 40 bytes, keys at random. ``check_small`` knows its answer."""
 
     def make(folder: Path) -> dict[str, Any]:
         return generate.write_log(folder, generate.drawn(keys), 0, records, 3, 268_435_456)
 
-    return LogSpec(f"small-{records}", keys, 268_435_456, make)
+    return LogSpec(f"small-{records}-{keys}", keys, 268_435_456, make)
 
 
-def check_small(folder: Path, records: int) -> int:
+def check_small(folder: Path, records: int, keys: int) -> int:
     """Hold what is left of ``small_records`` against the answer; the number of records left."""
-    last = generate.last_offsets(generate.drawn(records // 4), records // 4, records)
+    last = generate.last_offsets(generate.drawn(keys), keys, records)
     return generate.check(folder, last, 3)["records_left"]
 
 
-def clean_by_us(folder: Path, segment_bytes: int, clean_end: int) -> None:
-    """A round over all of ``folder``, so that all below ``clean_end`` counts as clean.
+def clean_by_us(folder: Path, segment_bytes: int) -> None:
+    """A round over all of ``folder``, so that all below ``CLEAN_END`` counts as clean.
 
     Raises:
         SystemExit: the checkpoint does not say so.
@@ -127,8 +126,8 @@ def clean_by_us(folder: Path, segment_bytes: int, clean_end: int) -> None:
     )  # fmt: skip
     checkpoint = folder.parent / CHECKPOINT
     said = checkpoint.read_text().split() if checkpoint.exists() else []
-    if said[-1:] != [str(clean_end)]:
-        raise SystemExit(f"not clean below {clean_end}: {said}; {json.loads(done.stdout)['partitions']}")
+    if said[-1:] != [str(CLEAN_END)]:
+        raise SystemExit(f"not clean below {CLEAN_END}: {said}; {json.loads(done.stdout)['partitions']}")
 
 
 def facts_of(folder: Path, records: int, end: int) -> dict[str, Any]:

@@ -50,15 +50,15 @@ def measure(name: str, row: Row, logs: Logs, master: str, repeats: int, say: Say
         logs.clear()
     equal = check_equal(sides, row.same_bytes)
     ours = next(side for side in sides if side.name == "lastwrite")
-    ratios = {side.name: round(side.median_seconds / ours.median_seconds, 3) for side in sides if side is not ours}
-    ratios["cp"] = round(ours.median_seconds / floor.median_seconds, 3)
+    seconds = {side.name: side.median_seconds for side in [*sides, floor]}
+    figures = {}
     if row.loud_share:
-        ratios["written"] = round(ours.outcomes[-1].bytes_written / (facts["bytes"] * row.loud_share), 3)
+        figures["written"] = round(ours.outcomes[-1].bytes_written / (facts["bytes"] * row.loud_share), 3)
     return {
         "row": name, "title": row.title, "records": facts["records"], "bytes": facts["bytes"],
         "segments": facts["segments"], "keys": row.spec.keys, "cores": master, "repeats": repeats, **equal,
-        "sides": [side.to_dict() for side in [*sides, floor]], "ratios": ratios,
-        "targets": [target.judged(ratios) for target in row.targets],
+        "sides": [side.to_dict() for side in [*sides, floor]], "figures": figures,
+        "targets": [target.judged(seconds, figures) for target in row.targets],
         "load_average": [load, os.getloadavg()[0]],
     }  # fmt: skip
 

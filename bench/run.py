@@ -41,9 +41,9 @@ def found_in(name: str, logs: Logs, given: argparse.Namespace) -> dict[str, Any]
     if name == "size":
         return scaling.sizes(logs, given.master, given.repeats, say, given.biggest)
     if name == "keys":
-        return scaling.keys(logs, given.work, given.master, given.repeats, say)
+        return scaling.keys(logs, given.work, given.master, say)
     if name == "partitions":
-        return scaling.partitions(given.work, say, given.repeats)
+        return scaling.partitions(given.work, say)
     return measure(name, ROWS[name], logs, given.master, given.repeats, say)
 
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import peer
 from contents import Contents, contents_of
-from logs import NOW_MS
+from logs import CHECKPOINT, NOW_MS
 from sampling import Peak, Sampler, Stopwatch, children_cpu_seconds
 
 HERE = Path(__file__).resolve().parent
@@ -179,11 +179,14 @@ def kafka_outcome(answer: dict[str, Any]) -> Outcome:
 
 
 class WarmLastwrite(Warm):
-    """``session.py`` as a child: a Spark session that has run before. ``seconds`` is the whole call."""
+    """``session.py`` as a child: a Spark session that has run before. ``seconds`` is the whole call.
+
+    kept_below: where a first round ended, which keeps its scans; then come the dirty records, and the clock starts.
+    """
 
     def __init__(
         self, master: str, config: dict[str, str], memory: int | None = None, kind: str = "lastwrite",
-        name: str = "lastwrite", processors: set[int] | None = None, most: int = 1_000_000,
+        name: str = "lastwrite", processors: set[int] | None = None, most: int = 1_000_000, kept_below: int = 0,
     ) -> None:  # fmt: skip
         self._said = tempfile.TemporaryFile("w+")
         words = ["taskset", "-c", ",".join(map(str, sorted(processors)))] if processors else []
@@ -193,6 +196,7 @@ class WarmLastwrite(Warm):
         )  # fmt: skip
         super().__init__(self._process.pid)
         self.name, self._config, self._memory = name, config, memory
+        self._kept_below = kept_below
         self.leaves_a_log = kind == "lastwrite"
         self.most = most
         default_bytes = self._read()["memory_bytes"]
@@ -207,14 +211,46 @@ class WarmLastwrite(Warm):
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def run(self, folder: Path, sampled: list[Peak] | None) -> tuple[Outcome, dict[str, float]]:
+        if self._kept_below:
+            self._keep_scans(folder)
+        return Warm.run(self, folder, sampled)
+
     def _answer(self, folder: Path) -> Outcome:
-        assert self._process.stdin is not None
-        request = {"path": str(folder), "now_ms": NOW_MS, "config": self._config, "memory": self._memory}
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        answer = self._read()
+        answer = self._ask(folder)
         if answer.get("statuses", ["cleaned"]) != ["cleaned"]:
             raise RuntimeError(f"not cleaned: {answer}")
         return lastwrite_outcome(answer, answer["seconds"])
+
+    def _ask(self, folder: Path) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        request = {
+            "path": str(folder), "now_ms": NOW_MS, "config": self._config, "memory": self._memory,
+            "keep_scans": bool(self._kept_below),
+        }  # fmt: skip
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        return self._read()
+
+    def _keep_scans(self, folder: Path) -> None:
+        """The first round, over the clean part alone: what it keeps belongs to these files and to no copy of them."""
+        active = folder / f"{self._kept_below:020d}.log"
+        aside = folder.parent / "dirty"
+        aside.mkdir()
+        dirty = [
+            file for file in folder.iterdir()
+            if file.name[:20].isdigit() and int(file.name[:20]) >= self._kept_below
+            and file.name != active.with_suffix(".snapshot").name
+        ]  # fmt: skip
+        for file in dirty:
+            file.rename(aside / file.name)
+        (folder.parent / CHECKPOINT).unlink()
+        active.touch()
+        answer = self._ask(folder)
+        if not list(folder.glob("*.kept")):
+            raise RuntimeError(f"nothing was kept: {answer}")
+        for file in dirty:
+            (aside / file.name).replace(file)
+        aside.rmdir()
 
     def close(self) -> None:
         assert self._process.stdin is not None

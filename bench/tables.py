@@ -25,12 +25,16 @@ def sides_of(rows: list[Found]) -> Table:
                 f"{side['best_seconds']:.2f}", _figure(side.get("median_cpu_seconds")),
                 _figure(side.get("median_cpu_seconds_of", {}).get("jvm")), _figure(records / seconds / 1e6),
                 f"{size / seconds / 1e6:.0f}" if size else "",
-                "" if is_floor else f"{side.get('records_left', 0):,}",
-                f"{side.get('bytes_left', 0) / 1e6:.1f}", f"{side.get('bytes_written', 0) / 1e6:.1f}",
+                f"{side['records_left']:,}" if side.get("records_left") else "",
+                _megabytes(side.get("bytes_left")), _megabytes(side.get("bytes_written")),
                 str(side.get("peak_pss_mib", "")), str(side.get("memory_setting_mib") or ""),
                 end_section=n == len(row["sides"]) - 1,
             )  # fmt: skip
     return table
+
+
+def _megabytes(size: int | None) -> str:
+    return f"{size / 1e6:.1f}" if size else ""
 
 
 def _figure(value: float | None) -> str:
@@ -58,7 +62,10 @@ def profiles_of(rows: list[Found]) -> Table:
                     *(_figure(found.get(f"{part}_seconds")) for part in ("task", "task_cpu", "outside", "between")),
                     ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps),
                 )  # fmt: skip
-            cpu = side.get("median_cpu_seconds_of") or {}
+            cpu = side.get("median_cpu_seconds_of")
+            if not cpu:
+                table.add_section()
+                continue
             table.add_row("", "processor", _figure(sum(cpu.values())), "", "", "", "", "",
                           ", ".join(f"{kind} {seconds:.2f}" for kind, seconds in cpu.items()),
                           end_section=True)  # fmt: skip
@@ -81,36 +88,40 @@ def targets_of(rows: list[Found]) -> Table:
 
 def _bars(target: Found) -> tuple[str, str]:
     sign = "≤ " if target["at_most"] else ""
-    return f"{sign}{target['goal']:g}", "" if target["must"] is None else f"{sign}{target['must']:g}"
+    goal, must = ("" if target[bar] is None else f"{sign}{target[bar]:g}" for bar in ("goal", "must"))
+    return goal, must
+
+
+_NAMES = {
+    "cp": "of cp's time", "written": "written, of the bytes of segments that lose records",
+    "spread": "dearest record to cheapest", "spread from 16 M on": "dearest record to cheapest, from 16 M on",
+    "4 M keys": "of a record's time with 4 M keys", "of the setting": "of the memory setting",
+}  # fmt: skip
 
 
 def _ratio_name(target: Found) -> str:
-    name = target["ratio"]
-    names = {
-        "cp": "of cp's time", "written": "of the bytes of segments that lose records",
-        "spread": "dearest to cheapest record", "4 M keys": "of a record's time with 4 M keys",
-        "of the setting": "of the memory setting",
-    }  # fmt: skip
-    return names.get(name, f"times as fast as {name}")
+    name = _NAMES.get(target["other"], f"times as fast as {target['other']}")
+    return name if target["ours"] == "lastwrite" else f"{name}, {target['ours']}"
 
 
 def markdown_of(rows: list[Found]) -> str:
     """A line a target: work, the other side's seconds, ours, the ratio, goal and must, what was reached."""
     lines = [
-        "| Work | Beside us | Its seconds | Ours | Ratio | Goal | Must | Reached | Peak MiB (PSS) |",
+        "| Work | Beside us | Its time | Ours | Ratio | Goal | Must | Reached | Peak MiB (PSS) |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         sides = {side["name"]: side for side in row["sides"]}
-        ours = sides.get("lastwrite") or row["sides"][-1]
         for n, target in enumerate(row["targets"]):
             goal, must = _bars(target)
-            other = sides.get(target["ratio"])
+            other = sides.get(target["other"])
+            ours = sides.get(target["ours"]) or row["sides"][-1]
+            as_name = f", {target['ours']}" if target["ours"] != "lastwrite" else ""
             ratio = f"{target['value']:.1f}" if target["value"] >= 10 else f"{target['value']:.2f}"
             lines.append(
                 f"| {row['title'] if n == 0 else ''} | {other['name'] if other else _ratio_name(target)} "
-                f"| {_seconds(other)} | {_seconds(ours) if n == 0 else ''} | {ratio} | {goal} | {must} "
-                f"| {target['reached']} | {ours.get('peak_pss_mib', '') if n == 0 else ''} |"
+                f"| {_seconds(other)} | {_seconds(ours)}{as_name} | {ratio} | {goal} | {must} | {target['reached']} "
+                f"| {ours.get('peak_pss_mib', '')} |"
             )
     return "\n".join(lines) + "\n"
 
