@@ -36,7 +36,7 @@ class Contents:
         return {"records": self.records, "sum": f"{self.sum:016x}"}
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _varint(data: Bytes, at: int) -> Any:
     """(value, next place) of a zig-zag varint."""
     raw = np.uint64(0)
@@ -50,13 +50,13 @@ def _varint(data: Bytes, at: int) -> Any:
         shift += np.uint64(7)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _mixed(state: Any, word: Any) -> Any:
     state = (state ^ word) * np.uint64(0x9FB21C651E98DF25)
     return state ^ (state >> np.uint64(35))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _records(data: Bytes, at: int, count: int, base: int, stamp: int) -> Any:
     """(sum over ``count`` records from ``at``, place behind them)."""
     total = np.uint64(0)
@@ -76,7 +76,7 @@ def _records(data: Bytes, at: int, count: int, base: int, stamp: int) -> Any:
     return total, at
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _header(data: Bytes, at: int) -> Any:
     """(end, codec, count, base offset, base timestamp) of the batch at ``at``."""
     end = at + 12 + np.int64(swap32(load64(data, at + 8)))
@@ -85,7 +85,7 @@ def _header(data: Bytes, at: int) -> Any:
     return end, np.int64(data[at + 22]) & 7, count, base, np.int64(swap64(load64(data, at + 27)))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _plain(data: Bytes, at: int) -> Any:
     """(sum, records, place, ok) up to the first compressed batch, or the end of ``data``."""
     total, records = np.uint64(0), 0

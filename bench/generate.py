@@ -36,21 +36,21 @@ Int64s = npt.NDArray[np.int64]
 Numbers = Callable[[int, int], Int64s]  # (first offset, end offset) to their key numbers
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _key(number: Any) -> Any:
     mixed = np.uint64(number) * np.uint64(_SCALE)
     mixed ^= mixed >> np.uint64(32)
     return mixed * np.uint64(_SCALE)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _number(key: Any) -> Any:
     mixed = key * np.uint64(_UNSCALE)
     mixed ^= mixed >> np.uint64(32)
     return np.int64(mixed * np.uint64(_UNSCALE))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _small_varint(out: Bytes, at: int, value: int) -> int:
     """A zig-zag varint of 0 to 8191."""
     if value < 64:
@@ -61,7 +61,7 @@ def _small_varint(out: Bytes, at: int, value: int) -> int:
     return at + 2
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _read_small_varint(data: Bytes, at: int) -> Any:
     """(value, next place) of one of at most two bytes."""
     first = np.int64(data[at])
@@ -70,7 +70,7 @@ def _read_small_varint(data: Bytes, at: int) -> Any:
     return ((first & 127) | (np.int64(data[at + 1]) << 7)) >> 1, at + 2
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _write_batch(out: Bytes, base: int, numbers: Int64s, words: int) -> int:
     """The batch of offsets ``base`` on into ``out``; returns its size."""
     at = 61
@@ -105,7 +105,7 @@ def _write_batch(out: Bytes, base: int, numbers: Int64s, words: int) -> int:
     return at
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _fill(out: Bytes, first: int, numbers: Int64s, words: int, batches: Int64s) -> Any:
     """Whole batches of the offsets from ``first`` into ``out``; a row (position, size, last offset, timestamp) each
     to ``batches``. Returns (bytes, batches)."""
@@ -171,7 +171,7 @@ def drawn(keys: int, seed: int = 1, lowest: int = 0) -> Numbers:
     return numbers
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _draw(first: int, end: int, seed: int, lowest: int, keys: int) -> Int64s:
     """SplitMix64 of each offset, a seed's own sequence."""
     out = np.empty(end - first, dtype=np.int64)
@@ -201,7 +201,7 @@ def last_offsets(numbers: Numbers, keys: int, end: int) -> Int64s:
     return last
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _tally(data: Bytes, last: Int64s, words: int, seen: Bytes) -> Any:
     """Count what lies in the whole batches of ``data``: (bytes taken, records, keys at a wrong offset).
 

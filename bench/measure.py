@@ -52,6 +52,8 @@ def measure(name: str, row: Row, logs: Logs, master: str, repeats: int, say: Say
     ours = next(side for side in sides if side.name == "lastwrite")
     seconds = {side.name: side.median_seconds for side in [*sides, floor]}
     figures = {}
+    if ours.peak and ours.setting_bytes:
+        figures["of the setting"] = round(ours.peak.pss_bytes / ours.setting_bytes, 3)
     if row.loud_share:
         figures["written"] = round(ours.outcomes[-1].bytes_written / (facts["bytes"] * row.loud_share), 3)
     return {

@@ -133,6 +133,9 @@ ROWS: dict[str, Row] = {
         "the first row on 1 core and on 2", FIRST, cores,
         (Target("1 core", 1.8, 1.6), Target("1 worker", 1.8, 1.6)), True,
     ),
-    "map24": Row("a map of 24 MiB beside as much of our memory", FIRST, small_map, (Target("kafka", 30, 15),)),
+    "map24": Row(
+        "a map of 24 MiB beside as much of our memory", FIRST, small_map,
+        (Target("kafka", 30, 15), Target("of the setting", 1, 1, at_most=True)),
+    ),
     "naive": Row("naive Spark on the first row's input", FIRST, naive, (Target("naive spark", 30, 15),)),
 }  # fmt: skip

@@ -92,6 +92,9 @@ def main() -> int:
         f"medians of {given.repeats} where no other number stands; load average at the begin "
         f"{seen['load_average']:.1f}; {sum(row['all_seconds'] for row in rows) / 60:.0f} minutes"
     )
+    above = [row["title"] for row in rows if row["figures"].get("of the setting", 0) > 1]
+    if above:
+        console.print(f"Above the memory setting: {'; '.join(above)}", style="bold red")
     for table in (sides_of(rows), profiles_of(rows), targets_of(rows)):
         console.print(table)
     return 0

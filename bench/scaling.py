@@ -122,10 +122,11 @@ def partitions(work: Path, say: Say) -> dict[str, Any]:
     )  # fmt: skip
     say(f"  {told}")
     ours, theirs = told["round_ms_each"] / 1e3, told["kafka_round_ms_each"] / 1e3
-    found = [
+    found: list[dict[str, Any]] = [
         {"name": name, "repeats": 1, "median_seconds": round(2000 * each, 3), "best_seconds": round(2000 * each, 3)}
         for name, each in (("kafka", theirs), ("lastwrite", ours))
     ]
+    found[1] |= {name: told[name] for name in ("peak_pss_mib", "peak_rss_mib", "at_peak_pss_mib")}
     return {
         **_row("partitions", "2,000 partitions of 1 MB", found, {},
                (Target("kafka", 5, 3),), "local[*]", 1),
