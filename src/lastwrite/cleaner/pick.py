@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.uncleanable import Uncleanable
 
-WAVE_BYTES = 256 << 20
+WAVE_BYTES = 1 << 30
 WAVE_PARTITIONS = 1000
 
 
