@@ -25,12 +25,20 @@ _SHARE = LEAST_SHARE_BYTES
 def test_beside_what_is_fixed_each_worker_gets_the_same() -> None:
     plan = plan_memory(fixed_bytes(2) + 24 * MIB, 2)
     assert plan.worker_bytes == 12 * MIB
-    assert plan_memory("2g", 2).worker_bytes == (2048 * MIB - fixed_bytes(2)) // 2
+    assert plan_memory("1g", 2).worker_bytes == (1024 * MIB - fixed_bytes(2)) // 2
 
 
 def test_a_session_of_spark_s_making_takes_more() -> None:
     assert fixed_bytes(2, lean=False) > 2 * fixed_bytes(2)
     assert plan_memory("2g", 2, lean=False).worker_bytes == (2048 * MIB - fixed_bytes(2, lean=False)) // 2
+
+
+def test_what_a_worker_would_not_profit_from_is_for_scratch_files() -> None:
+    assert plan_memory("1g", 2).scratch_bytes == 0
+    plan = plan_memory("6g", 2)
+    assert plan.worker_bytes > 512 * MIB
+    assert plan.scratch_bytes > 3 * plan.worker_bytes // 2
+    assert fixed_bytes(2) + 2 * plan.worker_bytes + plan.scratch_bytes <= 6 << 30
 
 
 def test_too_little_is_refused_with_the_least_that_would_do() -> None:

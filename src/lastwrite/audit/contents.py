@@ -332,9 +332,9 @@ class _Reader:
         offsets = self._rows[:count, 2].view(np.int64)
         rows = self._sorted[:count]
         by_bucket(self._rows, count, self._unit.bits, rows, self._ends)
-        position = self._scratch.append(self._ends, rows)
+        path, position = self._scratch.append(self._ends, rows)
         found.blocks.append(
-            RowBlock(self._scratch.path, position, count, int(offsets.min()), int(offsets.max()))
+            RowBlock(path, position, count, int(offsets.min()), int(offsets.max()))
         )  # fmt: skip
 
     def _flush_facts(self, found: PieceContents) -> None:
@@ -345,7 +345,7 @@ class _Reader:
         if self._scratch is None:
             found.facts.append(FactBlock("", 0, len(facts), facts))
         else:
-            found.facts.append(FactBlock(self._scratch.path, self._scratch.append(facts), len(facts)))
+            found.facts.append(FactBlock(*self._scratch.append(facts), len(facts)))
 
 
 def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:

@@ -114,12 +114,9 @@ def settle(unit: SettleUnit) -> Settled:
     )  # fmt: skip
     discardable = was.discardable
     if unit.scratch is not None and (len(discardable) or len(owed)):
-        writer = ScratchWriter(unit.scratch, "lookups")
-        try:
-            position = writer.append(*(numbers for numbers in (discardable, owed) if len(numbers)))
-        finally:
-            writer.close()
-        settled.lookups = Lookups(writer.path, position, len(discardable), len(owed))
+        with ScratchWriter(unit.scratch, "lookups") as writer:
+            at = writer.append(*(numbers for numbers in (discardable, owed) if len(numbers)))
+        settled.lookups = Lookups(*at, len(discardable), len(owed))
     return settled
 
 

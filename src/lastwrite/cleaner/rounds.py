@@ -44,6 +44,7 @@ class Rounds:
         self._stack = contextlib.ExitStack()
         self._runner: Runner | None = None
         self._limits = Limits()
+        self._scratch_bytes = 0
         self._rate = math.inf
         self._is_stopped = False
         self._scratch = make_folder()
@@ -59,6 +60,7 @@ class Rounds:
         if self._runner is None:
             self._runner, plan = self._stack.enter_context(self._session())
             self._limits = plan.limits()
+            self._scratch_bytes = plan.scratch_bytes
 
     def set_rate(self, bytes_per_second: float) -> None:
         """Bytes that all workers together may read and write from now on; on a cluster from the next round on."""
@@ -72,7 +74,7 @@ class Rounds:
             LogError: the work could not be done at all; no log has changed that the next run would not mend.
         """
         runner = self._runner or InlineRunner()
-        exchange = exchange_for(runner)
+        exchange = exchange_for(runner, self._scratch_bytes)
         try:
             throttle = self._throttle
             if not exchange.scratch:  # a cluster: no file of ours is seen there

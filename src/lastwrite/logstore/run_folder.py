@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 from lastwrite.logstore import freeing
 
 _PREFIX = "lastwrite-scratch-"
+_MEMORY_HOME = Path("/dev/shm")
 
 
 def make_folder(parent: str | None = None) -> Path:
@@ -23,6 +25,14 @@ def make_folder(parent: str | None = None) -> Path:
         if owner.isdigit() and not _is_alive(int(owner)):
             shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=home))
+
+
+def memory_home() -> tuple[Path, int] | None:
+    """Where files are memory, and how many bytes may still lie there; None: this system has no such place."""
+    if sys.platform != "linux" or not os.access(_MEMORY_HOME, os.W_OK):
+        return None
+    seen = os.statvfs(_MEMORY_HOME)
+    return _MEMORY_HOME, seen.f_bavail * seen.f_frsize
 
 
 def _is_alive(pid: int) -> bool:

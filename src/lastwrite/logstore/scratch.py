@@ -1,7 +1,7 @@
 """Scratch files of one run: entries and record states on their way between stages.
 
-They live in one folder that every worker of the machine sees, are named by attempt, and only those that a
-finished task named count.
+They live in a folder that every worker of the machine sees, and as far as memory was set aside for them in one that
+is memory; are named by attempt, and only those that a finished task named count.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import uuid
+from collections.abc import Sequence
 from io import FileIO
 from typing import Self
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from lastwrite.errors import LogError
 from lastwrite.logstore.run_folder import make_folder as make_folder
+from lastwrite.logstore.run_folder import memory_home as memory_home
 from lastwrite.logstore.run_folder import remove_folder as remove_folder
 from lastwrite.model.columns import ByteArray
 
@@ -23,43 +25,74 @@ from lastwrite.model.columns import ByteArray
 class ScratchWriter:
     """Appends blocks to one file of a folder; the name is drawn, so that no attempt meets another's.
 
-    The file is made when the first block comes.
+    Where it may (``allow``) it appends to a file in memory first, and goes on in the folder when that is used up, or
+    when the system has less of it than was said. A file is made when its first block comes.
     """
 
     def __init__(self, folder: str, label: str) -> None:
-        self.path = os.path.join(folder, f"{label}-{uuid.uuid4().hex[:12]}")
-        self._file: FileIO | None = None
-        self._at = 0
+        self._label = label
+        self._file = _Appended(folder, label)
+        self._in_memory: _Appended | None = None
+        self._allowed = 0
 
-    def append(self, *parts: np.ndarray) -> int:
-        """Write the arrays one behind the other; returns the position of the first byte."""
-        if self._file is None:
-            self._file = open(self.path, "xb", buffering=0)
-        start = self._at
-        for part in parts:
-            view = memoryview(np.ascontiguousarray(part)).cast("B")
-            while len(view):
-                try:
-                    written = self._file.write(view)
-                except OSError as error:
-                    raise LogError(
-                        f"could not write a scratch file: {error.strerror}",
-                        path=self.path,
-                        remedy="the log is unchanged; free some space there, or set TMPDIR to a roomier folder",
-                    ) from error
-                view = view[written:]
-                self._at += written
-        return start
+    def allow(self, memory_folder: str, size_bytes: int) -> None:
+        """So many bytes more may be in ``memory_folder``."""
+        if size_bytes > 0:
+            self._in_memory = self._in_memory or _Appended(memory_folder, self._label)
+            self._allowed += size_bytes
+
+    def append(self, *parts: np.ndarray) -> tuple[str, int]:
+        """Write the arrays one behind the other; returns the file, and the position of the first byte in it."""
+        memory = self._in_memory
+        if memory is not None and memory.size + sum(part.nbytes for part in parts) <= self._allowed:
+            try:
+                return memory.path, memory.append(parts)
+            except LogError:
+                self._allowed = 0
+        return self._file.path, self._file.append(parts)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        for file in (self._file, self._in_memory):
+            if file is not None:
+                file.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Appended:
+    """One scratch file."""
+
+    def __init__(self, folder: str, label: str) -> None:
+        self.path = os.path.join(folder, f"{label}-{uuid.uuid4().hex[:12]}")
+        self.size = 0
+        self._file: FileIO | None = None
+
+    def append(self, parts: Sequence[np.ndarray]) -> int:
+        start = self.size
+        try:
+            if self._file is None:
+                self._file = open(self.path, "xb", buffering=0)
+            for part in parts:
+                view = memoryview(np.ascontiguousarray(part)).cast("B")
+                while len(view):
+                    written = self._file.write(view)
+                    view = view[written:]
+                    self.size += written
+        except OSError as error:
+            raise LogError(
+                f"could not write a scratch file: {error.strerror}",
+                path=self.path,
+                remedy="the log is unchanged; free some space there, or set TMPDIR to a roomier folder",
+            ) from error
+        return start
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 class ScratchReader:

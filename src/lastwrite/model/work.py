@@ -89,6 +89,8 @@ class ScanUnit:
     aborted: Int64Array  # see compaction.transactions.aborted_table
     limits: Limits
     scratch: str
+    memory_scratch: str = ""  # a folder that is memory, of which this unit may use ``memory_bytes``
+    memory_bytes: int = 0
     kept: tuple[KeptScan | None, ...] = ()  # by piece; empty: for none
     keeps: bool = False  # what is found may be kept for later rounds
 

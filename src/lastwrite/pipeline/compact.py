@@ -130,7 +130,7 @@ def _run(
             else:
                 stack.enter_context(system.hold(root, names))
         runner, memory_plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
-        exchange = exchange_for(runner)
+        exchange = exchange_for(runner, memory_plan.scratch_bytes)
         stack.callback(exchange.close)
         limits = memory_plan.limits()
         if math.isfinite(cleaner.io_max_bytes_per_second):
@@ -162,20 +162,23 @@ def _note_uncleanable(
                 found[name].uncleanable = None
 
 
-def exchange_for(runner: Runner) -> FolderExchange | ShuffleExchange:
+def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | ShuffleExchange:
     """Scratch files where all workers are on this machine, Spark's shuffle otherwise.
 
     The Spark setting ``spark.lastwrite.exchange`` (``folder`` or ``shuffle``) decides otherwise: a folder that
-    all executors share may be as good, and tests hold the two against each other.
+    all executors share may be as good, and tests hold the two against each other. ``memory_bytes``: what scratch files
+    may take of this machine's memory, unless a folder is named for them.
     """
     if not isinstance(runner, SparkRunner):
-        return FolderExchange(runner)
+        return FolderExchange(runner, memory_bytes=memory_bytes)
     usual = "folder" if local_workers(runner.spark.master) else "shuffle"
     chosen = runner.spark.setting("spark.lastwrite.exchange") or usual
     if chosen == "shuffle":
         return ShuffleExchange(runner)
     if chosen == "folder":
-        return FolderExchange(runner, runner.spark.setting("spark.lastwrite.scratch"))
+        folder = runner.spark.setting("spark.lastwrite.scratch")
+        is_here = folder is None and local_workers(runner.spark.master) is not None
+        return FolderExchange(runner, folder, memory_bytes if is_here else 0)
     raise InvalidConfig(f"spark.lastwrite.exchange is {chosen!r}", remedy="folder or shuffle")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lastwrite.logstore.scratch import ScratchWriter, make_folder, remove_folder
+from lastwrite.logstore.scratch import ScratchWriter, make_folder, memory_home, remove_folder
 from lastwrite.model.kept import KeepUnit, Kept
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
@@ -30,6 +30,7 @@ from lastwrite.pipeline.rewrite import rewrite, settle
 from lastwrite.pipeline.runner import Failed, Runner, each
 from lastwrite.pipeline.scan import EntryBlock, scan
 
+_ENTRY_SHARE = 16  # of scratch bytes about one in so many is a state
 _SYNC_BYTES = 256 << 20
 _SYNC_UNITS = 256
 
@@ -43,6 +44,8 @@ def scan_to_folder(units: Sequence[ScanUnit]) -> Iterator[list[PieceScan] | Fail
 
 def _scan_unit(entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, unit: ScanUnit) -> list[PieceScan]:
     blocks: list[Block] = []
+    entries.allow(unit.memory_scratch, unit.memory_bytes * (_ENTRY_SHARE - 1) // _ENTRY_SHARE)
+    states.allow(unit.memory_scratch, unit.memory_bytes // _ENTRY_SHARE)
 
     def take(block: EntryBlock) -> None:
         parts = [block.ends, block.rows]
@@ -51,20 +54,19 @@ def _scan_unit(entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, 
             parts += [block.lengths, block.keys]
             key_bytes = len(block.keys)
         with step("write entries"):
-            position = entries.append(*parts)
-        blocks.append(Block(block.piece, entries.path, position, len(block.rows), key_bytes, block.rows.shape[1]))
+            path, position = entries.append(*parts)
+        blocks.append(Block(block.piece, path, position, len(block.rows), key_bytes, block.rows.shape[1]))
 
     with step("check kept scans"):
         results = kept_scans(unit)
     for result in results:
-        result.states, result.states_at = states.path, states.append(np.zeros(result.records, dtype=np.uint8))
+        result.states, result.states_at = states.append(np.zeros(result.records, dtype=np.uint8))
     known = {result.piece for result in results}
     unit = replace(unit, pieces=tuple(piece for piece in unit.pieces if piece.number not in known))
     for piece, (result, piece_states) in zip(unit.pieces, scan(unit, take, buffers), strict=True):
         if result.problem is None and piece.keyed:
-            result.states = states.path
             with step("write states"):
-                result.states_at = states.append(piece_states)
+                result.states, result.states_at = states.append(piece_states)
             result.blocks = blocks
         blocks = []
         results.append(result)
@@ -97,9 +99,16 @@ def _stretches(units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
 class FolderExchange:
     """By scratch files on this machine."""
 
-    def __init__(self, runner: Runner, parent: str | None = None) -> None:
+    def __init__(self, runner: Runner, parent: str | None = None, memory_bytes: int = 0) -> None:
+        """``memory_bytes``: so much of the setting is left for scratch files, which then need not meet the disk."""
         self._runner = runner
         self._folder: Path = make_folder(parent)
+        self._memory: Path | None = None
+        self._memory_bytes = 0
+        home = memory_home() if memory_bytes > 0 else None
+        if home is not None:
+            self._memory = make_folder(str(home[0]))
+            self._memory_bytes = min(memory_bytes, home[1] // 2)
 
     @property
     def scratch(self) -> str:
@@ -107,6 +116,12 @@ class FolderExchange:
 
     def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]:
         weights = [unit_weight(unit) for unit in units]
+        if self._memory is not None:
+            total = max(1, sum(weights))
+            units = [
+                replace(unit, memory_scratch=str(self._memory), memory_bytes=self._memory_bytes * weight // total)
+                for unit, weight in zip(units, weights, strict=True)
+            ]
         return self._runner.run_tasks("scan", scan_to_folder, units, weights, progress)
 
     def elect(self, units: Sequence[ElectUnit], progress: Progress) -> list[Elected | Failed[ElectUnit]]:
@@ -127,3 +142,5 @@ class FolderExchange:
 
     def close(self) -> None:
         remove_folder(self._folder)
+        if self._memory is not None:
+            remove_folder(self._memory)

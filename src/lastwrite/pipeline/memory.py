@@ -18,8 +18,9 @@ from lastwrite.pipeline.machine import memory_bytes
 
 MIB = 1 << 20
 LEAST_SHARE_BYTES = 12 * MIB  # a worker's buffers
+_AMPLE_SHARE_BYTES = 512 * MIB  # more hardly makes a worker faster: what is above is mostly for scratch files
 # Started our way: a JVM that only schedules, workers forked from a nursery that has loaded everything.
-_JVM_BYTES = 208 * MIB
+_JVM_BYTES = 256 * MIB
 _DRIVER_BYTES = 200 * MIB  # with the nursery, Spark's daemon and all libraries, which every process shares
 _WORKER_BYTES = 32 * MIB
 # Started by Spark, or by whoever passed us a session: a JVM of its own manner, workers that load for themselves.
@@ -36,6 +37,7 @@ class MemoryPlan:
 
     total_bytes: int
     worker_bytes: int  # a worker's buffers
+    scratch_bytes: int = 0  # of scratch files that are memory
 
     def limits(self) -> Limits:
         """Buffer sizes that keep a worker within its share, whatever stage it is in."""
@@ -88,4 +90,6 @@ def plan_memory(setting: str | int | None, workers: int, *, lean: bool = True) -
                 f"memory of {total // MIB} MiB is too little for Spark and {workers} workers",
                 remedy=f"at least {least // MIB} MiB, or fewer workers by --master local[1]",
             )
-    return MemoryPlan(total, (total - fixed) // workers)
+    share = (total - fixed) // workers
+    spare = max(0, share - _AMPLE_SHARE_BYTES) * 3 // 4
+    return MemoryPlan(total, share - spare, workers * spare)

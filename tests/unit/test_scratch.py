@@ -1,0 +1,123 @@
+"""Scratch files: in memory as far as it was set aside, in the folder beyond."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lastwrite.errors import LogError
+from lastwrite.logstore import scratch
+from lastwrite.logstore.scratch import ScratchReader, ScratchWriter
+from lastwrite.model.report import Status
+from lastwrite.pipeline.memory import MIB, MemoryPlan
+from tests.engine import compact
+from tests.unit.test_memory import LOGS, write
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[str, str]:
+    for name in ("disk", "memory"):
+        (tmp_path / name).mkdir()
+    return str(tmp_path / "disk"), str(tmp_path / "memory")
+
+
+def read(path: str, position: int, count: int) -> list[int]:
+    found = np.empty(count, dtype=np.int64)
+    reader = ScratchReader(path)
+    try:
+        reader.read_into(found, position)
+    finally:
+        reader.close()
+    return found.tolist()
+
+
+def test_blocks_beyond_what_memory_may_hold_go_to_the_folder(folders: tuple[str, str]) -> None:
+    disk, memory = folders
+    with ScratchWriter(disk, "entries") as writer:
+        writer.allow(memory, 100)
+        writer.allow(memory, 60)
+        places = [writer.append(np.full(5, i), np.full(5, -i)) for i in range(4)]  # 80 bytes each
+    assert [Path(path).parent.name for path, _ in places] == ["memory", "memory", "disk", "disk"]
+    assert [position for _, position in places] == [0, 80, 0, 80]
+    for i, place in enumerate(places):
+        assert read(*place, 10) == [i] * 5 + [-i] * 5
+
+
+def test_without_an_allowance_no_file_is_made_in_memory(folders: tuple[str, str]) -> None:
+    disk, memory = folders
+    with ScratchWriter(disk, "entries") as writer:
+        writer.allow(memory, 0)
+        writer.append(np.arange(3))
+    assert not list(Path(memory).iterdir())
+    assert len(list(Path(disk).iterdir())) == 1
+
+
+def test_memory_that_the_system_does_not_have_is_done_without(
+    folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, memory = folders
+
+    class Full:
+        """A file of a system whose memory ends after 60 bytes."""
+
+        def __init__(self, path: str, mode: str, buffering: int) -> None:
+            self._file = open(path, mode, buffering=buffering)
+            self._left = 60 if path.startswith(memory) else 1 << 20
+
+        def write(self, view: memoryview) -> int:
+            if not self._left:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            n = self._file.write(view[: self._left])
+            self._left -= n
+            return n
+
+        def close(self) -> None:
+            self._file.close()
+
+    monkeypatch.setattr(scratch, "open", Full, raising=False)
+    with ScratchWriter(disk, "entries") as writer:
+        writer.allow(memory, 1000)
+        places = [writer.append(np.arange(i, i + 5)) for i in range(3)]
+    assert [Path(path).parent.name for path, _ in places] == ["memory", "disk", "disk"]
+    for i, place in enumerate(places):
+        assert read(*place, 5) == list(range(i, i + 5))
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    with ScratchWriter(str(tmp_path / "gone"), "entries") as writer, pytest.raises(LogError, match="scratch file"):
+        writer.append(np.arange(3))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("scratch_bytes", [0, 1 * MIB, 4 * MIB, 64 * MIB])
+def test_where_scratch_files_lie_changes_no_result(
+    scratch_bytes: int, exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, count, records = LOGS["many small records"]
+    write(tmp_path / "root" / "t-0", batch, 100, records)
+    home = tmp_path / "memory"
+    home.mkdir()
+    seen: list[int] = []
+    monkeypatch.setattr("lastwrite.pipeline.exchange.memory_home", lambda: (home, 1 << 30))
+    monkeypatch.setattr(
+        "lastwrite.pipeline.compact.plan_memory", lambda *_, **__: MemoryPlan(0, 16 * MIB, scratch_bytes)
+    )
+    remove = scratch.remove_folder
+
+    def note(folder: Path) -> None:
+        if folder.parent == home:
+            seen.append(sum(file.stat().st_size for file in folder.iterdir()))
+        remove(folder)
+
+    monkeypatch.setattr("lastwrite.pipeline.exchange.remove_folder", note)
+    report = compact(tmp_path / "root", {"cleanup.policy": "compact"}, 1_700_001_000_000, exact=exact)
+    assert report.partitions[0].status is Status.CLEANED
+    assert report.partitions[0].records_after == records
+    assert not list(home.iterdir())
+    if scratch_bytes:
+        assert 0 < seen[0] <= scratch_bytes
+    else:
+        assert not seen
