@@ -187,6 +187,7 @@ class RewriteUnit:
     mtime_ns: int = 0  # of the new files: that of the last source
     aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
     keeps: bool = False  # what is left of each piece is to be told
+    cost: int = 0  # in bytes read
 
 
 @dataclass(slots=True)

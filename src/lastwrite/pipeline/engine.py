@@ -392,13 +392,17 @@ class Engine:
     def _rewrite(self, jobs: list[_Job]) -> None:
         for job in jobs:
             self._choose_outputs(job)
-        total = sum(self._output_bytes(job, output) for job in jobs for output in job.outputs)
+        costs = [[rewrite_cost(*each) for each in zip(job.pieces, job.scans, strict=True)] for job in jobs]
+        total = sum(
+            cost for job, by_piece in zip(jobs, costs, strict=True)
+            for piece, cost in zip(job.pieces, by_piece, strict=True) if piece.segment in job.rewritten
+        )  # fmt: skip
         shares = Shares(total, self._workers)
         units: list[RewriteUnit] = []
-        for job in jobs:
+        for job, by_piece in zip(jobs, costs, strict=True):
             for n, output in enumerate(job.outputs):
                 try:
-                    units += self._rewrite_units(job, n, output, shares)
+                    units += self._rewrite_units(job, n, output, by_piece, shares)
                 except (LogError, OSError) as error:
                     job.fail(error)
                     break
@@ -446,13 +450,15 @@ class Engine:
         assert job.log is not None
         return sum(job.log.segments[n].size_bytes for n in output.segments)
 
-    def _rewrite_units(self, job: _Job, number: int, output: _Output, shares: Shares) -> Iterator[RewriteUnit]:
+    def _rewrite_units(
+        self, job: _Job, number: int, output: _Output, costs: Sequence[int], shares: Shares
+    ) -> Iterator[RewriteUnit]:
         assert job.log is not None and job.decision is not None
         pieces = [piece for piece in job.pieces if piece.segment in output.segments]
         base_offset = job.log.segments[output.segments[0]].base_offset
         end_offset = max((job.scans[piece.number].next_offset for piece in pieces), default=base_offset)
         fits = end_offset - 1 - base_offset <= self._system.offset_span
-        parts = shares.take(pieces, may_cut=fits)
+        parts = shares.take(pieces, [costs[piece.number] for piece in pieces], may_cut=fits)
         bases = [job.log.segments[n].base_offset for n in output.segments]
         output.aborted = tuple(
             entry for entry in job.aborted
@@ -473,7 +479,7 @@ class Engine:
                 ),
                 policy=_policy_of(job.decision.policy, part), index_interval_bytes=job.decision.index_interval_bytes,
                 limits=self._limits, folder=folder, mtime_ns=job.log.segments[output.segments[-1]].mtime_ns,
-                aborted=output.aborted, keeps=job.kept is not None,
+                aborted=output.aborted, keeps=job.kept is not None, cost=sum(costs[piece.number] for piece in part),
             )  # fmt: skip
 
     # ------------------------------------------------------------------ commit
@@ -721,31 +727,40 @@ def elect_units(
         )  # fmt: skip
 
 
+def rewrite_cost(piece: Piece, scan: PieceScan) -> int:
+    """What rewriting a piece costs, in bytes read: a byte that stays costs two and a half more than one that goes.
+
+    It is compressed or written, and a batch of which nothing stays is not even decompressed. Later segments keep more.
+    """
+    left = scan.records - scan.losers
+    return piece.bytes + piece.bytes * 5 * left // (2 * max(1, scan.records))
+
+
 class Shares:
-    """Equal shares of the bytes to rewrite, one a worker: filled one after the other, so that few segments are cut.
+    """Equal shares of what rewriting costs, one a worker: filled one after the other, so that few segments are cut.
 
     A segment that lies across the end of a share is cut there, at the next piece: of two workers' seven segments one.
     The parts of a cut segment have to be joined; those of all others are whole.
     """
 
-    def __init__(self, total_bytes: int, workers: int) -> None:
-        self._share = max(1.0, total_bytes / workers)
+    def __init__(self, total: int, workers: int) -> None:
+        self._share = max(1.0, total / workers)
         self._filled = 0.0  # of the share that is being filled
 
-    def take(self, pieces: Sequence[Piece], may_cut: bool) -> list[list[Piece]]:
+    def take(self, pieces: Sequence[Piece], costs: Sequence[int], may_cut: bool) -> list[list[Piece]]:
         """The pieces of the next new segment, in one list a part."""
         parts: list[list[Piece]] = [[]]
         left = sum(piece.bytes for piece in pieces)
         part = 0
-        for piece in pieces:
-            over = self._filled + piece.bytes / 2 > self._share
+        for piece, cost in zip(pieces, costs, strict=True):
+            over = self._filled + cost / 2 > self._share
             if over and may_cut and min(part, left) >= _LEAST_PART_BYTES:
                 parts.append([])
                 part = 0
             if over:
                 self._filled -= self._share
             parts[-1].append(piece)
-            self._filled += piece.bytes
+            self._filled += cost
             part += piece.bytes
             left -= piece.bytes
         return parts

@@ -132,7 +132,7 @@ class FolderExchange:
         return self._runner.run("elect", elect, units, weights, progress)
 
     def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]:
-        weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
+        weights = [unit.cost for unit in units]
         return self._runner.run_tasks("rewrite", rewrite_aside, units, weights, progress)
 
     def keep(self, units: Sequence[KeepUnit], progress: Progress) -> list[Kept | Failed[KeepUnit]]:

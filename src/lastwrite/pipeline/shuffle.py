@@ -89,7 +89,7 @@ class ShuffleExchange:
         return [found.get(n, Elected(unit.partition, 0, {})) for n, unit in enumerate(units)]
 
     def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]:
-        weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
+        weights = [unit.cost for unit in units]
         tasks = pack(weights, self._runner.workers)
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
         place = {(unit.partition, piece.number): n for n, unit in enumerate(units) for piece in unit.pieces}
