@@ -170,7 +170,9 @@ def test_consume_queues_are_what_the_commit_log_gives(store: str, folder: str) -
 
 def check_extension(store: str, queue: tuple[str, int], found: bytes, wanted: bytes) -> None:
     """Address and size as ever; the tags code says where in the extension the real one is, with the store time."""
-    extension = b"".join(data for _, data in files(CORPUS / store / names.CONSUME_QUEUE_EXTENSIONS / queue[0] / str(queue[1])))
+    extension = b"".join(
+        data for _, data in files(CORPUS / store / names.CONSUME_QUEUE_EXTENSIONS / queue[0] / str(queue[1]))
+    )
     ours, theirs = units.consume_queue_units(wanted), units.consume_queue_units(found)[: len(wanted) // 20]
     times = {address: message.store_time_ms for _, address, message in commit_log(store)}
     assert ours["physical_offset"].tolist() == theirs["physical_offset"].tolist()
@@ -252,7 +254,11 @@ def test_compaction_logs_and_their_indexes_agree(store: str, queue: str) -> None
         assert not any(tail) or tail[:46] == units.END_UNIT[: len(tail)] or tail.startswith(units.END_UNIT)
         last = seen[-1] if seen else -1
     if store == "5.5.0":
-        keyed = [m.queue_offset for _, _, m in commit_log(store) if (m.topic, m.queue_id) == ("ctopic", int(queue)) and m.keys]
+        keyed = [
+            m.queue_offset
+            for _, _, m in commit_log(store)
+            if (m.topic, m.queue_id) == ("ctopic", int(queue)) and m.keys
+        ]
         assert seen == keyed
 
 

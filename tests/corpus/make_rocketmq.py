@@ -4,14 +4,16 @@
 
 The two folders are those that the RocketMQ peer's ``setup.sh`` filled (LASTWRITE_PEERS names the folder of peers).
 
-- ``5.5.0`` has topics of all three kinds of queues: ``ctopic`` compacted, ``btopic`` of inner batches, ``ptopic`` ordinary; bodies in
-  all codecs, deletes, batches, a delayed and a prepared message; index files of 16 slots and 100 entries.
+- ``5.5.0`` has topics of all three kinds of queues: ``ctopic`` compacted, ``btopic`` of inner batches, ``ptopic``
+  ordinary; bodies in all codecs, deletes, batches, a delayed and a prepared message; index files of 16
+  slots and 100 entries.
 - ``5.5.0-compacted`` is its ``compaction/`` after RocketMQ's own compaction of both queues.
-- ``5.5.0-ipv6`` was listening on ``::``, its own address ``::1``; with extension, record checksums and a topic of 140 characters.
+- ``5.5.0-ipv6`` was listening on ``::``, its own address ``::1``; with extension, record checksums and
+  a topic of 140 characters.
 - ``4.9.3`` is the old release: no compaction, no last byte of the properties, empty ``abort``.
 
-Each has ``records.jsonl.gz``, every record of the commit log as RocketMQ's own decoder reads it, and ``abort.running``, what lay
-there as ``abort`` while the broker ran.
+Each has ``records.jsonl.gz``, every record of the commit log as RocketMQ's own decoder reads it, and
+``abort.running``, what lay there as ``abort`` while the broker ran.
 """
 
 from __future__ import annotations
@@ -147,7 +149,9 @@ def main(new: str, old: str) -> None:
         store = record("5.5.0", new, new, commands_new(), SETTINGS + SETTINGS_5, work)
         sizes = {"compactionMappedFileSize": 5060, "compactionCqMappedFileSize": 1024}
         for queue in (0, 1):
-            [done] = map(json.loads, ask(new, do="compact", store=str(store), topic="ctopic", queue=queue, config=sizes))
+            [done] = map(
+                json.loads, ask(new, do="compact", store=str(store), topic="ctopic", queue=queue, config=sizes)
+            )
             assert done["ok"], done
         shutil.copytree(store / "compaction", TARGET / "5.5.0-compacted" / "compaction")
         settings = ["bindAddress=::", "brokerIP1=::1", "enabledAppendPropCRC=true", "enableConsumeQueueExt=true"]

@@ -250,9 +250,7 @@ def inner(body: bytes, count: str = "1") -> Message:
     return make_message("t", body, {"INNER_NUM": count, "INNER_BASE": "5"}, sys_flag=NEEDS_UNWRAP | INNER_BATCH)
 
 
-@given(
-    st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=9), st.binary(max_size=9)), max_size=5)
-)
+@given(st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=9), st.binary(max_size=9)), max_size=5))
 def test_inner_batches(items: list[tuple[int, bytes, bytes]]) -> None:
     body = encode_inner(items)
     found = split_inner(inner(body, str(len(items))))

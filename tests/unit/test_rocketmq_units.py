@@ -55,7 +55,9 @@ def test_searches_find_what_a_walk_finds(shape: list[tuple[int, int]], wanted: i
         base += number
     data = b"".join(unit(base=b, number=n, time=t) for b, n, t in rows) + units.END_UNIT
     found = units.batch_units(data)
-    assert units.find_offset(found, wanted) == next((i for i, (b, n, _) in enumerate(rows) if b + n > wanted), len(rows))
+    assert units.find_offset(found, wanted) == next(
+        (i for i, (b, n, _) in enumerate(rows) if b + n > wanted), len(rows)
+    )
     assert units.find_batch(found, wanted) == max((i for i, (b, _, _) in enumerate(rows) if b <= wanted), default=-1)
     time = START + wanted // 2
     assert units.find_time(found, time) == next((i for i, (_, _, t) in enumerate(rows) if t >= time), len(rows))

@@ -30,20 +30,22 @@ DEFAULT_ENTRIES = 20_000_000  # maxIndexNum
 class IndexHeader(NamedTuple):
     """The first 40 bytes of an index file."""
 
-    # fmt: off                             offset  type
+    # fmt: off
+    #                                     offset  type
     first_store_time_ms:   Annotated[int, At(0,  I64)]
     last_store_time_ms:    Annotated[int, At(8,  I64)]
     first_physical_offset: Annotated[int, At(16, I64)]
     last_physical_offset:  Annotated[int, At(24, I64)]
     used_slots:            Annotated[int, At(32, I32)]
-    count:                 Annotated[int, At(36, I32)]  # the next entry to write; from 1
+    count:                 Annotated[int, At(36, I32)]  # type: ignore[assignment]  # the next entry to write; from 1
     # fmt: on
 
 
 class IndexEntry(NamedTuple):
     """A key of a record."""
 
-    # fmt: off                       offset  type
+    # fmt: off
+    #                               offset  type
     hash:            Annotated[int, At(0,  I32)]  # of "TOPIC#KEY", not negative
     physical_offset: Annotated[int, At(4,  I64)]
     seconds:         Annotated[int, At(12, I32)]  # after the header's first store time
@@ -86,8 +88,8 @@ def find_slots(data: Buffer) -> int | None:
     """How many slots an index file has, from its bytes alone; None where they do not tell.
 
     RocketMQ's default ratio of four entries a slot is tried first, then every number that the size allows. A
-    number is believed when the first and the last entry are where it puts them, agree with the header, and the last one's
-    slot points to it.
+    number is believed when the first and the last entry are where it puts them, agree with the header, and
+    have slots that point to them or to later ones.
     """
     header = decode_index_header(data)
     rest = len(data) - INDEX_HEADER.size
@@ -215,10 +217,8 @@ def new_index_file(
     return out
 
 
-def build(
-    out: ByteArray, slots: int, hashes: Int64Array, places: Int64Array, times: Int64Array, first: int = 0
-) -> int:
-    """Enter the keys from ``first`` on, as ``kernels.index_keys`` gives them, into an index file's bytes; until it is full.
+def build(out: ByteArray, slots: int, hashes: Int64Array, places: Int64Array, times: Int64Array, first: int = 0) -> int:
+    """Enter the keys from ``first`` on, as ``kernels.index_keys`` gives them, into an index file, until it is full.
 
     Returns how many went in. Byte for byte what a broker writes.
 

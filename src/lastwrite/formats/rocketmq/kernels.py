@@ -7,9 +7,10 @@ a position instead of raising. What is called for every record is given the byte
 
 Record, big-endian; B and S are 8 or 20 (spec/rocketmq.md section 3):
 
-    0 size i32 · 4 magic i32 · 8 body crc i32 · 12 queue i32 · 16 flag i32 · 20 queue offset i64 · 28 physical offset i64
-    36 sysFlag i32 · 40 born time i64 · 48 born host B · store time i64 · store host S · reconsume times i32
-    prepared offset i64 · body length i32 · body · topic length i8 or i16 · topic · properties length i16 · properties
+    0 size i32 · 4 magic i32 · 8 body crc i32 · 12 queue i32 · 16 flag i32 · 20 queue offset i64
+    28 physical offset i64 · 36 sysFlag i32 · 40 born time i64 · 48 born host B · store time i64 · store host S
+    reconsume times i32 · prepared offset i64 · body length i32 · body · topic length i8 or i16 · topic
+    properties length i16 · properties
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -92,10 +93,7 @@ BLANK_KEY = 16  # KEYS is nothing but white space; its length is in the bits fro
 KEY_LENGTH_SHIFT = 16
 
 UNIT = np.dtype(
-    [
-        (name, np.int64)
-        for name in ("position", "physical_offset", "size", "tags_code", "store_time", "base", "number")
-    ]
+    [(name, np.int64) for name in ("position", "physical_offset", "size", "tags_code", "store_time", "base", "number")]
 )
 
 MessageTable = npt.NDArray[np.void]
@@ -330,7 +328,12 @@ def _properties(source, at, end, bound, row):
                         and load8(source, at + 20) == one
                     ):
                         marks |= HAS_MULTI_DISPATCH
-            if length >= 7 and word == _DELA and load8(source, at + 4) == np.uint64(89) and load8(source, at + 5) == one:
+            if (
+                length >= 7
+                and word == _DELA
+                and load8(source, at + 4) == np.uint64(89)
+                and load8(source, at + 5) == one
+            ):
                 marks |= HAS_DELAY
         at = stop + 1
     if key_at >= 0 and load8(source, key_at) - np.uint64(0x21) > np.uint64(0x5E):
@@ -537,7 +540,7 @@ def _key_hash(source, at, end, topic_hash):
 
 @njit(cache=True, nogil=True)
 def index_keys(data, table, first, last, hashes, places, times):
-    """The index entries of the rows ``first`` to ``last`` of a MESSAGE table, in the order in which a broker makes them.
+    """The index entries of the rows ``first`` to ``last`` of a MESSAGE table, in the order of a broker.
 
     Of each record its UNIQ_KEY, then each part of KEYS between spaces; none of a rolled back transaction. The three
     arrays take hash, address and store time of an entry. Returns (entries, next row): a row whose entries may not

@@ -111,7 +111,7 @@ def log_sizes(compaction_mapped_file_size: int, compaction_cq_mapped_file_size: 
     index = compaction_cq_mapped_file_size // _BATCH_UNIT_BYTES * _BATCH_UNIT_BYTES
     if index <= 0:
         raise InvalidConfig(
-            f"compactionCqMappedFileSize of {compaction_cq_mapped_file_size} holds no unit of {_BATCH_UNIT_BYTES} bytes",
+            f"compactionCqMappedFileSize of {compaction_cq_mapped_file_size} holds no unit of {_BATCH_UNIT_BYTES}",
             remedy="set it to the value that the broker uses",
         )
     count, rest = divmod(compaction_mapped_file_size, index)

@@ -75,7 +75,8 @@ _SMALLEST_ITEM_BYTES = 22
 class RecordHead(NamedTuple):
     """What every record begins with, whatever its hosts and its magic."""
 
-    # fmt: off                       offset  type
+    # fmt: off
+    #                               offset  type
     size:            Annotated[int, At(0,  I32)]  # of the record, this field included
     magic:           Annotated[int, At(4,  I32)]
     body_crc:        Annotated[int, At(8,  I32)]  # CRC-32 of the stored body, top bit cleared; 0 without body
@@ -92,7 +93,8 @@ class RecordHead(NamedTuple):
 class Stored(NamedTuple):
     """What follows the born host."""
 
-    # fmt: off                    offset  type
+    # fmt: off
+    #                             offset  type
     store_time_ms: Annotated[int, At(0, I64)]  # by the broker's clock; never falls within a log
     # 8: store host
     # fmt: on
@@ -101,7 +103,8 @@ class Stored(NamedTuple):
 class RecordTail(NamedTuple):
     """What follows the store host."""
 
-    # fmt: off                      offset  type
+    # fmt: off
+    #                               offset  type
     reconsume_times: Annotated[int, At(0,  I32)]
     prepared_offset: Annotated[int, At(4,  I64)]  # of a transaction's prepared message; 0: none
     body_length:     Annotated[int, At(12, I32)]
@@ -112,7 +115,8 @@ class RecordTail(NamedTuple):
 class Blank(NamedTuple):
     """The end of a file; nothing behind it means anything."""
 
-    # fmt: off            offset  type
+    # fmt: off
+    #                     offset  type
     room:  Annotated[int, At(0, I32)]  # bytes from here to the file's end
     magic: Annotated[int, At(4, I32)]
     # fmt: on
@@ -121,7 +125,8 @@ class Blank(NamedTuple):
 class InnerHead(NamedTuple):
     """What a message of an inner batch begins with."""
 
-    # fmt: off                  offset  type
+    # fmt: off
+    #                           offset  type
     size:        Annotated[int, At(0,  I32)]  # of the item, this field included
     magic:       Annotated[int, At(4,  I32)]  # 0
     body_crc:    Annotated[int, At(8,  I32)]  # 0
@@ -604,5 +609,7 @@ def parse_message_id(text: str) -> tuple[Host, int]:
     host = _decode_host(raw, 0, len(raw) - 8)
     physical_offset = _signed(raw, len(raw) - 8, 8)
     if physical_offset < 0:
-        raise InvalidConfig(f"message id {text} names address {physical_offset}", remedy="give one as a broker gives it")
+        raise InvalidConfig(
+            f"message id {text} names address {physical_offset}", remedy="give one as a broker gives it"
+        )
     return host, physical_offset

@@ -37,7 +37,8 @@ _RECOVERY_MARGIN_MS = 3_000
 class Checkpoint(NamedTuple):
     """How far a broker had come; what a release does not know is 0."""
 
-    # fmt: off                               offset  type
+    # fmt: off
+    #                                      offset  type
     commit_log_time_ms:     Annotated[int, At(0,  I64)]  # newest store time on disk
     consume_queue_time_ms:  Annotated[int, At(8,  I64)]  # newest one in consume queues; every 60 s only
     index_time_ms:          Annotated[int, At(16, I64)]

@@ -29,7 +29,8 @@ from lastwrite.formats.layout import I16, I32, I64, At, Buffer, layout
 class ConsumeQueueUnit(NamedTuple):
     """A record in a consume queue."""
 
-    # fmt: off                       offset  type
+    # fmt: off
+    #                               offset  type
     physical_offset: Annotated[int, At(0,  I64)]  # in the commit log
     size:            Annotated[int, At(8,  I32)]  # of the whole record
     tags_code:       Annotated[int, At(12, I64)]  # hash of the tag, time of delivery, or an extension's address
@@ -39,7 +40,8 @@ class ConsumeQueueUnit(NamedTuple):
 class BatchUnit(NamedTuple):
     """A record in a batch consume queue or in a compaction index."""
 
-    # fmt: off                        offset  type
+    # fmt: off
+    #                                offset  type
     physical_offset:  Annotated[int, At(0,  I64)]  # in the commit log; in the compaction log
     size:             Annotated[int, At(8,  I32)]
     tags_code:        Annotated[int, At(12, I64)]
@@ -54,7 +56,8 @@ class BatchUnit(NamedTuple):
 class ExtensionHead(NamedTuple):
     """What an extension's unit begins with."""
 
-    # fmt: off                    offset  type
+    # fmt: off
+    #                             offset  type
     size:          Annotated[int, At(0,  I16)]  # of the unit; below 1: nothing more in this file
     tags_code:     Annotated[int, At(2,  I64)]
     store_time_ms: Annotated[int, At(10, I64)]
