@@ -266,3 +266,39 @@ def test_positions_that_are_encoded_are_decoded(positions: dict[str, int]) -> No
         return
     assert sides.decode_positions(raw) == positions
     assert list(json.loads(raw)["queueOffsetMap"]) == sides.java_order(positions)
+
+
+def test_the_order_of_a_java_map() -> None:
+    # Printed by java.util.concurrent.ConcurrentHashMap.
+    names = [f"ctopic_{n}" for n in range(20)]
+    assert sorted(sides.java_order(names)) == sorted(names)
+    assert sides.java_order(["ctopic_1", "ctopic_0"]) == ["ctopic_0", "ctopic_1"]
+    assert sides.java_order([]) == []
+
+
+@given(st.binary(max_size=80) | st.text('{}[]":,019 \\\\ant', max_size=60).map(str.encode))
+def test_any_bytes_as_json(data: bytes) -> None:
+    for decode in (sides.decode_topics, sides.decode_consumer_offsets, sides.decode_positions):
+        try:
+            decode(data)
+        except CorruptLog:
+            pass
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), max_size=9), st.lists(st.tuples(st.integers(0, 199), st.integers(0, 255))))
+def test_a_damaged_index_file_neither_crashes_nor_goes_round(keys: list[str], damage: list[tuple[int, int]]) -> None:
+    out = index_file.new_index_file(5, 10)
+    index_file.build(out, 5, *entries(keys))
+    for at, value in damage:
+        out[at] = value
+    for slots in (None, 5):
+        try:
+            opened = index_file.IndexFile.of(out.tobytes(), slots)
+        except CorruptLog:
+            continue
+        for key in "abcdefgh":
+            assert len(opened.lookup("t", key)) < opened.capacity
+    try:
+        index_file.build(out, 5, *entries(["a", "b"]))
+    except ValueError:
+        pass

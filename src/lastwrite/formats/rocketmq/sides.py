@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
@@ -167,27 +167,51 @@ def position_name(topic: str, queue: int) -> str:
 
 
 def encode_positions(positions: Mapping[str, int]) -> bytes:
-    """The file's bytes as 5.5.0 writes them: tabs, no newline at the end, in the order of Java's map."""
+    """The file's bytes as 5.5.0 writes them: tabs, no newline at the end, in the order of Java's map.
+
+    ``positions``: those that were loaded first, in their order, then new ones as they came.
+    """
     if not positions:
         return b'{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}'
     lines = ",\n".join(f"\t\t{json.dumps(name)}:{positions[name]}" for name in java_order(positions))
     return f'{{\n\t"empty":false,\n\t"queueOffsetMap":{{\n{lines}\n\t}}\n}}'.encode()
 
 
-def java_order(names: Mapping[str, Any]) -> list[str]:
+def java_order(names: Iterable[str]) -> list[str]:
     """The names in the order in which a ``ConcurrentHashMap`` that took them one by one gives them.
 
-    By bucket of a table that doubles at three quarters full; within a bucket as they came.
+    By bucket of a table that doubles when it is three quarters full; within a bucket as they came, but for what a
+    doubling turned round: of each bucket it moves the longest tail that stays together as it is and puts the others in
+    front of it one by one.
     """
-    size, limit = 16, 12
-    while len(names) >= limit:
-        size, limit = 2 * size, 2 * limit
-    return sorted(names, key=lambda name: _bucket(name, size))
+    table: list[list[tuple[int, str]]] = [[] for _ in range(16)]
+    count = 0
+    for name in names:
+        value = string_hash(name) & 0xFFFF_FFFF
+        value ^= value >> 16
+        table[value & len(table) - 1].append((value, name))
+        count += 1
+        if count >= len(table) * 3 // 4:
+            table = _doubled(table)
+    return [name for bucket in table for _, name in bucket]
 
 
-def _bucket(name: str, size: int) -> int:
-    value = string_hash(name) & 0xFFFF_FFFF
-    return (value ^ value >> 16) & (size - 1)
+def _doubled(table: list[list[tuple[int, str]]]) -> list[list[tuple[int, str]]]:
+    bit = len(table)
+    low: list[list[tuple[int, str]]] = []
+    high: list[list[tuple[int, str]]] = []
+    for bucket in table:
+        tail = len(bucket)
+        while tail > 0 and bucket[tail - 1][0] & bit == bucket[-1][0] & bit:
+            tail -= 1
+        moved: dict[bool, list[tuple[int, str]]] = {False: [], True: []}
+        if bucket:
+            moved[bool(bucket[-1][0] & bit)] = bucket[tail:]
+        for entry in bucket[:tail]:
+            moved[bool(entry[0] & bit)].insert(0, entry)
+        low.append(moved[False])
+        high.append(moved[True])
+    return low + high
 
 
 _BARE_NAME = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
