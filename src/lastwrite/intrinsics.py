@@ -109,6 +109,16 @@ def folded_product(typing_context, a, b):
 
 
 @intrinsic
+def trailing_zeros(typing_context, word):
+    """How many bits of a uint64 that is not 0 are 0 below its lowest set bit."""
+
+    def codegen(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint64(types.uint64), codegen
+
+
+@intrinsic
 def copy_bytes(typing_context, target, at, source, start, count):
     """Copy ``count`` bytes from ``source[start]`` to ``target[at]``; the arrays do not overlap."""
 

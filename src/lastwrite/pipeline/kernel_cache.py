@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
-_FOLDERS = (_PACKAGE / "formats", _PACKAGE / "formats" / "kafka", _PACKAGE / "compaction")
+_FORMATS = _PACKAGE / "formats"
+_FOLDERS = (_FORMATS, _FORMATS / "kafka", _FORMATS / "rocketmq", _PACKAGE / "compaction")
 _STAMP = "kernels.digest"
 
 

@@ -1,0 +1,238 @@
+"""The index file: from a key to the addresses in the commit log of the records that have it.
+
+Header, slots, entries. A key's hash chooses a slot; the slot holds the number of the newest entry there, each entry the
+number of the one before it, 0 ends the chain. Entry 0 is never used, so the count in the header begins at 1. Hashes
+collide: whoever looks up must compare the records' own keys.
+
+Neither the number of slots nor the room for entries is stated anywhere; a broker takes both from its settings. They are
+found again from the size and from what the entries say (``find_slots``).
+
+Source: RocketMQ 5.5.0 ``IndexFile``, ``IndexHeader``, ``IndexService.buildIndex``; spec/rocketmq.md section 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, InvalidConfig, TruncatedLog
+from lastwrite.formats.layout import I32, I64, At, Buffer, layout
+from lastwrite.formats.rocketmq.java_hash import index_hash
+from lastwrite.formats.rocketmq.kernels import put_entries
+from lastwrite.model.columns import ByteArray, Int64Array
+
+DEFAULT_SLOTS = 5_000_000  # maxHashSlotNum
+DEFAULT_ENTRIES = 20_000_000  # maxIndexNum
+
+
+class IndexHeader(NamedTuple):
+    """The first 40 bytes of an index file."""
+
+    # fmt: off
+    #                                     offset  type
+    first_store_time_ms:   Annotated[int, At(0,  I64)]
+    last_store_time_ms:    Annotated[int, At(8,  I64)]
+    first_physical_offset: Annotated[int, At(16, I64)]
+    last_physical_offset:  Annotated[int, At(24, I64)]
+    used_slots:            Annotated[int, At(32, I32)]
+    count:                 Annotated[int, At(36, I32)]  # type: ignore[assignment]  # the next entry to write; from 1
+    # fmt: on
+
+
+class IndexEntry(NamedTuple):
+    """A key of a record."""
+
+    # fmt: off
+    #                               offset  type
+    hash:            Annotated[int, At(0,  I32)]  # of "TOPIC#KEY", not negative
+    physical_offset: Annotated[int, At(4,  I64)]
+    seconds:         Annotated[int, At(12, I32)]  # after the header's first store time
+    previous:        Annotated[int, At(16, I32)]  # entry of the same slot; 0: none
+    # fmt: on
+
+
+INDEX_HEADER = layout(IndexHeader, byte_order=">", size=40)
+INDEX_ENTRY = layout(IndexEntry, byte_order=">", size=20)
+ENTRY_DTYPE = np.dtype(INDEX_ENTRY.dtype_items())
+
+
+def index_bytes(slots: int, entries: int) -> int:
+    """The size of an index file.
+
+    Raises:
+        InvalidConfig: fewer than one slot or two entries.
+    """
+    if slots < 1 or entries < 2:
+        raise InvalidConfig(
+            f"an index file of {slots} slots and {entries} entries",
+            remedy="set maxHashSlotNum and maxIndexNum to the values that the broker uses",
+        )
+    return INDEX_HEADER.size + 4 * slots + INDEX_ENTRY.size * entries
+
+
+def decode_index_header(data: Buffer, at: int = 0) -> IndexHeader:
+    """The header of an index file; a count of 0, as in a new file, is given as 1.
+
+    Raises:
+        TruncatedLog: fewer than 40 bytes.
+    """
+    if len(data) - at < INDEX_HEADER.size:
+        raise TruncatedLog(f"index file header cut short: {len(data) - at} of {INDEX_HEADER.size} bytes", at)
+    header = IndexHeader._make(INDEX_HEADER.unpack_from(data, at))
+    return header._replace(count=max(header.count, 1))
+
+
+def find_slots(data: Buffer) -> int | None:
+    """How many slots an index file has, from its bytes alone; None where they do not tell.
+
+    RocketMQ's default ratio of four entries a slot is tried first, then every number that the size allows. A
+    number is believed when the first and the last entry are where it puts them, agree with the header, and
+    have slots that point to them or to later ones.
+    """
+    header = decode_index_header(data)
+    rest = len(data) - INDEX_HEADER.size
+    if header.count < 2 or rest % 4:
+        return None
+    if rest % 84 == 0 and _fits(data, header, rest // 84):
+        return rest // 84
+    # 4 * slots + 20 * entries = rest, so the number of slots is known modulo 5.
+    first = rest // 4 % 5 or 5
+    most = (rest - INDEX_ENTRY.size * header.count) // 4
+    if most < first:
+        return None
+    view = np.frombuffer(data, np.uint8)
+    wanted = np.frombuffer(header.first_physical_offset.to_bytes(8, "big", signed=True), np.uint8)
+    candidates = np.arange(first, most + 1, 5, dtype=np.int64)
+    for k in range(8):
+        candidates = candidates[view[INDEX_HEADER.size + 4 * candidates + INDEX_ENTRY.size + 4 + k] == wanted[k]]
+    for slots in candidates.tolist():
+        if _fits(data, header, slots):
+            return int(slots)
+    return None
+
+
+def _fits(data: Buffer, header: IndexHeader, slots: int) -> bool:
+    base = INDEX_HEADER.size + 4 * slots
+    last = header.count - 1
+    if slots < 1 or base + INDEX_ENTRY.size * header.count > len(data):
+        return False
+    for number, offset in ((1, header.first_physical_offset), (last, header.last_physical_offset)):
+        entry = IndexEntry._make(INDEX_ENTRY.unpack_from(data, base + INDEX_ENTRY.size * number))
+        if entry.physical_offset != offset or entry.hash < 0 or not 0 <= entry.previous < number:
+            return False
+        slot_at = INDEX_HEADER.size + 4 * (entry.hash % slots)
+        newest = int.from_bytes(bytes(data[slot_at : slot_at + 4]), "big", signed=True)
+        if not number <= newest <= last:
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """An index file's bytes, and how they divide."""
+
+    data: Buffer
+    slots: int
+    header: IndexHeader
+
+    @classmethod
+    def of(cls, data: Buffer, slots: int | None = None) -> IndexFile:
+        """Open the bytes of an index file; ``slots`` where they are known, else they are found.
+
+        Raises:
+            TruncatedLog: too few bytes for the header, the slots, or the entries that the header counts.
+            CorruptLog: the number of slots cannot be found.
+        """
+        header = decode_index_header(data)
+        if slots is None:
+            slots = find_slots(data)
+        if slots is None:
+            if header.count > 1:
+                raise CorruptLog("header and entries of the index file contradict each other", 36)
+            slots = max((len(data) - INDEX_HEADER.size) // 84, 1)  # without entries it does not matter
+        needed = INDEX_HEADER.size + 4 * slots + (INDEX_ENTRY.size * header.count if header.count > 1 else 0)
+        if slots < 1 or needed > len(data):
+            raise TruncatedLog(f"index file of {len(data)} bytes that needs {needed}", len(data))
+        return cls(data, slots, header)
+
+    @property
+    def capacity(self) -> int:
+        """Room for entries, the unused one included."""
+        return (len(self.data) - INDEX_HEADER.size - 4 * self.slots) // INDEX_ENTRY.size
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.count >= self.capacity
+
+    def slot(self, number: int) -> int:
+        """What the slot holds: an entry's number, 0 for none."""
+        at = INDEX_HEADER.size + 4 * number
+        return int.from_bytes(bytes(self.data[at : at + 4]), "big", signed=True)
+
+    def entry(self, number: int) -> IndexEntry:
+        """Entry ``number``, 1 to count - 1."""
+        at = INDEX_HEADER.size + 4 * self.slots + INDEX_ENTRY.size * number
+        return IndexEntry._make(INDEX_ENTRY.unpack_from(self.data, at))
+
+    def store_time_ms(self, entry: IndexEntry) -> int:
+        """When the entry's record was stored, to the second below."""
+        return self.header.first_store_time_ms + 1000 * entry.seconds
+
+    def lookup(
+        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = (1 << 63) - 1, limit: int = 1 << 20
+    ) -> list[int]:
+        """Addresses of records that may have the key, the newest first, stored from ``begin_ms`` to ``end_ms``.
+
+        Walks the chain as a broker does: it ends at 0, at an entry that points to itself or past the count, and
+        before ``begin_ms``; also at one that does not point down, so that a chain that lies cannot go round. Times
+        are known to the second, so those at the edges may lie a little outside.
+        """
+        wanted = index_hash(topic, key)
+        number = self.slot(wanted % self.slots)
+        found: list[int] = []
+        # The first store time of a new file is the last one of the file before until its first entry is there.
+        while 0 < number < self.header.count and len(found) < limit:
+            entry = self.entry(number)
+            if entry.seconds < 0:
+                break
+            stored_ms = self.store_time_ms(entry)
+            if entry.hash == wanted and begin_ms <= stored_ms + 999 and stored_ms <= end_ms:
+                found.append(entry.physical_offset)
+            if not 0 < entry.previous < number or stored_ms + 999 < begin_ms:
+                break
+            number = entry.previous
+        return found
+
+
+def new_index_file(
+    slots: int, entries: int, *, last_physical_offset: int = 0, last_store_time_ms: int = 0
+) -> ByteArray:
+    """An index file without entries, as a broker makes it after one that ended so."""
+    out = np.zeros(index_bytes(slots, entries), np.uint8)
+    time_ms, offset = max(last_store_time_ms, 0), max(last_physical_offset, 0)
+    head = INDEX_HEADER.pack(time_ms, time_ms, offset, offset, 0, 1)
+    out[: len(head)] = np.frombuffer(head, np.uint8)
+    return out
+
+
+def build(out: ByteArray, slots: int, hashes: Int64Array, places: Int64Array, times: Int64Array, first: int = 0) -> int:
+    """Enter the keys from ``first`` on, as ``kernels.index_keys`` gives them, into an index file, until it is full.
+
+    Returns how many went in. Byte for byte what a broker writes.
+
+    Raises:
+        ValueError: the bytes are not those of an index file with so many slots.
+    """
+    capacity = (len(out) - INDEX_HEADER.size - 4 * slots) // INDEX_ENTRY.size
+    if slots < 1 or capacity < 1:
+        raise ValueError(f"an index file of {len(out)} bytes and {slots} slots")
+    count = decode_index_header(out).count
+    if count > capacity:
+        raise ValueError(f"an index file of {capacity} entries that counts {count}")
+    if min(len(hashes), len(places), len(times)) < len(hashes):
+        raise ValueError("hashes, places and times differ in length")
+    if len(hashes) and int(hashes.min()) < 0:
+        raise ValueError("a hash below 0")
+    return int(put_entries(out, slots, capacity, hashes, places, times, first, len(hashes)))

@@ -1,0 +1,104 @@
+"""Java's idea of a text and of its hash.
+
+A record's texts are UTF-8; the broker makes Java strings of them, and what it computes from a string it computes from
+its UTF-16 code units: a character outside the first 65,536 counts as two. Broken UTF-8 is not an error to Java: each
+broken stretch becomes U+FFFD, so two different byte strings may be one Java string.
+
+The hash of ``u0 … un-1`` is ``h = 31 * h + u`` in wrapping 32-bit arithmetic, from 0.
+
+Source: Java 17 ``String``; RocketMQ 5.5.0 ``IndexFile.indexKeyHashMethod``, ``MessageExtBrokerInner
+.tagsString2tagsCode``; spec/rocketmq.md sections 1, 7.1 and 8.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+_REPLACEMENT = "\ufffd"
+
+# Character.isWhitespace: what commons-lang's isBlank asks of each code unit.
+_SPACES = frozenset(
+    [*range(0x09, 0x0E), *range(0x1C, 0x21), 0x1680, *range(0x2000, 0x2007), 0x2008, 0x2009, 0x200A]
+    + [0x2028, 0x2029, 0x205F, 0x3000]
+)
+
+
+def decode(raw: bytes) -> str:
+    """``new String(raw, UTF_8)``: never fails."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return _decode_broken(raw)
+
+
+def _decode_broken(raw: bytes) -> str:
+    out: list[str] = []
+    at = 0
+    while at < len(raw):
+        size = sequence_length(raw, at)
+        if size > 0:
+            out.append(raw[at : at + size].decode())
+        else:
+            out.append(_REPLACEMENT)
+        at += abs(size)
+    return "".join(out)
+
+
+def sequence_length(raw: bytes, at: int) -> int:
+    """How many bytes the character at ``at`` takes; negative: that many broken bytes become one U+FFFD.
+
+    A surrogate that was encoded by itself is broken as a whole, three bytes; else a break takes the bytes up to the
+    first that does not continue.
+    """
+    left = len(raw) - at
+    first = raw[at]
+    if first < 0x80:
+        return 1
+    second = raw[at + 1] if left > 1 else -1
+    third = raw[at + 2] if left > 2 else -1
+    fourth = raw[at + 3] if left > 3 else -1
+    if 0xC2 <= first <= 0xDF:
+        return 2 if _continues(second) else -1
+    if 0xE0 <= first <= 0xEF:
+        if not _continues(second) or (first == 0xE0 and second < 0xA0):
+            return -1
+        if not _continues(third):
+            return -2
+        return -3 if first == 0xED and second >= 0xA0 else 3
+    if 0xF0 <= first <= 0xF4:
+        if not _continues(second) or (first == 0xF0 and second < 0x90) or (first == 0xF4 and second > 0x8F):
+            return -1
+        if not _continues(third):
+            return -2
+        return 4 if _continues(fourth) else -3
+    return -1
+
+
+def _continues(byte: int) -> bool:
+    return byte & 0xC0 == 0x80 and byte >= 0
+
+
+def string_hash(text: str) -> int:
+    """``text.hashCode()``, from -2**31 to 2**31 - 1."""
+    value = 0
+    units = text.encode("utf-16-le", "surrogatepass")
+    for i in range(0, len(units), 2):
+        value = (31 * value + (units[i] | units[i + 1] << 8)) & 0xFFFF_FFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def index_hash(topic: str, key: str) -> int:
+    """The hash by which an index file knows a key of a topic: 0 to 2**31 - 1."""
+    value = abs(string_hash(f"{topic}#{key}"))
+    return value if value < 1 << 31 else 0
+
+
+@lru_cache(1 << 12)
+def tags_code(tag: str | None) -> int:
+    """What a consume queue unit keeps of a tag: its hash, 0 without tag."""
+    return string_hash(tag) if tag else 0
+
+
+def is_blank(text: str | None) -> bool:
+    """Whether a key counts as missing: none, empty, or nothing but white space as Java understands it."""
+    return text is None or all(ord(character) in _SPACES for character in text)

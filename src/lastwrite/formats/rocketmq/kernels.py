@@ -1,0 +1,622 @@
+"""Kernels over RocketMQ records and units: split, index keys, fill units.
+
+Each works on whole chunks, checks every size and length before it trusts one, and reports what it found as a code and
+a position instead of raising. What is called for every record is given the bytes by their address (see
+``intrinsics``). ``tests/unit/test_rocketmq_kernels.py`` holds each against its slow twin in ``record``, ``properties``,
+``java_hash`` and ``units``, which have the tables.
+
+Record, big-endian; B and S are 8 or 20 (spec/rocketmq.md section 3):
+
+    0 size i32 · 4 magic i32 · 8 body crc i32 · 12 queue i32 · 16 flag i32 · 20 queue offset i64
+    28 physical offset i64 · 36 sysFlag i32 · 40 born time i64 · 48 born host B · store time i64 · store host S
+    reconsume times i32 · prepared offset i64 · body length i32 · body · topic length i8 or i16 · topic
+    properties length i16 · properties
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from lastwrite.formats.checksum import crc32
+from lastwrite.formats.rocketmq.record import (
+    BORN_V6,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+)
+from lastwrite.intrinsics import (
+    address,
+    load8,
+    load16,
+    load32,
+    load64,
+    store16,
+    store32,
+    store64,
+    swap16,
+    swap32,
+    swap64,
+    trailing_zeros,
+)
+
+MESSAGE = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "position",  # of the record, in the buffer; so are all fields named ``…_at``
+            "size",
+            "magic",
+            "body_crc",
+            "queue_id",
+            "flag",
+            "queue_offset",
+            "physical_offset",  # as the record says it; in a sound log its place there
+            "sys_flag",
+            "born_time",
+            "store_time",
+            "reconsume_times",
+            "prepared_offset",
+            "born_host_at",
+            "store_host_at",
+            "body_at",
+            "body_length",
+            "topic_at",
+            "topic_length",
+            "properties_at",
+            "properties_length",
+            "key_at",  # KEYS, whole; where it is blank this is where it lies
+            "key_length",  # -1: none, or nothing but white space
+            "tags_at",
+            "tags_length",  # -1: none
+            "tags_code",  # Java's hash of the tag, 0 without
+            "inner_num",  # INNER_NUM and INNER_BASE, -1 unless both are there
+            "inner_base",
+            "uniq_at",  # UNIQ_KEY
+            "uniq_length",  # -1: none
+            "marks",  # the bits below
+        )
+    ]
+)
+
+# Marks: what a row has no column for; ask ``record.decode_message``.
+HAS_DELAY = 1  # a property DELAY
+HAS_MULTI_DISPATCH = 2  # a property INNER_MULTI_DISPATCH
+HAS_INNER = 4  # both INNER_NUM and INNER_BASE
+BAD_NUMBER = 8  # one of them is no number: to a broker the record is broken
+BLANK_KEY = 16  # KEYS is nothing but white space; its length is in the bits from KEY_LENGTH_SHIFT on
+KEY_LENGTH_SHIFT = 16
+
+UNIT = np.dtype(
+    [(name, np.int64) for name in ("position", "physical_offset", "size", "tags_code", "store_time", "base", "number")]
+)
+
+MessageTable = npt.NDArray[np.void]
+
+# Codes that kernels report; ``CODES`` has the words.
+OK = 0
+NEED_MORE = 1
+BLANK = 2
+END = 3
+BAD_SIZE = 4
+BAD_MAGIC = 5
+BAD_LENGTHS = 6
+BAD_CRC = 7
+BAD_ORDER = 8
+
+CODES = {
+    OK: "whole records",
+    NEED_MORE: "the bytes end inside a record",
+    BLANK: "a blank record ends the file",
+    END: "nothing was written from here on",
+    BAD_SIZE: "a record's size is below that of its fixed fields",
+    BAD_MAGIC: "no magic of a record",
+    BAD_LENGTHS: "the lengths of body, topic and properties do not make the record's size",
+    BAD_CRC: "the body's checksum does not hold",
+    BAD_ORDER: "queue offsets do not rise",
+}
+
+_SMALLEST = 91
+_V1_HEAD = 75  # the fixed fields without the hosts
+_MAX_I16 = 32767
+_MAX_I64 = 0x7FFFFFFFFFFFFFFF
+
+# Names as little-endian words, as ``load64`` and its like read them.
+_KEYS = np.uint64(int.from_bytes(b"KEYS", "little"))
+_TAGS = np.uint64(int.from_bytes(b"TAGS", "little"))
+_UNIQ_KEY = np.uint64(int.from_bytes(b"UNIQ_KEY", "little"))
+_INNER_NU = np.uint64(int.from_bytes(b"INNER_NU", "little"))
+_INNER_BA = np.uint64(int.from_bytes(b"INNER_BA", "little"))
+_INNER_MU = np.uint64(int.from_bytes(b"INNER_MU", "little"))
+_LTI_DISP = np.uint64(int.from_bytes(b"LTI_DISP", "little"))
+_ATCH = np.uint64(int.from_bytes(b"ATCH", "little"))
+_SE = np.uint64(int.from_bytes(b"SE", "little"))
+_DELA = np.uint64(int.from_bytes(b"DELA", "little"))
+
+_ONES = np.uint64(0x0101010101010101)
+_TWOS = np.uint64(0x0202020202020202)
+_TOPS = np.uint64(0x8080808080808080)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _i64(data, at):
+    return np.int64(swap64(load64(data, at)))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _i32(data, at):
+    return np.int64(np.int32(swap32(load32(data, at))))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _i16(data, at):
+    return np.int64(np.int16(swap16(load16(data, at))))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _value_end(source, at, end, bound):
+    """The first byte 2 in ``[at, end)``, or ``end``. Up to ``bound`` there are bytes to load."""
+    while at < end:
+        if at + 8 <= bound:
+            word = load64(source, at) ^ _TWOS
+            hit = (word - _ONES) & ~word & _TOPS
+            if hit != np.uint64(0):
+                return min(at + np.int64(trailing_zeros(hit) >> np.uint64(3)), end)
+            at += 8
+        else:
+            if load8(source, at) == np.uint64(2):
+                return at
+            at += 1
+    return end
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _continues(byte):
+    return byte & 0xC0 == 0x80
+
+
+@njit(cache=True, nogil=True)
+def _is_blank(source, at, end):
+    """Whether ``[at, end)`` is nothing but what Java's ``Character.isWhitespace`` accepts."""
+    while at < end:
+        byte = np.int64(load8(source, at))
+        if 0x09 <= byte <= 0x0D or 0x1C <= byte <= 0x20:
+            at += 1
+            continue
+        if byte < 0xE1 or byte > 0xE3 or end - at < 3:
+            return False
+        second = np.int64(load8(source, at + 1))
+        third = np.int64(load8(source, at + 2))
+        if not _continues(second) or not _continues(third):
+            return False
+        point = (byte & 15) << 12 | (second & 63) << 6 | (third & 63)
+        if point == 0x2007 or not (
+            point == 0x1680 or 0x2000 <= point <= 0x200A or point == 0x2028 or point == 0x2029
+            or point == 0x205F or point == 0x3000
+        ):  # fmt: skip
+            return False
+        at += 3
+    return True
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _mixed(value, unit):
+    return (value * np.int64(31) + unit) & np.int64(0xFFFFFFFF)
+
+
+@njit(cache=True, nogil=True)
+def _hash_on(source, at, end, value):
+    """Java's hash, ``value`` so far, carried on over the text ``[at, end)``; below 2**32. The twin: ``java_hash``."""
+    while at < end:
+        first = np.int64(load8(source, at))
+        if first < 0x80:
+            value = _mixed(value, first)
+            at += 1
+            continue
+        left = end - at
+        second = np.int64(load8(source, at + 1)) if left > 1 else np.int64(0)
+        third = np.int64(load8(source, at + 2)) if left > 2 else np.int64(0)
+        fourth = np.int64(load8(source, at + 3)) if left > 3 else np.int64(0)
+        unit = np.int64(0xFFFD)
+        size = np.int64(1)
+        if first < 0xC2 or first > 0xF4:
+            pass
+        elif first < 0xE0:
+            if _continues(second):
+                unit = (first & 31) << 6 | (second & 63)
+                size = np.int64(2)
+        elif first < 0xF0:
+            if _continues(second) and not (first == 0xE0 and second < 0xA0):
+                size = np.int64(2)
+                if _continues(third):
+                    size = np.int64(3)
+                    if not (first == 0xED and second >= 0xA0):
+                        unit = (first & 15) << 12 | (second & 63) << 6 | (third & 63)
+        elif _continues(second) and not (first == 0xF0 and second < 0x90) and not (first == 0xF4 and second > 0x8F):
+            size = np.int64(2)
+            if _continues(third):
+                size = np.int64(3)
+                if _continues(fourth):
+                    size = np.int64(4)
+                    point = (first & 7) << 18 | (second & 63) << 12 | (third & 63) << 6 | (fourth & 63)
+                    point -= 0x10000
+                    value = _mixed(value, np.int64(0xD800) + (point >> 10))
+                    unit = np.int64(0xDC00) + (point & 0x3FF)
+        value = _mixed(value, unit)
+        at += size
+    return value
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _signed32(value):
+    return np.int64(np.int32(np.uint32(value)))
+
+
+@njit(cache=True, nogil=True)
+def _decimal(source, at, end, largest):
+    """The number in ``[at, end)`` as Java parses it, and whether it is one from -largest - 1 to ``largest``."""
+    negative = False
+    sign = load8(source, at)
+    if sign == np.uint64(45) or sign == np.uint64(43):
+        negative = sign == np.uint64(45)
+        at += 1
+    if at >= end:
+        return np.int64(0), False
+    top = np.uint64(largest) + np.uint64(1 if negative else 0)
+    value = np.uint64(0)
+    while at < end:
+        digit = load8(source, at) - np.uint64(48)
+        if digit > np.uint64(9) or value > (top - digit) // np.uint64(10):
+            return np.int64(0), False
+        value = value * np.uint64(10) + digit
+        at += 1
+    return (np.int64(np.uint64(0) - value) if negative else np.int64(value)), True
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _properties(source, at, end, bound, row):
+    """Note in ``row`` what the properties ``[at, end)`` say; of a name that is there twice the last counts."""
+    key_at = np.int64(-1)
+    key_length = np.int64(-1)
+    tags_at = np.int64(-1)
+    tags_length = np.int64(-1)
+    uniq_at = np.int64(-1)
+    uniq_length = np.int64(-1)
+    marks = np.int64(0)
+    num_at = np.int64(-1)
+    num_end = np.int64(-1)
+    base_at = np.int64(-1)
+    base_end = np.int64(-1)
+    one = np.uint64(1)
+    while at < end:
+        stop = _value_end(source, at, end, bound)
+        length = stop - at
+        # No name holds a byte 1, so the first one is where it ought to be or the name is another; and only where
+        # the length allows it is a byte loaded. At least one byte of value follows.
+        if length >= 6:
+            word = load32(source, at)
+            if word == _KEYS and load8(source, at + 4) == one:
+                key_at = at + 5
+                key_length = length - 5
+            elif word == _TAGS and load8(source, at + 4) == one:
+                tags_at = at + 5
+                tags_length = length - 5
+            elif length >= 10:
+                long = load64(source, at)
+                if long == _UNIQ_KEY:
+                    if load8(source, at + 8) == one:
+                        uniq_at = at + 9
+                        uniq_length = length - 9
+                elif long == _INNER_NU:
+                    if length >= 11 and load8(source, at + 8) == np.uint64(77) and load8(source, at + 9) == one:
+                        num_at = at + 10
+                        num_end = stop
+                elif long == _INNER_BA:
+                    if length >= 12 and load16(source, at + 8) == _SE and load8(source, at + 10) == one:
+                        base_at = at + 11
+                        base_end = stop
+                elif long == _INNER_MU:
+                    if (
+                        length >= 22
+                        and load64(source, at + 8) == _LTI_DISP
+                        and load32(source, at + 16) == _ATCH
+                        and load8(source, at + 20) == one
+                    ):
+                        marks |= HAS_MULTI_DISPATCH
+            if (
+                length >= 7
+                and word == _DELA
+                and load8(source, at + 4) == np.uint64(89)
+                and load8(source, at + 5) == one
+            ):
+                marks |= HAS_DELAY
+        at = stop + 1
+    if key_at >= 0 and load8(source, key_at) - np.uint64(0x21) > np.uint64(0x5E):
+        # Only what begins with a space or beyond ASCII can be blank.
+        if _is_blank(source, key_at, key_at + key_length):
+            marks |= BLANK_KEY | key_length << KEY_LENGTH_SHIFT
+            key_length = np.int64(-1)
+    row.key_at = key_at
+    row.key_length = key_length
+    row.tags_at = tags_at
+    row.tags_length = tags_length
+    code = np.int64(0)
+    if tags_at >= 0:
+        code = _signed32(_hash_on(source, tags_at, tags_at + tags_length, np.int64(0)))
+    row.tags_code = code
+    row.uniq_at = uniq_at
+    row.uniq_length = uniq_length
+    row.inner_num = np.int64(-1)
+    row.inner_base = np.int64(-1)
+    if num_at >= 0 and base_at >= 0:
+        number, number_good = _decimal(source, num_at, num_end, _MAX_I16)
+        base, base_good = _decimal(source, base_at, base_end, _MAX_I64)
+        marks |= HAS_INNER
+        if number_good and base_good:
+            row.inner_num = number
+            row.inner_base = base
+        else:
+            marks |= BAD_NUMBER
+    row.marks = marks
+
+
+@njit(cache=True, nogil=True)
+def split(data, start, end, table, check_crc):
+    """Cut ``data[start:end]`` into whole records, one row of ``table`` (MESSAGE) each, until the table is full.
+
+    Returns (rows, position behind the last whole record, code, position the code speaks of, bytes that the record there
+    needs, 0 where unknown). After NEED_MORE that is how many bytes from the record's first one there must be: a lie
+    perhaps, to be held against what its file has left. After BLANK it is the room that the blank record states; whoever
+    goes on does so in the next file. After END and the codes of damage the position is where they were found.
+
+    Like a broker it does not check the record's address; ``physical_offset - position`` is the same in all rows of a
+    sound log, and where it is not, the bytes are stale ones of another place (section 24.1).
+    """
+    rows = 0
+    at = np.int64(start)
+    source = address(data)
+    while rows < len(table) and at < end:
+        left = end - at
+        if left < 8:
+            # What is written ends with zeros, and a file may end with fewer than eight of them.
+            return rows, at, NEED_MORE, at, 8
+        size = _i32(source, at)
+        magic = _i32(source, at + 4)
+        if magic == MAGIC_BLANK:
+            return rows, at, BLANK, at, size
+        if size == 0:
+            return rows, at, END, at, 0
+        if magic != MAGIC_V1 and magic != MAGIC_V2:
+            return rows, at, BAD_MAGIC, at + 4, 0
+        if size < _SMALLEST:
+            return rows, at, BAD_SIZE, at, 0
+        if left < size:
+            return rows, at, NEED_MORE, at, size
+        sys_flag = _i32(source, at + 36)
+        born = 20 if sys_flag & BORN_V6 else 8
+        store = 20 if sys_flag & STORE_V6 else 8
+        wide = 1 if magic == MAGIC_V2 else 0
+        room = size - (_V1_HEAD + born + store + wide)
+        if room < 0:
+            return rows, at, BAD_SIZE, at, size
+        stored_at = at + 48 + born
+        tail_at = stored_at + 8 + store
+        body_length = _i32(source, tail_at + 12)
+        if body_length < 0 or body_length > room:
+            return rows, at, BAD_LENGTHS, tail_at + 12, size
+        body_at = tail_at + 16
+        topic_at = body_at + body_length
+        topic_length = _i16(source, topic_at) if wide else np.int64(np.int8(load8(source, topic_at)))
+        room -= body_length
+        if topic_length < 0 or topic_length > room:
+            return rows, at, BAD_LENGTHS, topic_at, size
+        topic_at += 1 + wide
+        properties_at = topic_at + topic_length
+        room -= topic_length
+        properties_length = _i16(source, properties_at)
+        if properties_length != room:
+            return rows, at, BAD_LENGTHS, properties_at, size
+        properties_at += 2
+        crc = _i32(source, at + 8)
+        if check_crc and body_length > 0:
+            if np.int64(crc32(data, body_at, body_at + body_length)) & 0x7FFFFFFF != crc:
+                return rows, at, BAD_CRC, at + 8, size
+        row = table[rows]
+        row.position = at
+        row.size = size
+        row.magic = magic
+        row.body_crc = crc
+        row.queue_id = _i32(source, at + 12)
+        row.flag = _i32(source, at + 16)
+        row.queue_offset = _i64(source, at + 20)
+        row.physical_offset = _i64(source, at + 28)
+        row.sys_flag = sys_flag
+        row.born_time = _i64(source, at + 40)
+        row.store_time = _i64(source, stored_at)
+        row.reconsume_times = _i32(source, tail_at)
+        row.prepared_offset = _i64(source, tail_at + 4)
+        row.born_host_at = at + 48
+        row.store_host_at = stored_at + 8
+        row.body_at = body_at
+        row.body_length = body_length
+        row.topic_at = topic_at
+        row.topic_length = topic_length
+        row.properties_at = properties_at
+        row.properties_length = properties_length
+        _properties(source, properties_at, at + size, end, row)
+        rows += 1
+        at += size
+    return rows, at, OK, at, 0
+
+
+@njit(cache=True, nogil=True)
+def split_index(data, start, end, table, lowest_base):
+    """Read the valid units of 46 bytes in ``data[start:end]``, one row of ``table`` (UNIT) each, until it is full.
+
+    Returns (rows, position behind the last, code, position). END: the first unit that is not valid, or the end of the
+    bytes, which need not be a unit's; BAD_ORDER: a base below ``lowest_base`` or below where the unit before ends.
+    """
+    rows = 0
+    at = np.int64(start)
+    source = address(data)
+    floor = np.int64(lowest_base)
+    while rows < len(table):
+        if end - at < 46:
+            return rows, at, END, at
+        physical = _i64(source, at)
+        size = _i32(source, at + 8)
+        base = _i64(source, at + 28)
+        number = _i16(source, at + 36)
+        if physical < 0 or size <= 0 or base < 0 or number <= 0:
+            return rows, at, END, at
+        if base < floor or base > _MAX_I64 - number:
+            return rows, at, BAD_ORDER, at + 28
+        row = table[rows]
+        row.position = at
+        row.physical_offset = physical
+        row.size = size
+        row.tags_code = _i64(source, at + 12)
+        row.store_time = _i64(source, at + 20)
+        row.base = base
+        row.number = number
+        floor = base + number
+        rows += 1
+        at += 46
+    return rows, at, OK, at
+
+
+@njit(cache=True, nogil=True)
+def fill_units(table, picked, codes, out, at):
+    """Write a consume queue unit of 20 bytes for each of the rows ``picked`` of a MESSAGE table, one behind another.
+
+    ``codes``: the tags codes, a row of the table each. ``out`` has room for ``20 * len(picked)`` bytes from ``at`` on.
+    Returns the position behind.
+    """
+    target = address(out)
+    for i in range(len(picked)):
+        row = table[picked[i]]
+        store64(target, at, swap64(np.uint64(row.physical_offset)))
+        store32(target, at + 8, swap32(np.uint64(row.size)))
+        store64(target, at + 12, swap64(np.uint64(codes[picked[i]])))
+        at += 20
+    return at
+
+
+@njit(cache=True, nogil=True)
+def fill_batch_units(table, picked, codes, physical, inner, out, at):
+    """Write a unit of 46 bytes for each of the rows ``picked``, one behind another.
+
+    ``physical``: the records' addresses, one for each of ``picked``, where it has any, else as the rows say them.
+    ``inner``: base and number from INNER_BASE and INNER_NUM, as in a batch consume queue; else the queue offset
+    and 1, as in a compaction index. ``codes``, ``out`` and what is returned as ``fill_units``.
+    """
+    target = address(out)
+    for i in range(len(picked)):
+        row = table[picked[i]]
+        place = physical[i] if len(physical) > 0 else row.physical_offset
+        store64(target, at, swap64(np.uint64(place)))
+        store32(target, at + 8, swap32(np.uint64(row.size)))
+        store64(target, at + 12, swap64(np.uint64(codes[picked[i]])))
+        store64(target, at + 20, swap64(np.uint64(row.store_time)))
+        store64(target, at + 28, swap64(np.uint64(row.inner_base if inner else row.queue_offset)))
+        store16(target, at + 36, swap16(np.uint64(row.inner_num if inner else np.int64(1))))
+        store32(target, at + 38, np.uint64(0xFFFFFFFF))
+        store32(target, at + 42, np.uint64(0))
+        at += 46
+    return at
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _key_hash(source, at, end, topic_hash):
+    value = _signed32(_hash_on(source, at, end, topic_hash))
+    value = -value if value < 0 else value
+    return value if value <= 0x7FFFFFFF else np.int64(0)
+
+
+@njit(cache=True, nogil=True)
+def index_keys(data, table, first, last, hashes, places, times):
+    """The index entries of the rows ``first`` to ``last`` of a MESSAGE table, in the order of a broker.
+
+    Of each record its UNIQ_KEY, then each part of KEYS between spaces; none of a rolled back transaction. The three
+    arrays take hash, address and store time of an entry. Returns (entries, next row): a row whose entries may not
+    fit any more is left for the next call.
+    """
+    source = address(data)
+    filled = 0
+    for i in range(first, last):
+        row = table[i]
+        if row.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            continue
+        length = row.key_length
+        if row.marks & BLANK_KEY:
+            length = row.marks >> KEY_LENGTH_SHIFT
+        # Parts are at least a byte each with a space between.
+        if filled + 1 + (max(length, 0) + 1) // 2 > len(hashes):
+            return filled, i
+        before = _hash_on(source, row.topic_at, row.topic_at + row.topic_length, np.int64(0))
+        before = _mixed(before, np.int64(35))
+        if row.uniq_length > 0:
+            hashes[filled] = _key_hash(source, row.uniq_at, row.uniq_at + row.uniq_length, before)
+            places[filled] = row.physical_offset
+            times[filled] = row.store_time
+            filled += 1
+        if row.key_at >= 0:
+            at = row.key_at
+            end = at + length
+            while at < end:
+                stop = at
+                while stop < end and load8(source, stop) != np.uint64(32):
+                    stop += 1
+                if stop > at:
+                    hashes[filled] = _key_hash(source, at, stop, before)
+                    places[filled] = row.physical_offset
+                    times[filled] = row.store_time
+                    filled += 1
+                at = stop + 1
+    return filled, last
+
+
+@njit(cache=True, nogil=True)
+def put_entries(out, slots, capacity, hashes, places, times, first, last):
+    """Enter ``hashes[first:last]`` into the index file ``out`` as a broker does, until it is full.
+
+    ``out``: the file's bytes, header and all, of the size that ``slots`` and ``capacity`` give. Returns how many of
+    the entries went in.
+    """
+    base = 40 + 4 * slots
+    count = max(_i32(out, 36), np.int64(1))
+    begin = _i64(out, 0)
+    used = _i32(out, 32)
+    done = first
+    while done < last and count < capacity:
+        slot_at = 40 + 4 * (hashes[done] % slots)
+        before = _i32(out, slot_at)
+        if before <= 0 or before > count:
+            before = np.int64(0)
+        seconds = np.int64(0)
+        if begin > 0 and times[done] > begin:
+            seconds = min((times[done] - begin) // 1000, np.int64(0x7FFFFFFF))
+        entry_at = base + 20 * count
+        store32(out, entry_at, swap32(np.uint64(hashes[done])))
+        store64(out, entry_at + 4, swap64(np.uint64(places[done])))
+        store32(out, entry_at + 12, swap32(np.uint64(seconds)))
+        store32(out, entry_at + 16, swap32(np.uint64(before)))
+        store32(out, slot_at, swap32(np.uint64(count)))
+        if count <= 1:
+            begin = times[done]
+            store64(out, 0, swap64(np.uint64(begin)))
+            store64(out, 16, swap64(np.uint64(places[done])))
+        if before == 0:
+            used += 1
+        count += 1
+        store64(out, 8, swap64(np.uint64(times[done])))
+        store64(out, 24, swap64(np.uint64(places[done])))
+        done += 1
+    store32(out, 32, swap32(np.uint64(used)))
+    store32(out, 36, swap32(np.uint64(count)))
+    return done - first

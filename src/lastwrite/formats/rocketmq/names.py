@@ -1,0 +1,127 @@
+"""Names and sizes of files and folders in a RocketMQ store.
+
+``00000000000104857460`` is the file of a log or queue whose first byte has that address; files of one log are equally
+large, so an address is found by its file's name. Compaction leaves jumps between names, so look it up in the
+list and never divide. A file of the compaction index has the name of its log file, not an address of its own.
+
+``consumequeue/orders/3`` is queue 3 of topic ``orders``: plain decimal.
+
+Source: RocketMQ 5.5.0 ``UtilAll.offset2FileName``, ``MappedFileQueue.load``, ``CompactionStore``; spec/rocketmq.md
+sections 2 and 11.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from lastwrite.errors import InvalidConfig
+
+OFFSET_DIGITS = 20
+
+# In the store's root.
+COMMIT_LOG = "commitlog"
+CONSUME_QUEUES = "consumequeue"
+CONSUME_QUEUE_EXTENSIONS = "consumequeue_ext"
+BATCH_CONSUME_QUEUES = "batchconsumequeue"
+INDEX = "index"
+COMPACTION = "compaction"
+CONFIG = "config"
+CHECKPOINT = "checkpoint"
+ABORT = "abort"
+LOCK = "lock"
+
+# In ``compaction/``.
+COMPACTION_LOGS = "compactionLog"
+COMPACTION_QUEUES = "compactionCq"
+POSITION_CHECKPOINT = "position-checkpoint"
+
+# In a queue's folder of the two, while a broker compacts or rebuilds a replica; and the mark of a file on its way out.
+COMPACTING = "compacting"
+REPLICATING = "replicating"
+DELETED_SUFFIX = ".delete"
+
+# In ``config/``.
+TOPICS = "topics.json"
+CONSUMER_OFFSETS = "consumerOffset.json"
+BACKUP_SUFFIX = ".bak"
+
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages: their tags code is the time of delivery
+
+DEFAULT_COMMIT_LOG_BYTES = 1 << 30  # mappedFileSizeCommitLog
+DEFAULT_CONSUME_QUEUE_BYTES = 6_000_000  # mappedFileSizeConsumeQueue
+DEFAULT_BATCH_QUEUE_BYTES = 13_800_000  # mapperFileSizeBatchConsumeQueue
+DEFAULT_COMPACTION_LOG_BYTES = 104_857_600  # compactionMappedFileSize, before log_sizes
+DEFAULT_COMPACTION_QUEUE_BYTES = 10_485_760  # compactionCqMappedFileSize, before log_sizes
+
+_BATCH_UNIT_BYTES = 46
+_FEWEST_INDEXES = 5  # a log file is at least so many index files long
+_MAX_I64 = (1 << 63) - 1
+_MAX_I32 = (1 << 31) - 1
+_NAME = re.compile(r"[0-9]{20}", re.ASCII)
+_QUEUE = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+_INDEX_NAME = re.compile(r"[0-9]{17}", re.ASCII)
+
+
+def file_name(offset: int) -> str:
+    """The name of the file whose first byte has the address ``offset``.
+
+    Raises:
+        ValueError: below 0, or beyond 2**63 - 1.
+    """
+    if not 0 <= offset <= _MAX_I64:
+        raise ValueError(f"no file begins at {offset}")
+    return f"{offset:0{OFFSET_DIGITS}d}"
+
+
+@lru_cache(1 << 14)
+def parse_file_name(name: str) -> int | None:
+    """The address in a file's name, None where it is no such name.
+
+    A broker takes any decimal number; but it writes 20 digits, and would not find the file again under another name.
+    """
+    if not _NAME.fullmatch(name):
+        return None
+    offset = int(name)
+    return offset if offset <= _MAX_I64 else None
+
+
+def parse_queue_name(name: str) -> int | None:
+    """The number of a queue from its folder's name, None where it is no number; brokers skip such folders."""
+    if not _QUEUE.fullmatch(name):
+        return None
+    queue = int(name)
+    return queue if queue <= _MAX_I32 else None
+
+
+def is_index_name(name: str) -> bool:
+    """Whether it is an index file's name: the time when it was made, ``yyyyMMddHHmmssSSS``, of the broker's zone."""
+    return _INDEX_NAME.fullmatch(name) is not None
+
+
+def log_sizes(compaction_mapped_file_size: int, compaction_cq_mapped_file_size: int) -> tuple[int, int]:
+    """The bytes of a compaction log's files and of their index files that a broker makes of the two settings.
+
+    The log's size is a multiple of the index's on purpose: a broker computes places in index files as address modulo
+    index file size (section 11).
+
+    Raises:
+        InvalidConfig: an index file would hold no unit, or a file would pass 2 GiB.
+    """
+    index = compaction_cq_mapped_file_size // _BATCH_UNIT_BYTES * _BATCH_UNIT_BYTES
+    if index <= 0:
+        raise InvalidConfig(
+            f"compactionCqMappedFileSize of {compaction_cq_mapped_file_size} holds no unit of {_BATCH_UNIT_BYTES}",
+            remedy="set it to the value that the broker uses",
+        )
+    count, rest = divmod(compaction_mapped_file_size, index)
+    if count < _FEWEST_INDEXES:
+        count = _FEWEST_INDEXES
+    elif not 0 < rest < index // 2:
+        count += 1
+    if count * index > _MAX_I32:
+        raise InvalidConfig(
+            f"compactionMappedFileSize of {compaction_mapped_file_size} makes files of {count * index} bytes",
+            remedy="set it to the value that the broker uses",
+        )
+    return count * index, index

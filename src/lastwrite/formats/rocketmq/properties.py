@@ -1,0 +1,111 @@
+r"""The properties of a message: names and values in one flat string.
+
+``KEYS\x01order-1\x02TAGS\x01TagA\x02``: a name, byte 1, a value, byte 2, and so on. Brokers before 5.2.0 leave
+the last byte 2 out. Nothing is escaped, so a value may hold a byte 1 but never a byte 2. A broker that writes record
+checksums puts ``__CRC32#`` last, always 20 bytes: ten digits, the least significant first.
+
+A piece without byte 1, without a name or without a value says nothing; of a name that is there twice the last counts.
+
+Source: RocketMQ 5.5.0 ``MessageDecoder.string2messageProperties``, ``MessageExtEncoder``, ``UtilAll.crc32``;
+spec/rocketmq.md sections 3.3, 4 and 24.1.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from lastwrite.formats.rocketmq.java_hash import decode
+
+NAME_END: Final = 0x01
+VALUE_END: Final = 0x02
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+UNIQUE_KEY: Final = "UNIQ_KEY"
+WAIT: Final = "WAIT"
+CLUSTER: Final = "CLUSTER"
+INNER_NUM: Final = "INNER_NUM"  # of an inner batch: its messages
+INNER_BASE: Final = "INNER_BASE"  # of an inner batch: its first queue offset
+DELAY: Final = "DELAY"  # a level of messageDelayLevel, from 1
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE: Final = "REAL_QID"
+TRANSACTION_PREPARED: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+TRANSACTION_ID: Final = "__transactionId__"
+MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"  # further (light) queues, separated by commas
+MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"  # its offsets there
+SHARDING_KEY: Final = "__SHARDINGKEY"
+RECORD_CRC: Final = "__CRC32#"
+
+RECORD_CRC_BYTES: Final = 20
+_RECORD_CRC_HEAD = RECORD_CRC.encode() + bytes([NAME_END])
+
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # messageDelayLevel
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def items(raw: bytes) -> list[tuple[bytes, bytes]]:
+    """Names and values as they lie there, in their order, repeated ones too."""
+    found = []
+    for piece in raw.split(b"\x02"):
+        name, separator, value = piece.partition(b"\x01")
+        if separator and name and value:
+            found.append((name, value))
+    return found
+
+
+def parse(raw: bytes) -> dict[str, str]:
+    """The properties as a broker sees them. Broken UTF-8 becomes U+FFFD, as in Java; keep ``raw`` beside."""
+    return {decode(name): decode(value) for name, value in items(raw)}
+
+
+def build(pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, closed: bool = True) -> bytes:
+    """The properties' bytes; ``closed``: with the last byte 2, as brokers from 5.2.0 on write it.
+
+    Raises:
+        ValueError: a name or value that would not be read back.
+    """
+    out = []
+    for name, value in pairs.items() if isinstance(pairs, Mapping) else pairs:
+        if not name or not value or "\x01" in name or "\x02" in name + value:
+            raise ValueError(f"property {name!r} of value {value!r}")
+        out.append(name.encode() + b"\x01" + value.encode())
+    return b"\x02".join(out) + (b"\x02" if out and closed else b"")
+
+
+def record_crc(record: bytes | memoryview) -> int:
+    """The checksum that a record with these bytes should state: over all but its last 20 bytes, top bit cleared."""
+    return zlib.crc32(memoryview(record)[:-RECORD_CRC_BYTES]) & 0x7FFF_FFFF
+
+
+def record_crc_item(crc: int) -> bytes:
+    """The last property of a record with a checksum."""
+    return _RECORD_CRC_HEAD + f"{crc:010d}"[::-1].encode() + bytes([VALUE_END])
+
+
+def record_crc_holds(record: bytes | memoryview) -> bool | None:
+    """Whether a whole record is what its record checksum says; None where it states none.
+
+    Of a record in a compaction log it never holds: the address changed after it was computed (section 3.3).
+    """
+    tail = bytes(memoryview(record)[-RECORD_CRC_BYTES:])
+    digits = tail[len(_RECORD_CRC_HEAD) : -1]
+    if not tail.startswith(_RECORD_CRC_HEAD) or tail[-1] != VALUE_END or not digits.isdigit():
+        return None
+    return int(digits[::-1]) == record_crc(record)
+
+
+def delivery_time_ms(level: int, store_time_ms: int, levels: str = DEFAULT_DELAY_LEVELS) -> int:
+    """When a delayed message is due: the tags code of its unit in the queue of ``SCHEDULE_TOPIC_XXXX``.
+
+    A level beyond the last counts as the last. ``levels``: the setting messageDelayLevel.
+    """
+    known = levels.split()
+    if level > len(known):
+        level = len(known)
+    if level < 1:
+        return store_time_ms + 1000
+    text = known[level - 1]
+    return store_time_ms + int(text[:-1]) * _UNIT_MS[text[-1]]

@@ -1,0 +1,615 @@
+"""A record of a commit log or a compaction log, field by field: the readable twin of ``kernels``.
+
+One message, the smallest case: total size, magic, checksum of the body, queue, offsets, times, hosts, body, topic,
+properties. Then:
+
+- A host takes 8 bytes (IPv4) or 20 (IPv6); two bits of the sysFlag say which, each for itself.
+- Magic v2 has two bytes of topic length, v1 one.
+- The last record of a file is *blank*: the room that is left, and a magic of its own; what follows means nothing.
+  In the file that is being written the data end where the total size reads 0.
+- The body may be compressed. It lies as the client sent it, and the checksum covers it so.
+- An *inner batch* is one record whose body is a sequence of messages.
+- A traditional batch leaves no trace: its messages are records like others.
+
+Source: RocketMQ 5.5.0 and 4.9.3 ``MessageExtEncoder``, ``CommitLog.checkMessageAndReturnSize``, ``MessageDecoder``;
+spec/rocketmq.md sections 3 to 6.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.compression import Codec, decompress
+from lastwrite.formats.layout import I32, I64, At, Buffer, layout
+from lastwrite.formats.rocketmq.java_hash import decode, is_blank
+from lastwrite.formats.rocketmq.properties import (
+    INNER_BASE,
+    INNER_NUM,
+    KEYS,
+    RECORD_CRC_BYTES,
+    TAGS,
+    UNIQUE_KEY,
+    build,
+    parse,
+    record_crc_item,
+)
+
+# Magics as signed numbers, as they come out of the tables below.
+MAGIC_V1 = 0xDAA320A7 - (1 << 32)
+MAGIC_V2 = 0xDAA320AB - (1 << 32)
+MAGIC_BLANK = 0xCBD43194 - (1 << 32)
+
+# sysFlag bits.
+COMPRESSED = 0x1
+MULTI_TAGS = 0x2
+TRANSACTION_MASK = 0xC
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+BORN_V6 = 0x10
+STORE_V6 = 0x20
+NEEDS_UNWRAP = 0x40
+INNER_BATCH = 0x80
+COMPRESSION_MASK = 0x700  # means something only with COMPRESSED
+COMPRESSION_LZ4 = 0x100
+COMPRESSION_ZSTD = 0x200
+COMPRESSION_ZLIB = 0x300
+
+BLANK_BYTES = 8
+SMALLEST_RECORD_BYTES = 91  # IPv4 hosts, magic v1, neither body, topic nor properties
+PHYSICAL_OFFSET_AT = 28  # the only bytes that change when a record is copied to a compaction log
+DEFAULT_LIMIT_BYTES = 64 << 20  # of one body, decompressed
+
+_MAX_I16 = (1 << 15) - 1
+_MAX_I32 = (1 << 31) - 1
+_SMALLEST_ITEM_BYTES = 22
+
+
+class RecordHead(NamedTuple):
+    """What every record begins with, whatever its hosts and its magic."""
+
+    # fmt: off
+    #                               offset  type
+    size:            Annotated[int, At(0,  I32)]  # of the record, this field included
+    magic:           Annotated[int, At(4,  I32)]
+    body_crc:        Annotated[int, At(8,  I32)]  # CRC-32 of the stored body, top bit cleared; 0 without body
+    queue_id:        Annotated[int, At(12, I32)]
+    flag:            Annotated[int, At(16, I32)]  # the application's own
+    queue_offset:    Annotated[int, At(20, I64)]
+    physical_offset: Annotated[int, At(28, I64)]  # of this record's first byte in the log that holds it
+    sys_flag:        Annotated[int, At(36, I32)]
+    born_time_ms:    Annotated[int, At(40, I64)]  # by the client's clock
+    # 48: born host
+    # fmt: on
+
+
+class Stored(NamedTuple):
+    """What follows the born host."""
+
+    # fmt: off
+    #                             offset  type
+    store_time_ms: Annotated[int, At(0, I64)]  # by the broker's clock; never falls within a log
+    # 8: store host
+    # fmt: on
+
+
+class RecordTail(NamedTuple):
+    """What follows the store host."""
+
+    # fmt: off
+    #                               offset  type
+    reconsume_times: Annotated[int, At(0,  I32)]
+    prepared_offset: Annotated[int, At(4,  I64)]  # of a transaction's prepared message; 0: none
+    body_length:     Annotated[int, At(12, I32)]
+    # 16: body; topic length, i8 or i16; topic; properties' length, i16; properties
+    # fmt: on
+
+
+class Blank(NamedTuple):
+    """The end of a file; nothing behind it means anything."""
+
+    # fmt: off
+    #                     offset  type
+    room:  Annotated[int, At(0, I32)]  # bytes from here to the file's end
+    magic: Annotated[int, At(4, I32)]
+    # fmt: on
+
+
+class InnerHead(NamedTuple):
+    """What a message of an inner batch begins with."""
+
+    # fmt: off
+    #                           offset  type
+    size:        Annotated[int, At(0,  I32)]  # of the item, this field included
+    magic:       Annotated[int, At(4,  I32)]  # 0
+    body_crc:    Annotated[int, At(8,  I32)]  # 0
+    flag:        Annotated[int, At(12, I32)]
+    body_length: Annotated[int, At(16, I32)]
+    # 20: body; properties' length, i16; properties
+    # fmt: on
+
+
+RECORD_HEAD = layout(RecordHead, byte_order=">", size=48)
+STORED = layout(Stored, byte_order=">", size=8)
+RECORD_TAIL = layout(RecordTail, byte_order=">", size=16)
+BLANK = layout(Blank, byte_order=">", size=BLANK_BYTES)
+INNER_HEAD = layout(InnerHead, byte_order=">", size=20)
+
+
+class Compression(StrEnum):
+    """How a body is compressed."""
+
+    NONE = "none"
+    ZLIB = "zlib"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+_COMPRESSIONS = {
+    0: Compression.ZLIB,  # clients before 4.9.4
+    COMPRESSION_LZ4: Compression.LZ4,
+    COMPRESSION_ZSTD: Compression.ZSTD,
+    COMPRESSION_ZLIB: Compression.ZLIB,
+}
+
+
+def compression_of(sys_flag: int) -> Compression:
+    """What the sysFlag says of the body.
+
+    Raises:
+        UnsupportedFormat: a type that no release knows.
+    """
+    if not sys_flag & COMPRESSED:
+        return Compression.NONE
+    try:
+        return _COMPRESSIONS[sys_flag & COMPRESSION_MASK]
+    except KeyError:
+        raise UnsupportedFormat(f"unknown compression type {(sys_flag & COMPRESSION_MASK) >> 8}", 36) from None
+
+
+class Host(NamedTuple):
+    """An address of 4 or 16 bytes, and a port."""
+
+    address: bytes
+    port: int
+
+    @property
+    def is_v6(self) -> bool:
+        return len(self.address) == 16
+
+    def __str__(self) -> str:
+        text = str(ipaddress.ip_address(self.address))
+        return f"[{text}]:{self.port}" if self.is_v6 else f"{text}:{self.port}"
+
+    def encode(self) -> bytes:
+        """As it lies in a record: address, then the port in four bytes."""
+        return self.address + struct.pack(">i", self.port)
+
+
+LOCALHOST = Host(b"\x7f\0\0\1", 10911)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A record, every field as it lies on disk.  Sizes and lengths are those of its parts."""
+
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    born_time_ms: int
+    born_host: Host
+    store_time_ms: int
+    store_host: Host
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes  # as stored: perhaps compressed
+    topic_bytes: bytes
+    properties_bytes: bytes
+    properties: dict[str, str]  # parsed from the bytes
+
+    @property
+    def topic(self) -> str:
+        return decode(self.topic_bytes)
+
+    @property
+    def keys(self) -> str | None:
+        """The whole of KEYS, by which compaction goes; None where it is missing or blank."""
+        keys = self.properties.get(KEYS)
+        return None if is_blank(keys) else keys
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(TAGS)
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.properties.get(UNIQUE_KEY)
+
+    @property
+    def body_at(self) -> int:
+        """Where the body begins, counted from the record's first byte."""
+        return 72 + _host_bytes(self.sys_flag, BORN_V6) + _host_bytes(self.sys_flag, STORE_V6)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the record."""
+        topic_length = 2 if self.magic == MAGIC_V2 else 1
+        return self.body_at + len(self.body) + topic_length + len(self.topic_bytes) + 2 + len(self.properties_bytes)
+
+    @property
+    def is_inner_batch(self) -> bool:
+        return self.sys_flag & (NEEDS_UNWRAP | INNER_BATCH) == NEEDS_UNWRAP | INNER_BATCH
+
+    @property
+    def body_crc_holds(self) -> bool:
+        """Whether the stored body is what the record says; a record without body is not checked, as in the broker."""
+        return not self.body or body_crc(self.body) == self.body_crc
+
+
+def body_crc(body: Buffer) -> int:
+    """The checksum of a stored body: CRC-32 without its top bit, 0 of nothing."""
+    return zlib.crc32(body) & 0x7FFF_FFFF
+
+
+def _host_bytes(sys_flag: int, bit: int) -> int:
+    return 20 if sys_flag & bit else 8
+
+
+def decode_blank(buffer: Buffer, at: int, end: int) -> int | None:
+    """The room that a blank record at ``at`` states, None where none lies there."""
+    if end - at < BLANK_BYTES:
+        return None
+    blank = Blank._make(BLANK.unpack_from(buffer, at))
+    return blank.room if blank.magic == MAGIC_BLANK else None
+
+
+def decode_message(buffer: Buffer, at: int, end: int) -> Message:
+    """Decode the record that begins ``at`` bytes into ``buffer``, whose bytes count up to ``end``.
+
+    Checks the magic and every length, as a broker does, but neither checksum: ask ``body_crc_holds`` and
+    ``properties.record_crc_holds``. Nor does it compare ``physical_offset`` with where the record lies.
+
+    Raises:
+        TruncatedLog: the bytes end inside the record.
+        CorruptLog: size 0 (the end of what was written), a blank record, another magic, lengths that do not add up;
+            positions are bytes of ``buffer``.
+    """
+    left = end - at
+    if left < BLANK_BYTES:
+        raise TruncatedLog(f"record cut short: {max(left, 0)} bytes", at)
+    size, magic = Blank._make(BLANK.unpack_from(buffer, at))
+    if magic == MAGIC_BLANK:
+        raise CorruptLog(f"a blank record, which ends the file {size} bytes before its last", at)
+    if size == 0:
+        raise CorruptLog("no record: its size is 0, as behind the last one written", at)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise CorruptLog(f"record of magic {magic & 0xFFFF_FFFF:08X}", at + 4)
+    if size < SMALLEST_RECORD_BYTES:
+        raise CorruptLog(f"record of {size} bytes", at)
+    if size > left:
+        raise TruncatedLog(f"record cut short: {left} of {size} bytes", at)
+    end = at + size
+    head = RecordHead._make(RECORD_HEAD.unpack_from(buffer, at))
+    born_bytes, store_bytes = _host_bytes(head.sys_flag, BORN_V6), _host_bytes(head.sys_flag, STORE_V6)
+    topic_length_bytes = 2 if magic == MAGIC_V2 else 1
+    fixed = 74 + born_bytes + store_bytes + topic_length_bytes
+    if size < fixed:
+        raise CorruptLog(f"record of {size} bytes, its fixed fields take {fixed}", at)
+    place = at + 48
+    born_host = _decode_host(buffer, place, born_bytes)
+    place += born_bytes
+    (store_time_ms,) = STORED.unpack_from(buffer, place)
+    place += 8
+    store_host = _decode_host(buffer, place, store_bytes)
+    place += store_bytes
+    tail = RecordTail._make(RECORD_TAIL.unpack_from(buffer, place))
+    place += 16
+    if not 0 <= tail.body_length <= size - fixed:
+        raise CorruptLog(f"body of {tail.body_length} bytes in a record of {size}", place - 4)
+    body = bytes(buffer[place : place + tail.body_length])
+    place += tail.body_length
+    topic_length = _signed(buffer, place, topic_length_bytes)
+    if not 0 <= topic_length <= size - fixed - tail.body_length:
+        raise CorruptLog(f"topic of {topic_length} bytes in a record of {size}", place)
+    place += topic_length_bytes
+    topic_bytes = bytes(buffer[place : place + topic_length])
+    place += topic_length
+    properties_length = _signed(buffer, place, 2)
+    place += 2
+    if properties_length != end - place:
+        raise CorruptLog(f"properties of {properties_length} bytes, the record leaves {end - place}", place - 2)
+    properties_bytes = bytes(buffer[place:end])
+    return Message(
+        magic=magic,
+        body_crc=head.body_crc,
+        queue_id=head.queue_id,
+        flag=head.flag,
+        queue_offset=head.queue_offset,
+        physical_offset=head.physical_offset,
+        sys_flag=head.sys_flag,
+        born_time_ms=head.born_time_ms,
+        born_host=born_host,
+        store_time_ms=store_time_ms,
+        store_host=store_host,
+        reconsume_times=tail.reconsume_times,
+        prepared_offset=tail.prepared_offset,
+        body=body,
+        topic_bytes=topic_bytes,
+        properties_bytes=properties_bytes,
+        properties=parse(properties_bytes),
+    )
+
+
+def _signed(buffer: Buffer, at: int, size: int) -> int:
+    return int.from_bytes(bytes(buffer[at : at + size]), "big", signed=True)
+
+
+def _decode_host(buffer: Buffer, at: int, size: int) -> Host:
+    return Host(bytes(buffer[at : at + size - 4]), _signed(buffer, at + size - 4, 4))
+
+
+def make_message(
+    topic: str,
+    body: bytes = b"",
+    properties: dict[str, str] | None = None,
+    *,
+    magic: int = MAGIC_V1,
+    queue_id: int = 0,
+    flag: int = 0,
+    queue_offset: int = 0,
+    physical_offset: int = 0,
+    sys_flag: int = 0,
+    born_time_ms: int = 0,
+    born_host: Host = LOCALHOST,
+    store_time_ms: int = 0,
+    store_host: Host = LOCALHOST,
+    reconsume_times: int = 0,
+    prepared_offset: int = 0,
+    closed: bool = True,
+) -> Message:
+    """A message whose checksum and host bits agree with its parts; ``closed`` as in ``properties.build``."""
+    sys_flag &= ~(BORN_V6 | STORE_V6)
+    sys_flag |= (BORN_V6 if born_host.is_v6 else 0) | (STORE_V6 if store_host.is_v6 else 0)
+    raw = build(properties or {}, closed=closed)
+    return Message(
+        magic=magic,
+        body_crc=body_crc(body),
+        queue_id=queue_id,
+        flag=flag,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        sys_flag=sys_flag,
+        born_time_ms=born_time_ms,
+        born_host=born_host,
+        store_time_ms=store_time_ms,
+        store_host=store_host,
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        body=body,
+        topic_bytes=topic.encode(),
+        properties_bytes=raw,
+        properties=parse(raw),
+    )
+
+
+def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
+    """The record's bytes; lengths are derived, the body's checksum is the message's.
+
+    ``record_crc``: a record checksum is put behind the properties, which must be ``closed`` for it to be found.
+
+    Raises:
+        ValueError: a part that does not fit its field, or hosts that contradict the sysFlag.
+    """
+    if message.magic not in (MAGIC_V1, MAGIC_V2):
+        raise ValueError(f"magic {message.magic}")
+    for host, bit in ((message.born_host, BORN_V6), (message.store_host, STORE_V6)):
+        if len(host.address) + 4 != _host_bytes(message.sys_flag, bit):
+            raise ValueError(f"host {host} with sysFlag {message.sys_flag:#x}")
+    tail = RECORD_CRC_BYTES if record_crc else 0
+    size = message.size + tail
+    if size > _MAX_I32:
+        raise ValueError(f"record of {size} bytes")
+    try:
+        out = b"".join(
+            (
+                RECORD_HEAD.pack(
+                    size,
+                    message.magic,
+                    message.body_crc,
+                    message.queue_id,
+                    message.flag,
+                    message.queue_offset,
+                    message.physical_offset,
+                    message.sys_flag,
+                    message.born_time_ms,
+                ),
+                message.born_host.encode(),
+                STORED.pack(message.store_time_ms),
+                message.store_host.encode(),
+                RECORD_TAIL.pack(message.reconsume_times, message.prepared_offset, len(message.body)),
+                message.body,
+                struct.pack(">h" if message.magic == MAGIC_V2 else ">b", len(message.topic_bytes)),
+                message.topic_bytes,
+                struct.pack(">h", len(message.properties_bytes) + tail),
+                message.properties_bytes,
+            )
+        )
+    except struct.error as error:
+        raise ValueError(f"record of {size} bytes: {error}") from error
+    if record_crc:
+        out += record_crc_item(zlib.crc32(out) & 0x7FFF_FFFF)
+    return out
+
+
+def encode_blank(room: int) -> bytes:
+    """The blank record that leaves ``room`` bytes of a file unused, itself included.
+
+    Raises:
+        ValueError: there is no room for it.
+    """
+    if not BLANK_BYTES <= room <= _MAX_I32:
+        raise ValueError(f"a blank record in {room} bytes")
+    return BLANK.pack(room, MAGIC_BLANK)
+
+
+def body_of(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
+    """The body as the producer meant it: decompressed, to ``limit_bytes`` at most.
+
+    Like a broker it leaves a body of length 0 alone, whatever the sysFlag, and reads zlib to the stream's own end.
+
+    Raises:
+        CorruptLog: it does not decompress; positions count from the record's first byte.
+        UnsupportedFormat: compressed in a way that no release knows.
+        OutOfMemoryBudget: more than ``limit_bytes`` come out.
+    """
+    return decompress_body(message.body, message.sys_flag, message.body_at, limit_bytes)
+
+
+def decompress_body(body: bytes, sys_flag: int, body_at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
+    """``body_of``, of a body whose record is not decoded as a whole."""
+    if not body or not sys_flag & COMPRESSED:
+        return body
+    compression = compression_of(sys_flag)
+    if compression is Compression.ZLIB:
+        return _inflate(body, body_at, limit_bytes)
+    try:
+        return bytes(decompress(Codec.LZ4 if compression is Compression.LZ4 else Codec.ZSTD, body, limit_bytes))
+    except OutOfMemoryBudget:
+        raise _past_limit(limit_bytes, body_at) from None
+    except LogError as error:
+        raise type(error)(error.problem, body_at + (error.at or 0)) from error
+
+
+def _inflate(body: bytes, body_at: int, limit_bytes: int) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        out = stream.decompress(body, limit_bytes + 1)  # 0 would mean no limit
+    except zlib.error as error:
+        raise CorruptLog(f"broken zlib data: {error}", body_at) from None
+    if len(out) > limit_bytes:
+        raise _past_limit(limit_bytes, body_at)
+    if not stream.eof:
+        raise CorruptLog(f"zlib data stop early, after {len(out)} bytes", body_at)
+    return out
+
+
+def _past_limit(limit_bytes: int, body_at: int) -> OutOfMemoryBudget:
+    return OutOfMemoryBudget(
+        f"a body decompresses to more than {limit_bytes} bytes", body_at, remedy="allow more memory with --memory"
+    )
+
+
+def split_inner(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Message]:
+    """The messages of an inner batch, each with its own flag, body, properties and queue offset.
+
+    All else is the record's, its address too. A message that is no inner batch is given back alone.
+
+    Raises:
+        CorruptLog: items that do not fill the body, or more or fewer than INNER_NUM; positions as ``body_of``.
+    """
+    if not message.is_inner_batch:
+        return [message]
+    body = body_of(message, limit_bytes)
+    base = _number(message, INNER_BASE)
+    found: list[Message] = []
+    at = 0
+    while at < len(body):
+        item, at = _decode_item(body, at, message)
+        offset = (message.queue_offset if base is None else base) + len(found)
+        found.append(replace(item, queue_offset=offset))
+    count = _number(message, INNER_NUM)
+    if count is not None and count != len(found):
+        raise CorruptLog(f"inner batch of {len(found)} messages that says it has {count}", message.body_at)
+    return found
+
+
+def _number(message: Message, name: str) -> int | None:
+    text = message.properties.get(name)
+    if text is None:
+        return None
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 19:
+        raise CorruptLog(f"inner batch with {name} {text!r}", message.body_at)
+    return int(text)
+
+
+def _decode_item(body: bytes, at: int, record: Message) -> tuple[Message, int]:
+    left = len(body) - at
+    place = record.body_at + at
+    if left < _SMALLEST_ITEM_BYTES:
+        raise CorruptLog(f"message of an inner batch in {left} bytes", place)
+    head = InnerHead._make(INNER_HEAD.unpack_from(body, at))
+    if not _SMALLEST_ITEM_BYTES <= head.size <= left:
+        raise CorruptLog(f"message of an inner batch of {head.size} bytes, {left} are left", place)
+    if not 0 <= head.body_length <= head.size - _SMALLEST_ITEM_BYTES:
+        raise CorruptLog(f"body of {head.body_length} bytes in a message of {head.size}", place + 16)
+    end = at + head.size
+    properties_at = at + INNER_HEAD.size + head.body_length + 2
+    properties_length = _signed(body, properties_at - 2, 2)
+    if properties_length != end - properties_at:
+        raise CorruptLog(f"properties of {properties_length} bytes, {end - properties_at} are left", place)
+    raw = body[properties_at:end]
+    return (
+        replace(
+            record,
+            flag=head.flag,
+            body=body[at + INNER_HEAD.size : properties_at - 2],
+            body_crc=head.body_crc,
+            properties_bytes=raw,
+            properties=parse(raw),
+        ),
+        end,
+    )
+
+
+def encode_inner(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
+    """The body of an inner batch of messages given as flag, body and properties' bytes."""
+    out = bytearray()
+    for flag, body, raw in messages:
+        if len(raw) > _MAX_I16:
+            raise ValueError(f"properties of {len(raw)} bytes")
+        size = _SMALLEST_ITEM_BYTES + len(body) + len(raw)
+        out += INNER_HEAD.pack(size, 0, 0, flag, len(body)) + body + struct.pack(">h", len(raw)) + raw
+    return bytes(out)
+
+
+def offset_message_id(host: Host, physical_offset: int) -> str:
+    """The id by which a broker finds a message in its commit log: host and address in hex.
+
+    Of a record in a compaction log it would name another place; use the commit log's.
+    """
+    return (host.encode() + struct.pack(">q", physical_offset)).hex().upper()
+
+
+def parse_message_id(text: str) -> tuple[Host, int]:
+    """The store host and the address in the commit log that an offset message id names.
+
+    Raises:
+        InvalidConfig: not 32 or 56 hex digits, or an address below 0.
+    """
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28) or len(text) != 2 * len(raw):
+        raise InvalidConfig(
+            f"{text!r} is no offset message id", remedy="it has 32 hex digits, or 56 with an IPv6 address"
+        )
+    host = _decode_host(raw, 0, len(raw) - 8)
+    physical_offset = _signed(raw, len(raw) - 8, 8)
+    if physical_offset < 0:
+        raise InvalidConfig(
+            f"message id {text} names address {physical_offset}", remedy="give one as a broker gives it"
+        )
+    return host, physical_offset

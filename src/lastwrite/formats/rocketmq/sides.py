@@ -1,0 +1,246 @@
+"""The small files beside the logs: checkpoint, abort, lock, and the broker's JSON.
+
+``checkpoint``: 4,096 bytes, six numbers and zeros. ``abort``: there while a broker runs, with its process id (5.x) or
+empty (4.9.3); still there at a start, it means that the broker did not stop in order. ``lock``: the text ``lock``, held
+while a broker runs.
+
+The JSON is fastjson's: numbers may stand as names without quotation marks (``{0:5}``), which no other parser takes,
+so they are quoted first. Members that we do not know are passed over.
+
+Source: RocketMQ 5.5.0 ``StoreCheckpoint``, ``DefaultMessageStore``, ``TopicConfigManager``, ``ConsumerOffsetManager``,
+``CompactionPositionMgr``; spec/rocketmq.md sections 2, 9, 13.6 and 24.1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
+
+from lastwrite.errors import CorruptLog, TruncatedLog
+from lastwrite.formats.layout import I64, At, Buffer, layout
+from lastwrite.formats.rocketmq.java_hash import decode, string_hash
+
+CHECKPOINT_BYTES = 4096
+LOCK_TEXT = b"lock"
+
+CLEANUP_POLICY = "cleanup.policy"
+COMPACTION_POLICY = "COMPACTION"
+QUEUE_TYPE = "queue.type"
+BATCH_QUEUE_TYPE = "BatchCQ"
+
+_RECOVERY_MARGIN_MS = 3_000
+
+
+class Checkpoint(NamedTuple):
+    """How far a broker had come; what a release does not know is 0."""
+
+    # fmt: off
+    #                                      offset  type
+    commit_log_time_ms:     Annotated[int, At(0,  I64)]  # newest store time on disk
+    consume_queue_time_ms:  Annotated[int, At(8,  I64)]  # newest one in consume queues; every 60 s only
+    index_time_ms:          Annotated[int, At(16, I64)]
+    master_flushed_offset:  Annotated[int, At(24, I64)]  # 5.0.0
+    confirm_offset:         Annotated[int, At(32, I64)]  # 5.1.1
+    consume_queue_offset:   Annotated[int, At(40, I64)]  # 5.5.0: address that the consume queues have reached
+    # fmt: on
+
+    @property
+    def recovery_time_ms(self) -> int:
+        """From which store time on a broker that was not stopped in order dispatches again."""
+        return max(min(self.commit_log_time_ms, self.consume_queue_time_ms) - _RECOVERY_MARGIN_MS, 0)
+
+
+CHECKPOINT = layout(Checkpoint, byte_order=">", size=48)
+
+
+def decode_checkpoint(data: Buffer) -> Checkpoint:
+    """The file ``checkpoint``.
+
+    Raises:
+        TruncatedLog: fewer bytes than its numbers take.
+    """
+    if len(data) < CHECKPOINT.size:
+        raise TruncatedLog(f"checkpoint of {len(data)} bytes", len(data))
+    return Checkpoint._make(CHECKPOINT.unpack_from(data, 0))
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The file's 4,096 bytes."""
+    return CHECKPOINT.pack(*checkpoint).ljust(CHECKPOINT_BYTES, b"\0")
+
+
+def decode_abort(data: bytes) -> int | None:
+    """The process id in ``abort``, None where it names none, as 4.9.3 leaves it."""
+    text = bytes(data).strip()
+    return int(text) if text.isdigit() and len(text) < 12 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """The settings of a topic."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    perm: int  # 8 priority, 4 read, 2 write, 1 inherit
+    is_ordered: bool = False
+    filter_type: str = "SINGLE_TAG"
+    system_flag: int = 0
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether a broker keeps a compaction log of it."""
+        return self.attributes.get(CLEANUP_POLICY) == COMPACTION_POLICY
+
+    @property
+    def has_batch_queues(self) -> bool:
+        """Whether its queues have units of 46 bytes, under ``batchconsumequeue``."""
+        return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUE_TYPE
+
+
+def decode_topics(data: bytes) -> dict[str, Topic]:
+    """``config/topics.json``, by name.
+
+    Raises:
+        CorruptLog: no JSON, or settings of another kind than they should be.
+    """
+    table = _member(_json(data), "topicConfigTable")
+    return {name: _topic(name, value) for name, value in table.items()}
+
+
+def _topic(name: str, value: Any) -> Topic:
+    if not isinstance(value, dict):
+        raise CorruptLog(f"settings of topic {name} that are no JSON object")
+    attributes = value.get("attributes") or {}
+    if not isinstance(attributes, dict):
+        raise CorruptLog(f"attributes of topic {name} that are no JSON object")
+    return Topic(
+        name=name,
+        read_queues=_number(value.get("readQueueNums", 16), f"readQueueNums of topic {name}"),
+        write_queues=_number(value.get("writeQueueNums", 16), f"writeQueueNums of topic {name}"),
+        perm=_number(value.get("perm", 6), f"perm of topic {name}"),
+        is_ordered=value.get("order") is True,
+        filter_type=str(value.get("topicFilterType", "SINGLE_TAG")),
+        system_flag=_number(value.get("topicSysFlag", 0), f"topicSysFlag of topic {name}"),
+        attributes={str(key): str(text) for key, text in attributes.items()},
+    )
+
+
+def decode_consumer_offsets(data: bytes) -> dict[tuple[str, str], dict[int, int]]:
+    """``config/consumerOffset.json``: by topic and group, the next offset of each queue.
+
+    Raises:
+        CorruptLog: no JSON, or anything but numbers.
+    """
+    found = {}
+    for name, queues in _member(_json(data), "offsetTable").items():
+        topic, _, group = name.partition("@")
+        if not isinstance(queues, dict):
+            raise CorruptLog(f"offsets of {name} that are no JSON object")
+        found[topic, group] = {
+            _number(queue, f"queue of {name}"): _number(offset, f"offset of {name}") for queue, offset in queues.items()
+        }
+    return found
+
+
+def decode_positions(data: bytes) -> dict[str, int]:
+    """``compaction/position-checkpoint``: by ``TOPIC_QUEUE``, the highest queue offset of what was compacted.
+
+    An empty file says nothing, as to a broker, which then takes its ``.bak``.
+
+    Raises:
+        CorruptLog: no JSON, or anything but numbers.
+    """
+    if not data.strip():
+        return {}
+    table = _member(_json(data), "queueOffsetMap")
+    return {name: _number(value, f"position of {name}") for name, value in table.items()}
+
+
+def position_name(topic: str, queue: int) -> str:
+    """Under which name a queue's position is kept."""
+    return f"{topic}_{queue}"
+
+
+def encode_positions(positions: Mapping[str, int]) -> bytes:
+    """The file's bytes as 5.5.0 writes them: tabs, no newline at the end, in the order of Java's map.
+
+    ``positions``: those that were loaded first, in their order, then new ones as they came.
+    """
+    if not positions:
+        return b'{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}'
+    lines = ",\n".join(f"\t\t{json.dumps(name)}:{positions[name]}" for name in java_order(positions))
+    return f'{{\n\t"empty":false,\n\t"queueOffsetMap":{{\n{lines}\n\t}}\n}}'.encode()
+
+
+def java_order(names: Iterable[str]) -> list[str]:
+    """The names in the order in which a ``ConcurrentHashMap`` that took them one by one gives them.
+
+    By bucket of a table that doubles when it is three quarters full; within a bucket as they came, but for what a
+    doubling turned round: of each bucket it moves the longest tail that stays together as it is and puts the others in
+    front of it one by one.
+    """
+    table: list[list[tuple[int, str]]] = [[] for _ in range(16)]
+    count = 0
+    for name in names:
+        value = string_hash(name) & 0xFFFF_FFFF
+        value ^= value >> 16
+        table[value & len(table) - 1].append((value, name))
+        count += 1
+        if count >= len(table) * 3 // 4:
+            table = _doubled(table)
+    return [name for bucket in table for _, name in bucket]
+
+
+def _doubled(table: list[list[tuple[int, str]]]) -> list[list[tuple[int, str]]]:
+    bit = len(table)
+    low: list[list[tuple[int, str]]] = []
+    high: list[list[tuple[int, str]]] = []
+    for bucket in table:
+        tail = len(bucket)
+        while tail > 0 and bucket[tail - 1][0] & bit == bucket[-1][0] & bit:
+            tail -= 1
+        moved: dict[bool, list[tuple[int, str]]] = {False: [], True: []}
+        if bucket:
+            moved[bool(bucket[-1][0] & bit)] = bucket[tail:]
+        for entry in bucket[:tail]:
+            moved[bool(entry[0] & bit)].insert(0, entry)
+        low.append(moved[False])
+        high.append(moved[True])
+    return low + high
+
+
+_BARE_NAME = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
+
+
+def _json(data: bytes) -> Any:
+    text = _BARE_NAME.sub(_quoted, decode(bytes(data)))
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptLog(f"no JSON: {error}", getattr(error, "pos", None)) from None
+
+
+def _quoted(match: re.Match[str]) -> str:
+    return match[1] if match[1] is not None else f'{match[2]}"{match[3]}"{match[4]}'
+
+
+def _member(document: Any, name: str) -> dict[str, Any]:
+    table = document.get(name) if isinstance(document, dict) else None
+    if table is None and isinstance(document, dict):
+        return {}
+    if not isinstance(table, dict):
+        raise CorruptLog(f"JSON whose member {name} is no object")
+    return table
+
+
+def _number(value: Any, what: str) -> int:
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise CorruptLog(f"{what} is {value!r}, no whole number")
+    return value

@@ -1,0 +1,73 @@
+"""No kernel over RocketMQ's bytes loads a byte beyond those it was given, whatever they claim.
+
+The bytes lie right before a page that nobody may read; a load beyond ends the process, so it is one of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import random
+import subprocess
+import sys
+
+import numpy as np
+
+from lastwrite.formats.rocketmq import kernels
+from tests.rocketmq_records import EXAMPLE_INNER, EXAMPLE_RECORD_CRC, EXAMPLE_V1, EXAMPLE_V2, EXAMPLE_V3
+
+ROUNDS = 3000
+
+
+class Edge:
+    """Memory whose last byte is the last that may be read."""
+
+    def __init__(self, size: int = 1 << 14) -> None:
+        self.size = size
+        self._pages = mmap.mmap(-1, size + mmap.PAGESIZE)
+        self._place = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.mprotect(ctypes.c_void_p(self._place + size), ctypes.c_size_t(mmap.PAGESIZE), 0):
+            raise OSError(ctypes.get_errno(), "mprotect")
+
+    def put(self, data: bytes) -> np.ndarray:
+        """The bytes, at the very end."""
+        at = self.size - len(data)
+        self._pages[at : self.size] = data
+        kind = ctypes.c_uint8 * len(data)
+        return np.frombuffer(kind.from_address(self._place + at), np.uint8)
+
+
+def damaged(draw: random.Random) -> bytes:
+    """Some records, with bytes set to what lengths lie with, cut somewhere."""
+    examples = [EXAMPLE_V1, EXAMPLE_V2, EXAMPLE_V3, EXAMPLE_RECORD_CRC, EXAMPLE_INNER]
+    raw = bytearray(b"".join(draw.choices(examples, k=draw.randint(1, 3))))
+    for _ in range(draw.choice([0, 1, 1, 2, 5])):
+        raw[draw.randrange(len(raw))] = draw.choice([0, 1, 2, 0x7F, 0x80, 0xFF, draw.randrange(256)])
+    return bytes(raw[: draw.choice([len(raw), draw.randint(1, len(raw))])])
+
+
+def main() -> None:
+    edge, draw = Edge(), random.Random(1)
+    table, indexed = np.zeros(100, kernels.MESSAGE), np.zeros(100, kernels.UNIT)
+    hashes, places, times = (np.zeros(1000, np.int64) for _ in range(3))
+    seen = 0
+    for _ in range(ROUNDS):
+        data = edge.put(damaged(draw))
+        rows = kernels.split(data, 0, len(data), table, draw.random() < 0.5)[0]
+        kernels.index_keys(data, table, 0, rows, hashes, places, times)
+        kernels.split_index(data, 0, len(data), indexed, 0)
+        seen += rows
+    print(seen)
+    sys.stdout.flush()
+    kernels.split(edge.put(EXAMPLE_V1), 0, len(EXAMPLE_V1) + 8, table, False)  # told of eight bytes too many
+
+
+def test_no_kernel_reads_behind_the_bytes() -> None:
+    done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, timeout=120, check=False)
+    assert int(done.stdout) > ROUNDS, done.stderr
+    assert done.returncode < 0, "memory behind the bytes could be read: the test proves nothing"
+
+
+if __name__ == "__main__":
+    main()
