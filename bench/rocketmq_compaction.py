@@ -209,7 +209,8 @@ def main() -> int:
         print(
             f"{found['queues']} queues, {found['messages']} messages, {found['bytes'] / 1e6:.0f} MB, "
             f"{found['left']} left: rocketmq {found['rocketmq_seconds']:.2f} s, "
-            f"lastwrite {found['lastwrite_seconds']:.2f} s, {found['ratio']:.1f} times as fast, at most {found['peak_mib']} MiB"
+            f"lastwrite {found['lastwrite_seconds']:.2f} s, {found['ratio']:.1f} times as fast, "
+            f"at most {found['peak_mib']} MiB"
         )
     if given.json:
         given.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
