@@ -35,7 +35,8 @@ PEER = Path(os.environ.get("LASTWRITE_PEERS", "../shared/peers")).absolute() / "
 NAMESRV_PORT, BROKER_PORT = 29876, 29911
 NAMESRV = f"127.0.0.1:{NAMESRV_PORT}"
 V4, V6 = f"127.0.0.1:{BROKER_PORT}", f"[::1]:{BROKER_PORT}"
-LONG_TOPIC = "%RETRY%" + "g" * 133
+LONG_GROUP = "g" * 133  # a broker takes names above 127 bytes only for retries of a group that it knows
+LONG_TOPIC = "%RETRY%" + LONG_GROUP
 SETTINGS = [
     "mappedFileSizeCommitLog=16384",
     "mappedFileSizeConsumeQueue=1000",
@@ -68,7 +69,7 @@ def commands_new() -> list[str]:
         f"topic {NAMESRV} {V4} ctopic 2 +cleanup.policy=COMPACTION",
         f"topic {NAMESRV} {V4} ptopic 2",
         f"topic {NAMESRV} {V4} btopic 1 +queue.type=BatchCQ",
-        produce("ctopic", "count=60 keys=9 seed=1 deletes=0.1 compressed=0.2 batches=0.2 keyless=0.1 tags=2 max=60"),
+        produce("ctopic", "count=110 keys=9 seed=1 deletes=0.1 compressed=0.2 batches=0.2 keyless=0.1 tags=2 max=60"),
         produce("ctopic", "count=6 keys=9 seed=2 compressed=1 codec=lz4 max=60"),
         produce("ctopic", "count=6 keys=9 seed=3 compressed=1 codec=zstd max=60"),
         produce("ptopic", "count=20 keys=5 seed=4 batches=0.2 keyless=0.3 tags=2 props=1 max=60"),
@@ -114,6 +115,9 @@ def run(script: str, *arguments: str, given: str = "") -> str:
 def record(name: str, home: str, decoder: str, commands: list[str], settings: list[str], work: Path) -> Path:
     """Run a broker over a new store, send, stop it, and keep what it left."""
     store, target = work / name, TARGET / name
+    (store / "config").mkdir(parents=True)
+    groups = {"subscriptionGroupTable": {LONG_GROUP: {"groupName": LONG_GROUP}}}
+    (store / "config" / "subscriptionGroup.json").write_text(json.dumps(groups))
     run("start.sh", home, str(store), str(NAMESRV_PORT), str(BROKER_PORT), *settings)
     try:
         said = run("mqtool.sh", home, "-", given="\n".join(commands) + "\n")
