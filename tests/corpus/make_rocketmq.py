@@ -4,7 +4,7 @@
 
 The two folders are those that the RocketMQ peer's ``setup.sh`` filled (LASTWRITE_PEERS names the folder of peers).
 
-- ``5.5.0`` has topics of all three kinds of queues: ``ctopic`` compacted, ``btopic`` of inner batches, ``ptopic``
+- ``5.5.0`` has topics of all three kinds of queues: ``ctopic`` compacted, ``btopic`` of batches, ``ptopic``
   ordinary; bodies in all codecs, deletes, batches, a delayed and a prepared message; index files of 16
   slots and 100 entries.
 - ``5.5.0-compacted`` is its ``compaction/`` after RocketMQ's own compaction of both queues.
@@ -23,12 +23,17 @@ import gzip
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from pathlib import Path
 from typing import Any
+
+from lastwrite.formats.rocketmq.properties import build as properties
+from lastwrite.formats.rocketmq.record import encode_inner
 
 TARGET = Path(__file__).with_name("rocketmq")
 PEER = Path(os.environ.get("LASTWRITE_PEERS", "../shared/peers")).absolute() / "rocketmq"
@@ -73,7 +78,8 @@ def commands_new() -> list[str]:
         produce("ctopic", "count=6 keys=9 seed=2 compressed=1 codec=lz4 max=60"),
         produce("ctopic", "count=6 keys=9 seed=3 compressed=1 codec=zstd max=60"),
         produce("ptopic", "count=20 keys=5 seed=4 batches=0.2 keyless=0.3 tags=2 props=1 max=60"),
-        produce("btopic", "count=20 keys=5 seed=5 batches=1 tags=2 max=20"),
+        produce("btopic", "count=12 keys=5 seed=5 batches=0.5 tags=2 max=20"),
+        f"send {NAMESRV} {V4} ctopic 1 k1 {base64.b64encode(zlib.compress(b'')).decode()} sysFlag=1",
         f"send {NAMESRV} {V4} ptopic 0 later {text('delayed')} DELAY=9",
         f"send {NAMESRV} {V4} ptopic 1 maybe {text('prepared')} sysFlag=4 TRAN_MSG=true PGROUP=peer UNIQ_KEY=MAYBE",
         f"send {NAMESRV} {V4} ptopic 1 käse-\U0001f9c0 {text('Käse')} TAGS=weiß",
@@ -103,6 +109,24 @@ def commands_old() -> list[str]:
     ]
 
 
+def send_inner_batches() -> None:
+    """What mqtool cannot: batches with a unique key of their own, which a broker stores as inner batches."""
+    for n in range(6):
+        members = [(n, f"inner {n}.{i}".encode(), properties({"KEYS": f"k{i}", "TAGS": "T"})) for i in range(n + 1)]
+        body = encode_inner(members)
+        said = {"producerGroup": "peer", "topic": "btopic", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4"}
+        said |= {"queueId": "0", "sysFlag": "0", "bornTimestamp": str(1_700_000_000_000 + n), "flag": "0"}
+        said |= {"properties": f"UNIQ_KEY\x01BATCH{n}\x02TAGS\x01T", "reconsumeTimes": "0", "unitMode": "false"}
+        said |= {"batch": "true"}
+        head = json.dumps({"code": 10, "language": "JAVA", "version": 0, "opaque": n, "flag": 0, "extFields": said})
+        frame = len(head).to_bytes(4, "big") + head.encode() + body
+        with socket.create_connection(("127.0.0.1", BROKER_PORT), timeout=30) as broker:
+            broker.sendall(len(frame).to_bytes(4, "big") + frame)
+            answer = broker.recv(1 << 16, socket.MSG_PEEK)
+        if b'"code":0' not in answer:
+            raise SystemExit(f"an inner batch was refused: {answer!r}")
+
+
 def run(script: str, *arguments: str, given: str = "") -> str:
     done = subprocess.run(
         [str(PEER / script), *arguments], input=given, capture_output=True, text=True, encoding="utf-8", timeout=300
@@ -123,6 +147,8 @@ def record(name: str, home: str, decoder: str, commands: list[str], settings: li
         said = run("mqtool.sh", home, "-", given="\n".join(commands) + "\n")
         if said.count('{"done":true}') != len(commands):
             raise SystemExit(f"mqtool answered {said}")
+        if name == "5.5.0":
+            send_inner_batches()
         time.sleep(2)  # the index is built a moment after the message is acknowledged
         target.mkdir(parents=True)
         shutil.copy(store / "abort", target / "abort.running")
