@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -145,11 +145,10 @@ def _change(root: str, name: TopicPartition) -> Change:
 def _write_pair(folder: str, file: str, kept: list) -> Pair:  # type: ignore[type-arg]
     log, index = b"", b""
     for _, unit, message in kept:
-        message.physical_offset = int(file) + len(log)
-        record = encode_message(message)
-        index += BATCH_UNIT.pack(
-            message.physical_offset, len(record), int(unit["tags_code"]), message.store_time_ms, message.queue_offset, 1, -1, 0
-        )
+        address = int(file) + len(log)
+        record = encode_message(replace(message, physical_offset=address))
+        tags, time_ms = int(unit["tags_code"]), message.store_time_ms
+        index += BATCH_UNIT.pack(address, len(record), tags, time_ms, message.queue_offset, 1, -1, 0)
         log += record
     paths = [os.path.join(folder, f"{file}.{kind}") for kind in ("log", "index")]
     files.write(paths[0], log.ljust(LOG_BYTES, b"\0"))

@@ -367,6 +367,7 @@ class _Exchange:
                 continue
             elif not (has_new_positions and entry.name in FILES):
                 files.link(entry.path, os.path.join(self.next, below))
+                files.own_like(os.path.join(self.next, below), entry.stat())  # it may be a copy
                 if change is not None:
                     # What made other records go may be in a file that nobody has synced yet.
                     self.unsynced.append(os.path.join(self.next, below))
