@@ -177,6 +177,11 @@ def _value_end(source, at, end, bound):
     return end
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _continues(byte):
+    return byte & 0xC0 == 0x80
+
+
 @njit(cache=True, nogil=True)
 def _is_blank(source, at, end):
     """Whether ``[at, end)`` is nothing but what Java's ``Character.isWhitespace`` accepts."""
@@ -187,9 +192,11 @@ def _is_blank(source, at, end):
             continue
         if byte < 0xE1 or byte > 0xE3 or end - at < 3:
             return False
-        point = (byte & 15) << 12 | (np.int64(load8(source, at + 1)) ^ 0x80) << 6 | (
-            np.int64(load8(source, at + 2)) ^ 0x80
-        )
+        second = np.int64(load8(source, at + 1))
+        third = np.int64(load8(source, at + 2))
+        if not _continues(second) or not _continues(third):
+            return False
+        point = (byte & 15) << 12 | (second & 63) << 6 | (third & 63)
         if point == 0x2007 or not (
             point == 0x1680 or 0x2000 <= point <= 0x200A or point == 0x2028 or point == 0x2029
             or point == 0x205F or point == 0x3000
@@ -202,11 +209,6 @@ def _is_blank(source, at, end):
 @njit(cache=True, nogil=True, inline="always")
 def _mixed(value, unit):
     return (value * np.int64(31) + unit) & np.int64(0xFFFFFFFF)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _continues(byte):
-    return byte & 0xC0 == 0x80
 
 
 @njit(cache=True, nogil=True)
