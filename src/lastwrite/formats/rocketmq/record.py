@@ -28,9 +28,18 @@ from typing import Annotated, NamedTuple
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
 from lastwrite.formats.compression import Codec, decompress
 from lastwrite.formats.layout import I32, I64, At, Buffer, layout
-from lastwrite.formats.rocketmq import properties as names
 from lastwrite.formats.rocketmq.java_hash import decode, is_blank
-from lastwrite.formats.rocketmq.properties import parse
+from lastwrite.formats.rocketmq.properties import (
+    INNER_BASE,
+    INNER_NUM,
+    KEYS,
+    RECORD_CRC_BYTES,
+    TAGS,
+    UNIQUE_KEY,
+    build,
+    parse,
+    record_crc_item,
+)
 
 # Magics as signed numbers, as they come out of the tables below.
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
@@ -76,7 +85,8 @@ class RecordHead(NamedTuple):
     physical_offset: Annotated[int, At(28, I64)]  # of this record's first byte in the log that holds it
     sys_flag:        Annotated[int, At(36, I32)]
     born_time_ms:    Annotated[int, At(40, I64)]  # by the client's clock
-    # fmt: on                        48: born host
+    # 48: born host
+    # fmt: on
 
 
 class Stored(NamedTuple):
@@ -84,7 +94,8 @@ class Stored(NamedTuple):
 
     # fmt: off                    offset  type
     store_time_ms: Annotated[int, At(0, I64)]  # by the broker's clock; never falls within a log
-    # fmt: on                     8: store host
+    # 8: store host
+    # fmt: on
 
 
 class RecordTail(NamedTuple):
@@ -94,7 +105,8 @@ class RecordTail(NamedTuple):
     reconsume_times: Annotated[int, At(0,  I32)]
     prepared_offset: Annotated[int, At(4,  I64)]  # of a transaction's prepared message; 0: none
     body_length:     Annotated[int, At(12, I32)]
-    # fmt: on                       16: body; topic length, i8 or i16; topic; properties' length, i16; properties
+    # 16: body; topic length, i8 or i16; topic; properties' length, i16; properties
+    # fmt: on
 
 
 class Blank(NamedTuple):
@@ -115,7 +127,8 @@ class InnerHead(NamedTuple):
     body_crc:    Annotated[int, At(8,  I32)]  # 0
     flag:        Annotated[int, At(12, I32)]
     body_length: Annotated[int, At(16, I32)]
-    # fmt: on                   20: body; properties' length, i16; properties
+    # 20: body; properties' length, i16; properties
+    # fmt: on
 
 
 RECORD_HEAD = layout(RecordHead, byte_order=">", size=48)
@@ -175,6 +188,9 @@ class Host(NamedTuple):
         return self.address + struct.pack(">i", self.port)
 
 
+LOCALHOST = Host(b"\x7f\0\0\1", 10911)
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """A record, every field as it lies on disk.  Sizes and lengths are those of its parts."""
@@ -204,16 +220,16 @@ class Message:
     @property
     def keys(self) -> str | None:
         """The whole of KEYS, by which compaction goes; None where it is missing or blank."""
-        keys = self.properties.get(names.KEYS)
+        keys = self.properties.get(KEYS)
         return None if is_blank(keys) else keys
 
     @property
     def tags(self) -> str | None:
-        return self.properties.get(names.TAGS)
+        return self.properties.get(TAGS)
 
     @property
     def unique_key(self) -> str | None:
-        return self.properties.get(names.UNIQUE_KEY)
+        return self.properties.get(UNIQUE_KEY)
 
     @property
     def body_at(self) -> int:
@@ -350,9 +366,9 @@ def make_message(
     physical_offset: int = 0,
     sys_flag: int = 0,
     born_time_ms: int = 0,
-    born_host: Host = Host(b"\x7f\0\0\1", 0),
+    born_host: Host = LOCALHOST,
     store_time_ms: int = 0,
-    store_host: Host = Host(b"\x7f\0\0\1", 10911),
+    store_host: Host = LOCALHOST,
     reconsume_times: int = 0,
     prepared_offset: int = 0,
     closed: bool = True,
@@ -360,7 +376,7 @@ def make_message(
     """A message whose checksum and host bits agree with its parts; ``closed`` as in ``properties.build``."""
     sys_flag &= ~(BORN_V6 | STORE_V6)
     sys_flag |= (BORN_V6 if born_host.is_v6 else 0) | (STORE_V6 if store_host.is_v6 else 0)
-    raw = names.build(properties or {}, closed=closed)
+    raw = build(properties or {}, closed=closed)
     return Message(
         magic=magic,
         body_crc=body_crc(body),
@@ -395,7 +411,7 @@ def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
     for host, bit in ((message.born_host, BORN_V6), (message.store_host, STORE_V6)):
         if len(host.address) + 4 != _host_bytes(message.sys_flag, bit):
             raise ValueError(f"host {host} with sysFlag {message.sys_flag:#x}")
-    tail = names.RECORD_CRC_BYTES if record_crc else 0
+    tail = RECORD_CRC_BYTES if record_crc else 0
     size = message.size + tail
     if size > _MAX_I32:
         raise ValueError(f"record of {size} bytes")
@@ -427,7 +443,7 @@ def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
     except struct.error as error:
         raise ValueError(f"record of {size} bytes: {error}") from error
     if record_crc:
-        out += names.record_crc_item(zlib.crc32(out) & 0x7FFF_FFFF)
+        out += record_crc_item(zlib.crc32(out) & 0x7FFF_FFFF)
     return out
 
 
@@ -500,14 +516,14 @@ def split_inner(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> lis
     if not message.is_inner_batch:
         return [message]
     body = body_of(message, limit_bytes)
-    base = _number(message, names.INNER_BASE)
+    base = _number(message, INNER_BASE)
     found: list[Message] = []
     at = 0
     while at < len(body):
         item, at = _decode_item(body, at, message)
         offset = (message.queue_offset if base is None else base) + len(found)
         found.append(replace(item, queue_offset=offset))
-    count = _number(message, names.INNER_NUM)
+    count = _number(message, INNER_NUM)
     if count is not None and count != len(found):
         raise CorruptLog(f"inner batch of {len(found)} messages that says it has {count}", message.body_at)
     return found
@@ -542,7 +558,6 @@ def _decode_item(body: bytes, at: int, record: Message) -> tuple[Message, int]:
     return (
         replace(
             record,
-            sys_flag=record.sys_flag,
             flag=head.flag,
             body=body[at + INNER_HEAD.size : properties_at - 2],
             body_crc=head.body_crc,

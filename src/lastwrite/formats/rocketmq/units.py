@@ -59,7 +59,8 @@ class ExtensionHead(NamedTuple):
     tags_code:     Annotated[int, At(2,  I64)]
     store_time_ms: Annotated[int, At(10, I64)]
     bitmap_length: Annotated[int, At(18, I16)]
-    # fmt: on                     20: bitmap
+    # 20: bitmap
+    # fmt: on
 
 
 CONSUME_QUEUE_UNIT = layout(ConsumeQueueUnit, byte_order=">", size=20)
