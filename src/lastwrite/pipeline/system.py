@@ -16,6 +16,7 @@ import numpy as np
 
 from lastwrite.compaction.retention import Retention
 from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.logstore.rocketmq.reading import locate
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy
@@ -209,15 +210,17 @@ class System(Protocol):
         ...
 
 
-SYSTEMS = {"kafka": "lastwrite.pipeline.kafka:KAFKA"}
+SYSTEMS = {"kafka": "lastwrite.pipeline.kafka:KAFKA", "rocketmq": "lastwrite.pipeline.rocketmq:ROCKETMQ"}
 
 
-def system_named(name: str | None) -> System:
-    """The system ``name``; None: the one there is.
+def system_named(name: str | None, path: str | None = None) -> System:
+    """The system ``name``; None: the one whose files lie at ``path``, Kafka where that is not told.
 
     Raises:
         InvalidConfig: no such system.
     """
+    if name is None and path is not None:
+        name = "rocketmq" if locate(path) is not None else "kafka"
     place = SYSTEMS.get(name or "kafka")
     if place is None:
         raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")
