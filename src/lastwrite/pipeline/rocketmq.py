@@ -107,6 +107,9 @@ class RocketmqSystem:
                 settings, min_cleanable_dirty_ratio=0.0, min_compaction_lag_ms=0, max_compaction_lag_ms=LONG_MAX,
                 delete_retention_ms=0, keyless_messages=DROP,
             )  # fmt: skip
+        if log.checkpoint is not None:
+            # Offsets have gaps: of files that were all compacted none holds the first dirty one.
+            log = replace(log, checkpoint=store.first_offset_from(log, log.checkpoint))
         found = cleanable_range(log, settings, now_ms, include_active)
         cleaned = [s for s in log.segments if s.size_bytes and s.base_offset < found.first_uncleanable]
         reason = found.reason

@@ -64,7 +64,9 @@ class AsideFiles:
             fits = self._made[-1].fits(rows[done:])
             if not fits:
                 if not self._repacks or not self._made[-1].count:
-                    raise LogError("a record does not fit its new file", remedy="nothing was changed; please report this")
+                    raise LogError(
+                        "a record does not fit its new file", remedy="nothing was changed; please report this"
+                    )
                 self._made[-1].close(is_marked=True)
                 self._begin()
                 continue
@@ -73,7 +75,9 @@ class AsideFiles:
 
     def _begin(self) -> None:
         start = self._address + len(self._made) * self._log_bytes
-        path = None if self._folder is None else os.path.join(self._folder, f"{file_name(start)}.{uuid.uuid4().hex[:12]}")
+        path = (
+            None if self._folder is None else os.path.join(self._folder, f"{file_name(start)}.{uuid.uuid4().hex[:12]}")
+        )
         self._made.append(_File(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=self._repacks))
 
     def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None:

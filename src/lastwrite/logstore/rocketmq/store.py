@@ -1,8 +1,9 @@
 """A store's compaction logs as the engine sees them: queues, their files as segments, what their indexes say.
 
-``compaction/compactionLog/orders/3`` is queue 3 of ``orders``: a partition. Its files are the segments, each with an index
-of the same name below ``compactionCq``. A file has its full size from the start, so only its index says how much of it is
-records: they end where the last unit points to. Behind them lie a blank record, zeros, or bytes of an earlier use.
+``compaction/compactionLog/orders/3`` is queue 3 of ``orders``: a partition. Its files are the segments, each with an
+index of the same name below ``compactionCq``. A file has its full size from the start, so only its index says how much
+of it is records: they end where the last unit points to. Behind them lie a blank record, zeros, or bytes of an earlier
+use.
 
 A broker serves what the index says, but its own compaction goes by the log, so the two have to agree before a record is
 dropped: units and records follow each other without a gap, offsets rise, and behind the last unit of a closed file no
@@ -61,7 +62,7 @@ def find_queues(path: str, topic: str | None = None, partition: int | None = Non
     if not found:
         raise NotALog(
             "no compaction log with a file in this store", path=path,
-            remedy="only topics with cleanup.policy=COMPACTION have any; lastwrite dispatch makes them of the commit log",
+            remedy="only topics with cleanup.policy=COMPACTION have one; lastwrite dispatch makes it of the commit log",
         )  # fmt: skip
     if not chosen:
         listed = ", ".join(str(name) for name in found[:5])
@@ -192,8 +193,7 @@ def _first_valid(units: Units, start: int) -> int | None:
 def read_queue(folder: str) -> PartitionLog:
     """List one queue: its files, how far records go in each, its bounds, and what is wrong with them.
 
-    The checkpoint is the first offset behind the position that a record has, so that a queue of which all closed files
-    were compacted has nothing dirty in them.
+    The checkpoint is the offset behind the position that the store keeps.
 
     Raises:
         LogError: a file cannot be read.
@@ -209,8 +209,6 @@ class _Reading:
         self._name = name_of(folder)
         self._root = root_of(folder)
         self._problems: list[Problem] = []
-        self._position = positions.UNKNOWN
-        self._checkpoint: int | None = None
         self._end_offset = 0
 
     def log(self) -> PartitionLog:
@@ -218,7 +216,7 @@ class _Reading:
         indexes = reading.read_files(os.path.dirname(index_path(os.path.join(self._folder, "0"))))
         self._problems += [*logs.problems, *indexes.problems]
         known = positions.read_positions(publish.live_tree(self._root))
-        self._position = known.of(self._name)
+        position = known.of(self._name)
         self._check_pairs(logs, indexes)
         segments: list[Segment] = []
         if not any(problem.kind is ProblemKind.DAMAGED for problem in self._problems):
@@ -231,13 +229,11 @@ class _Reading:
                 following = segments[n].base_offset
             else:
                 segments[n] = _moved(segments[n], following)
-        checkpoint = self._checkpoint
-        if checkpoint is None and self._position >= 0:
-            checkpoint = self._position + 1
         return PartitionLog(
             name=self._name, folder=self._folder, segments=tuple(segments),
             log_start=segments[0].base_offset if segments else 0, end_offset=self._end_offset,
-            high_watermark=self._end_offset, checkpoint=checkpoint, problems=tuple(self._problems),
+            high_watermark=self._end_offset, checkpoint=position + 1 if position >= 0 else None,
+            problems=tuple(self._problems),
         )  # fmt: skip
 
     def _damaged(self, message: str, path: str, position: int | None = None, remedy: str = _RESTORE) -> None:
@@ -275,7 +271,6 @@ class _Reading:
                 stored = index.units["store_time_ms"]
                 times = int(stored.max()), int(stored[0])
                 self._end_offset = index.next_offset
-                self._find_checkpoint(index)
             if not logs.is_last(file):
                 self._check_end(file, size)
         largest, first = times
@@ -284,13 +279,6 @@ class _Reading:
             largest_timestamp_ms=file.mtime_ns // 1_000_000 if largest is None else largest,
             first_batch_timestamp_ms=first, index_bytes=count * BATCH_UNIT.size, unused_bytes=file.size_bytes - size,
         )  # fmt: skip
-
-    def _find_checkpoint(self, index: Index) -> None:
-        if self._checkpoint is not None or self._position < 0:
-            return
-        if self._position + 1 < index.next_offset:
-            bases = index.units["base"]
-            self._checkpoint = int(bases[int(np.searchsorted(bases, self._position, side="right"))])
 
     def _check_units(self, index: Index, file: MappedFile, path: str) -> None:
         """The units follow each other as their records do, inside the file.
@@ -306,7 +294,10 @@ class _Reading:
         bases = units["base"].astype(np.int64)
         floors = np.concatenate([[self._end_offset], bases[:-1] + 1])
         for is_wrong, what in (
-            (units["physical_offset"].astype(np.int64) != wanted[:-1], "its record would not lie behind the one before"),
+            (
+                units["physical_offset"].astype(np.int64) != wanted[:-1],
+                "its record would not lie behind the one before",
+            ),
             (wanted[1:] > file.end, "its record would end behind its file"),
             (bases < floors, "its queue offset is not above those before it"),
             (units["number"] != 1, "it stands for more than one record"),
@@ -349,6 +340,15 @@ def _units_at(path: str, position: int, count: int) -> Units:
             return batch_units(os.pread(file.fileno(), count * BATCH_UNIT.size, position))
     except OSError as error:
         raise to_log_error(error, path, "read the index") from error
+
+
+def first_offset_from(log: PartitionLog, offset: int) -> int:
+    """The lowest queue offset from ``offset`` on that a record has; ``offset`` where there is none."""
+    for segment in log.segments:
+        if segment.size_bytes and end_offset_of(segment) > offset:
+            bases = _units_at(index_path(segment.path), 0, segment.index_bytes // BATCH_UNIT.size)["base"]
+            return int(bases[int(np.searchsorted(bases, offset))])
+    return offset
 
 
 def record_count(log: PartitionLog) -> int:
