@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lastwrite.errors import LogError
 from lastwrite.formats.rocketmq.names import file_name, log_sizes
 from lastwrite.formats.rocketmq.record import decode_message, encode_blank, encode_message, make_message
 from lastwrite.formats.rocketmq.sides import decode_positions, encode_positions
@@ -292,6 +291,6 @@ def fresh(origin: Path, target: Path) -> Path:
 
 
 __all__ = [
-    "INDEX_BYTES", "LAYOUTS", "LOG_BYTES", "SETTINGS", "T0", "T1", "U0", "DoesNotStart", "Layout", "LogError", "changes",
-    "compact", "contents", "fresh", "load_like_broker", "pair_of", "positions_at", "write_layout",
+    "INDEX_BYTES", "LAYOUTS", "LOG_BYTES", "SETTINGS", "T0", "T1", "U0", "DoesNotStart", "Layout", "changes", "compact",
+    "contents", "fresh", "load_like_broker", "pair_of", "positions_at", "write_layout",
 ]  # fmt: skip

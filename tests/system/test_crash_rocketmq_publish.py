@@ -1,9 +1,9 @@
 """A real process is killed before every operation of a publication: a broker finds the old store or the new one.
 
 What a broker finds is said by a loader written from the specification; the real broker says it in
-``tests/system/rocketmq``. Logs, indexes and positions change in one step, so every state is the old one in all of them or
-the new one. Then recovery puts things in order, and must leave exactly the one or the other; and a run that is repeated
-ends in the bytes of a run that nobody disturbed.
+``tests/system/rocketmq``. Logs, indexes and positions change in one step: each state is old in all of them, or new.
+Then recovery puts things in order, and must leave exactly the one or the other; and a run that is repeated ends in the
+bytes of a run that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one
 @by_name
 def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(place: Path, layout: Layout) -> None:
     _, new = states(place, layout)
-    for point in range(1, operations(place, layout) + 1, 3):
+    for point in range(1, operations(place, layout) + 1, 7):
         root = fresh(place / "old", place / "killed")
         run_until(point, lambda root=root: compact(root, layout))  # type: ignore[misc]
         seen = load_like_broker(root)

@@ -80,7 +80,9 @@ def test_a_store_that_a_broker_serves_is_refused(root: Path) -> None:
 
 def test_a_run_keeps_a_broker_from_serving_and_goes_beside_runs_on_other_queues(root: Path) -> None:
     with other_process(_RUN, root) as run:
-        refused = subprocess.run([sys.executable, "-c", _BROKER, str(root)], capture_output=True, text=True, check=False)
+        refused = subprocess.run(
+            [sys.executable, "-c", _BROKER, str(root)], capture_output=True, text=True, check=False
+        )
         assert refused.returncode == 1 and "BlockingIOError" in refused.stderr
         with lock.hold(str(root), [T1]), lock.turn(str(root)):
             assert lock.broker_of(str(root)) is None

@@ -54,7 +54,10 @@ def without_asides(root: Path) -> dict[str, bytes | None]:
 
 
 def test_what_stays_is_the_same_file(root: Path) -> None:
-    stays = [*Path(publish.queue_folders(str(root), U0)[0]).iterdir(), Path(publish.queue_folders(str(root), T0)[1], SECOND)]
+    stays = [
+        *Path(publish.queue_folders(str(root), U0)[0]).iterdir(),
+        Path(publish.queue_folders(str(root), T0)[1], SECOND),
+    ]
     seen = [path.stat().st_ino for path in stays]
     compact(root, LAYOUT)
     assert [path.stat().st_ino for path in stays] == seen
@@ -87,7 +90,9 @@ def test_the_owner_is_who_it_was(root: Path) -> None:
     for path in [root / "compaction", *(root / "compaction").rglob("*")]:
         os.chown(path, 1234, 1235)
     compact(root, LAYOUT)
-    found = {(path.stat().st_uid, path.stat().st_gid) for path in [root / "compaction", *(root / "compaction").rglob("*")]}
+    found = {
+        (path.stat().st_uid, path.stat().st_gid) for path in [root / "compaction", *(root / "compaction").rglob("*")]
+    }
     assert found == {(1234, 1235)}
 
 
@@ -139,7 +144,9 @@ def test_a_queue_that_a_broker_left_unfinished_stays_as_it_is_and_the_others_cha
         raise first
     assert first.path is not None and "/t/0" in first.path
     assert {name: file for name, file in contents(root).items() if "/t/0" in name} == before
-    assert sorted(os.listdir(publish.queue_folders(str(root), T1)[0])) == [file_name(n * LOG_BYTES) for n in LAYOUT.after[T1]]
+    assert sorted(os.listdir(publish.queue_folders(str(root), T1)[0])) == [
+        file_name(n * LOG_BYTES) for n in LAYOUT.after[T1]
+    ]
 
 
 def made(root: Path, place: int, offsets: list[int], name: str | None = None) -> Pair:
@@ -276,9 +283,8 @@ def test_a_copy_to_where_somebody_works_is_refused(root: Path, tmp_path: Path) -
     target = tmp_path / "copy"
     target.mkdir()
     (target / "lock").touch()
-    script = (
-        "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.lockf(file, fcntl.LOCK_EX, 1); print(1, flush=True); input()"
-    )
+    script = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(1, flush=True)"
+    script += "; input()"
     arguments = [sys.executable, "-c", script, str(target / "lock")]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as broker:
         assert broker.stdout is not None and broker.stdout.readline()

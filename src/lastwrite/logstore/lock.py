@@ -295,8 +295,8 @@ def unopened(root: str, place: Place) -> Iterator[None]:
     """For a moment, inside ``root_turn``: nobody else has the lock file open, and who opens it waits.
 
     A RocketMQ broker opens the file when it is made and locks it only when it has read the whole store: what it has
-    begun to read must not be exchanged. Linux tells, to the file's owner, by a lease. Where nobody tells, or another run
-    has the file open as well, the context does nothing.
+    begun to read must not be exchanged. Linux tells, to the file's owner, by a lease. Where nobody tells, or another
+    run has the file open as well, the context does nothing.
 
     Raises:
         LogHeld: somebody has it open.

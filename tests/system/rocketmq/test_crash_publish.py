@@ -1,8 +1,7 @@
 """The real broker starts on what a killed publication left, and serves the old queues or the new ones, whole.
 
-Every operation is a place to die; here are the first and last of each kind and those around the exchange, or with
-LASTWRITE_EVERY_POINT=1 all of them. Beside it: that our locks and a real broker's keep each other out, the broker's start
-included.
+Every operation is a place to die; here are those around the exchange and some more, with LASTWRITE_EVERY_POINT=1 all of
+them. Beside it: that our locks and a real broker's keep each other out, its start included.
 """
 
 from __future__ import annotations
@@ -73,9 +72,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
                 key = f"k{n if n < 4 else n % 6 + 10}"
                 client.send(_queue(client, name), Outgoing(key, b"%d " % n * 8))
         until = time.monotonic() + 30
-        while [len(queue) for queue in (old := _served(client)).values()] != [*COUNTS.values()]:
+        while [len(rows) for rows in _served(client).values()] != [*COUNTS.values()]:
             assert time.monotonic() < until, "dispatched"
             time.sleep(0.1)
+        old = _served(client)
     new = dict(old)
     for name in (T0, T1):
         closed = len(old[name]) // 21 * 21

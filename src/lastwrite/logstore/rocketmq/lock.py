@@ -2,10 +2,10 @@
 says.
 
 A broker locks the first byte of ``lock`` while it serves, and ``abort`` lies there from its start to its end in order:
-without the lock it says that a broker was killed. Then the commit log may end otherwise than the queues do, and the next
-start mends that: it dispatches again what the queues lack (spec/rocketmq.md sections 9, 14.4, 24.3). A round over such a
-store is safe as long as each queue keeps the record with the highest offset, but its judgement may rest on records
-that the commit log lost. So it is refused unless somebody says that he knows.
+without the lock it says that a broker was killed. Then the commit log may end otherwise than the queues do, and the
+next start mends that: it dispatches again what the queues lack (spec/rocketmq.md sections 9, 14.4, 24.3). A round over
+such a store is safe as long as each queue keeps the record with the highest offset, but its judgement may rest on
+records that the commit log lost. So it is refused unless somebody says that he knows.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def refuse_unclean(root: str, *, goes_on: bool) -> None:
         return
     broker = broker_of(root)
     if broker is not None:
-        raise LogHeld(f"{broker} holds the store", path=path, remedy="stop it first")
+        raise LogHeld(f"{broker}, holds the store", path=path, remedy="stop it first")
     process = _process_of(path)
     raise LogHeld(
         f"the store's broker{process} was killed, or runs where its lock cannot be seen",

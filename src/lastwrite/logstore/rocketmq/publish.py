@@ -5,8 +5,8 @@ A queue's log and its index lie in two folders, so no rename of files changes bo
 10120 the first loses records and the second all of them::
 
     compaction.lastwrite-aside/t/0/…     written aside by workers
-    compaction.lastwrite/                the whole tree once more: files that stay by a second name (a hard link, no byte
-                                         is written), 0 the new one, 5060 missing, the positions new; all synced
+    compaction.lastwrite/                the whole tree once more: what stays by a second name (a hard link, no byte is
+                                         written), 0 the new one, 5060 missing, the positions new; all synced
     compaction <-> compaction.lastwrite  exchanged: here, and only here, the new state counts, for us and for a broker
     (nothing)                            the old tree, now ``compaction.lastwrite``, is removed
 
@@ -44,7 +44,13 @@ from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.outputs import AGAIN, check_segments
 from lastwrite.logstore.overlap import DiskWork, Outcome, outcome, together
 from lastwrite.logstore.rocketmq import lock
-from lastwrite.logstore.rocketmq.positions import FILES, Positions, read_positions, replace_positions, write_new_positions
+from lastwrite.logstore.rocketmq.positions import (
+    FILES,
+    Positions,
+    read_positions,
+    replace_positions,
+    write_new_positions,
+)
 from lastwrite.model.log import PartitionLog, TopicPartition
 
 _NEXT = ".lastwrite"
@@ -95,7 +101,7 @@ def queue_folders(root: str, name: TopicPartition) -> tuple[str, str]:
 
 
 def aside_folder(root: str, name: TopicPartition) -> str:
-    """Where new files of a queue of the store ``root`` are written; made if it is not there. The caller holds the queue.
+    """Where new files of a queue of the store ``root`` are written, made if it is not there; the caller holds it.
 
     Raises:
         LogError: no folder can be made there, or the file system could not put its content in place later.
@@ -228,9 +234,10 @@ def _remove_aside(root: str, name: TopicPartition) -> None:
     files.remove_tree(folder)
     for _ in range(2):
         folder = os.path.dirname(folder)
-        if not os.path.isdir(folder) or os.listdir(folder):
-            return
-        files.remove_tree(folder)
+        if os.path.isdir(folder):
+            if os.listdir(folder):
+                return
+            files.remove_tree(folder)
 
 
 # ---------------------------------------------------------------------- one exchange
@@ -350,7 +357,8 @@ class _Exchange:
 
     def _add_folder(self, place: str, has_new_positions: bool = False) -> None:
         """A folder of the old tree with all below it."""
-        source, target = os.path.join(self.live, place), os.path.join(self.next, place)
+        source = os.path.join(self.live, place) if place else self.live
+        target = os.path.join(self.next, place) if place else self.next
         seen = os.stat(source)
         if seen.st_dev != os.stat(self.live).st_dev:
             _refuse_other_device(source)
