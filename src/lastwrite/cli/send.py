@@ -60,8 +60,7 @@ def send(
     """
     from lastwrite.formats.rocketmq.record import Compression
     from lastwrite.remote.rocketmq.outgoing import Outgoing
-    from lastwrite.remote.rocketmq.send import parse_message
-    from lastwrite.remote.rocketmq.send import send as send_all
+    from lastwrite.remote.rocketmq.send import parse_message, send_each
 
     output: Output = context.obj
     try:
@@ -90,7 +89,7 @@ def send(
                 raise InvalidConfig(f"line {number}: {problem}", path=lines) from error
 
     sent = []
-    for stored in send_all(name_server, topic, messages(), queue, broker, timeout):
+    for stored in send_each(name_server, topic, messages(), queue, broker, timeout):
         sent.append(
             {
                 "topic": topic, "broker": stored.queue.broker, "partition": stored.queue.queue, "offset": stored.offset,

@@ -23,8 +23,8 @@ def send(
     queue: int | None = None,
     broker: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
-) -> Iterator[Stored]:
-    """Send messages one after the other; says of each where it was stored, as soon as it is.
+) -> list[Stored]:
+    """Send messages one after the other; says of each where it was stored.
 
     Args:
         name_server: ``HOST:PORT``, several separated by semicolons.
@@ -37,6 +37,18 @@ def send(
         InvalidConfig: no such queue, or a message that no broker would take; those before it are sent.
         RemoteFailed: no answer, or a refusal.
     """
+    return list(send_each(name_server, topic, messages, queue, broker, timeout))
+
+
+def send_each(
+    name_server: str,
+    topic: str,
+    messages: Iterable[Outgoing | Mapping[str, object]],
+    queue: int | None = None,
+    broker: str | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> Iterator[Stored]:
+    """As ``send``, message by message: nothing is sent before it is asked for."""
     with Client(name_server, timeout) as client:
         queues = [known for known in client.route(topic).writable if broker in (None, known.broker)]
         if queue is not None:
