@@ -46,7 +46,17 @@ def test_the_binary_form_is_not_taken_for_json() -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [b"[]", b"7", b"{", b'{"code":"x"}', b'{"opaque":1.5}', b'{"extFields":[1]}', b"\xff", b'{"code":null}', b"[" * 9999],
+    [
+        b"[]",
+        b"7",
+        b"{",
+        b'{"code":"x"}',
+        b'{"opaque":1.5}',
+        b'{"extFields":[1]}',
+        b"\xff",
+        b'{"code":null}',
+        b"[" * 9999,
+    ],
 )
 def test_a_header_of_another_shape_is_refused(header: bytes) -> None:
     with pytest.raises(CorruptLog):

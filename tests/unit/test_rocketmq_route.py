@@ -61,7 +61,8 @@ def test_numbers_as_names_of_old_name_servers() -> None:
 @pytest.mark.parametrize(
     "route",
     [
-        [], 7, {"brokerDatas": {}}, {"brokerDatas": [1]}, {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"x": "y"}}]},
+        [], 7, {"brokerDatas": {}}, {"brokerDatas": [1]},
+        {"brokerDatas": [{"brokerName": "a"}]}, {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"x": "y"}}]},
         {"queueDatas": [{"brokerName": "a", "perm": 4, "readQueueNums": 2**40}]},
         {"queueDatas": [{"brokerName": "a", "perm": 4, "readQueueNums": -1}]},
         {"orderTopicConf": "a:x"}, {"orderTopicConf": "a:999999999"},

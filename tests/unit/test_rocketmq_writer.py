@@ -97,8 +97,12 @@ def test_a_record_that_fits_no_file_is_refused(tmp_path: Path) -> None:
 
 
 @settings(max_examples=25)
-@given(st.lists(st.integers(100, 700), min_size=1, max_size=60), st.sampled_from([(5060, 1024), (1000, 200), (9000, 460)]))
-def test_files_are_what_a_broker_loads(tmp_path_factory: pytest.TempPathFactory, sizes: list[int], given: tuple[int, int]) -> None:
+@given(
+    st.lists(st.integers(100, 700), min_size=1, max_size=60), st.sampled_from([(5060, 1024), (1000, 200), (9000, 460)])
+)
+def test_files_are_what_a_broker_loads(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], given: tuple[int, int]
+) -> None:
     """spec/rocketmq.md section 21: sizes, names, order, room."""
     log_bytes, index_bytes = log_sizes(*given)
     sizes = [min(size, log_bytes - 8) for size in sizes]

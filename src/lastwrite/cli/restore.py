@@ -30,13 +30,13 @@ def restore(
         typer.Argument(metavar="STORE", help="A store (storePathRootDir) whose broker is stopped.", show_default=False),
     ],
     name_server: Annotated[
-        str, typer.Option("--from", metavar="HOST:PORT", help="The name server of the live cluster.", show_default=False)
+        str, typer.Option("--from", metavar="HOST:PORT", help="The live cluster's name server.", show_default=False)
     ],
     topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic to restore.", show_default=False)],
     partition: PartitionOption = None,
     broker: Annotated[
         str | None,
-        typer.Option("--broker", metavar="NAME", help="The broker whose queues these are, where several have the topic."),
+        typer.Option("--broker", metavar="NAME", help="Whose queues these are, where several brokers have the topic."),
     ] = None,
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,

@@ -43,7 +43,7 @@ def send(
         int, typer.Option("--compress-from", metavar="BYTES", min=1, help="Bodies of so many bytes are compressed.")
     ] = 4096,
     queue: Annotated[
-        int | None, typer.Option("--queue", metavar="NUMBER", min=0, help="All to this queue; default: by the key's hash.")
+        int | None, typer.Option("--queue", metavar="NUMBER", min=0, help="All to this queue; else by the key's hash.")
     ] = None,
     broker: Annotated[
         str | None, typer.Option("--broker", metavar="NAME", help="Only to queues of this broker.")

@@ -11,9 +11,9 @@ broker of the same data has, of keys a, b and c::
 The queue is built anew aside, from name 0, and takes the old one's place in one step (``logstore.rocketmq.publish``);
 only then is it compacted. So a crash leaves the old queue, or the whole new one, which the next round compacts.
 
-The broker's own rebuild of a replica ends its pull where the local log begins. Where local rounds have gone over the log
-already that is not enough: they have dropped deletes, and what those deleted would come back. So the pull then goes up
-to where the rounds went, and the broker's word counts up to there.
+The broker's own rebuild of a replica ends its pull where the local log begins. Where local rounds have gone over the
+log already that is not enough: they have dropped deletes, and what those deleted would come back. So the pull then goes
+up to where the rounds went, and the broker's word counts up to there.
 
 Source: RocketMQ 5.5.0 ``CompactionLog.replicateFromMaster``; spec/rocketmq.md sections 15, 16, 24.2 and 24.3.
 """
@@ -145,8 +145,8 @@ def _choose(
 def _refuse_reader_with_holes(client: Client, broker: str) -> None:
     """A broker that was restarted skips live messages of a compacted topic, unless a setting keeps it from that."""
     remedy = (
-        f"on the live broker: mqadmin updateBrokerConfig -k {_CACHE_SETTING} -v false; or, if it was not restarted since "
-        "the topic was made, go on with --trust-broker"
+        f"on the live broker: mqadmin updateBrokerConfig -k {_CACHE_SETTING} -v false; or, if it was not restarted "
+        "since the topic was made, go on with --trust-broker"
     )
     try:
         value = client.broker_config(broker).get(_CACHE_SETTING)
@@ -161,7 +161,7 @@ def _refuse_reader_with_holes(client: Client, broker: str) -> None:
 
 
 def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
-    """Bytes of the queue's log and index files: as they are, of this queue or of others in the store; else by settings."""
+    """Bytes of the queue's log and index files: as they are, of it or of others in the store; else by settings."""
     found = []
     for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
         size = read_queue(root, part, name).file_size or _size_of_others(os.path.join(root, part))

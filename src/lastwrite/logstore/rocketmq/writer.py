@@ -1,9 +1,9 @@
 """A compaction log laid out anew from records, as a broker appends them.
 
 Records come in the order of their queue offsets and go one behind another into files of the log's size, each with its
-unit in the index file of the same name. A record that would leave no room for a blank record of 8 bytes, or whose unit would
-take the index's last slot, begins the next pair; the pair before it is closed by a blank record and an end unit. Bytes
-stay as they are but for the address, which becomes the record's place here.
+unit in the index file of the same name. A record that would leave no room for a blank record of 8 bytes, or whose unit
+would take the index's last slot, begins the next pair; the pair before it is closed by a blank record and an end unit.
+Bytes stay as they are but for the address, which becomes the record's place here.
 
 The last pair stays open: zeros follow its records, and a broker appends there.
 

@@ -4,8 +4,8 @@
         queue = client.route("orders").readable[0]
         pulled = client.pull(queue, 0)
 
-Pulls carry their subscription, so that no heartbeat is needed, and the group of RocketMQ's own tools, so that nothing is
-left in the broker's books.
+Pulls carry their subscription, so that no heartbeat is needed, and the group of RocketMQ's own tools, so that nothing
+is left in the broker's books.
 
 Source: RocketMQ 5.5.0 and 4.9.3 ``RequestCode``, ``ResponseCode``, ``PullSysFlag``, ``PullMessageRequestHeader``,
 ``SendMessageRequestHeaderV2``, ``CreateTopicRequestHeader``; spec/rocketmq.md sections 2, 15, 16, 17.
@@ -180,7 +180,7 @@ class Client:
         )
 
     def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """The first offset and the one behind the last, of the ordinary consume queue: a compacted one may start below."""
+        """The first offset and the one behind the last, of the ordinary consume queue: a compacted one may go below."""
         connection = self._reader(queue)
         fields = {"topic": queue.topic, "queueId": queue.queue, "committed": True}
         found = []

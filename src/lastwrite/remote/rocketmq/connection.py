@@ -126,7 +126,9 @@ class Connection:
 def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
     """An answer that says no, as an error; Java's stack trace is cut off its remark."""
     said = (answer.remark or "no reason given").strip().splitlines()
-    return RemoteFailed(f"{doing}: refused with code {answer.code}: {said[0] if said else 'no reason given'}", path=address)
+    return RemoteFailed(
+        f"{doing}: refused with code {answer.code}: {said[0] if said else 'no reason given'}", path=address
+    )
 
 
 def parse_address(address: str) -> tuple[str, int]:

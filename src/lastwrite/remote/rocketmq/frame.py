@@ -7,8 +7,8 @@
 
 The header in JSON: ``code`` (what is asked; in an answer 0 or what went wrong), ``opaque`` (an answer repeats its
 request's), ``flag`` (bit 0: an answer; bit 1: nobody waits for one), ``remark`` (what went wrong, in words),
-``extFields`` (text by text) and the sender's ``language``, ``version`` and ``serializeTypeCurrentRPC``. A broker answers
-in the form it was asked in, so JSON is all that we meet.
+``extFields`` (text by text) and the sender's ``language``, ``version`` and ``serializeTypeCurrentRPC``. A broker
+answers in the form it was asked in, so JSON is all that we meet.
 
 Source: RocketMQ 5.5.0 and 4.9.3 ``RemotingCommand``, ``LanguageCode``, ``SerializeType``.
 """

@@ -1,8 +1,8 @@
 """A message on its way to a broker: what a stock client makes of key, body and tag.
 
-A delete is a message without a body. Brokers of 5.x refuse a single message whose body is empty, by accident, so a delete
-goes as a zlib stream of nothing with the flag that says so: every reader, the broker's own compaction too, finds it
-empty when it has decompressed it.
+A delete is a message without a body. Brokers of 5.x refuse a single message whose body is empty, by accident, so a
+delete goes as a zlib stream of nothing with the flag that says so: every reader, the broker's own compaction too, finds
+it empty when it has decompressed it.
 
 Source: RocketMQ 5.5.0 ``DefaultMQProducerImpl``, ``MessageClientIDSetter``, ``SendMessageProcessor``; spec/rocketmq.md
 sections 4, 5, 13.4, 17 and 24.1.

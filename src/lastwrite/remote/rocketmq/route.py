@@ -63,10 +63,10 @@ def decode_route(topic: str, body: bytes) -> Route:
         CorruptLog: it is no route.
     """
     known = _object(decode_json(body), "the route")
-    addresses = decode_addresses(known.get("brokerDatas") or [])
+    addresses = decode_addresses(_listed(known, "brokerDatas"))
     readable: list[MessageQueue] = []
     writable: list[MessageQueue] = []
-    for data in sorted(_objects(known.get("queueDatas") or []), key=lambda data: str(data.get("brokerName"))):
+    for data in sorted(_objects(_listed(known, "queueDatas")), key=lambda data: str(data.get("brokerName"))):
         broker, permission = str(data.get("brokerName")), _number(data, "perm")
         if permission & _READABLE:
             readable += [MessageQueue(topic, broker, n) for n in range(_number(data, "readQueueNums"))]
@@ -82,7 +82,7 @@ def decode_addresses(brokers: object) -> dict[str, dict[int, str]]:
     """Addresses by name and number, of a list of ``{"brokerName": …, "brokerAddrs": {"0": …}}``."""
     found: dict[str, dict[int, str]] = {}
     for data in _objects(brokers):
-        known = _object(data.get("brokerAddrs") or {}, "brokerAddrs")
+        known = _object(data.get("brokerAddrs"), "brokerAddrs")
         try:
             found[str(data.get("brokerName"))] = {int(number): str(address) for number, address in known.items()}
         except ValueError as error:
@@ -127,6 +127,10 @@ def _object(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CorruptLog(f"{what} in a name server's answer is not an object")
     return value
+
+
+def _listed(known: Mapping[str, Any], name: str) -> object:
+    return [] if known.get(name) is None else known[name]
 
 
 def _objects(value: object) -> list[dict[str, Any]]:

@@ -86,7 +86,9 @@ def parse_message(
         data = body.encode() if body is not None else None if coded is None else base64.b64decode(coded, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidConfig(f"body_base64 is not base64: {error}") from error
-    properties = given.get("properties") or {}
+    properties = given.get("properties")
+    if properties is None:
+        properties = {}
     if not isinstance(properties, Mapping) or not all(
         isinstance(text, str) for pair in properties.items() for text in pair
     ):
