@@ -75,8 +75,8 @@ _LOGBACK = """<configuration>
 def rocketmq_home(version: str = VERSION) -> Path:
     """The folder whose ``lib`` holds RocketMQ's jars, fetched on first use.
 
-    LASTWRITE_ROCKETMQ_HOME names that of ``VERSION``, LASTWRITE_ROCKETMQ_OLD_HOME that of ``OLD_VERSION``; the default is
-    ``~/.cache/lastwrite/rocketmq-<version>``.
+    LASTWRITE_ROCKETMQ_HOME names that of ``VERSION``, LASTWRITE_ROCKETMQ_OLD_HOME that of ``OLD_VERSION``; default
+    is ``~/.cache/lastwrite/rocketmq-<version>``.
 
     Raises:
         Unavailable: no Java 17 or newer, or no jars and no Maven to fetch them.
