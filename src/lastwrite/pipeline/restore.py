@@ -41,6 +41,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.restoration import Restoration, RestoredQueue
 from lastwrite.pipeline.compact import compact
+from lastwrite.pipeline.system import system_named
 from lastwrite.remote.rocketmq.client import Client, PullStatus
 from lastwrite.remote.rocketmq.connection import TIMEOUT_SECONDS
 from lastwrite.remote.rocketmq.route import MessageQueue
@@ -96,7 +97,10 @@ def restore(
     root = find_place(str(path)).root
     if root is None:
         raise NotALog("not inside a store", path=str(path), remedy="give the broker's storePathRootDir")
-    settings = dict(config or {})
+    settings: dict[str, object] = {
+        **(config or {}), "min.cleanable.dirty.ratio": 0, "min.compaction.lag.ms": 0, "unclean": unclean,
+    }  # fmt: skip
+    system_named("rocketmq").check_config(settings)
     sizes = {name: settings.get(name, default) for name, default in _SIZE_SETTINGS.items()}
     progress = progress or NoProgress()
     lock.refuse_unclean(root, goes_on=unclean)
@@ -116,8 +120,7 @@ def restore(
         return Restoration(queues=tuple(restored), notes=notes)
     report = compact(
         root, system="rocketmq", topic=topic, partition=partition, now_ms=now_ms, include_active=True, memory=memory,
-        spark=spark, master=master, conf=conf, progress=progress,
-        config={**settings, "min.cleanable.dirty.ratio": 0, "min.compaction.lag.ms": 0},
+        spark=spark, master=master, conf=conf, progress=progress, config=settings,
     )  # fmt: skip
     return Restoration(queues=tuple(restored), compaction=report, notes=notes)
 
