@@ -1,4 +1,4 @@
-"""RocketMQ judges what we wrote: produce, stop, dispatch, compact, start again, consume; then the broker compacts on."""
+"""RocketMQ judges what we wrote: produce, stop, dispatch, compact, start again, consume; at last it compacts itself."""
 
 from __future__ import annotations
 

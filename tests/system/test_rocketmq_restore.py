@@ -78,16 +78,17 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
     made.live.kill()
 
 
+@pytest.mark.spark
 def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixture[str]) -> None:
     trial.dispatch()
     first = {queue: trial.first_offset(queue) for queue in trial.topic.messages}
     assert min(first.values()) > 50
     with trial.live:
-        for path in (str(trial.live.store), str(trial.lost)):
-            arguments = ["restore", path, "--from", trial.live.name_server, "--topic", "table", "--json"]
-            status = cli.run([*arguments, "--config", "delete.retention.ms=0", "--master", "inline"])
+        for store in (trial.live.store, trial.lost):
+            arguments = ["restore", str(store), "--from", trial.live.name_server, "--topic", "table", "--json"]
+            status = cli.run([*arguments, "--config", "delete.retention.ms=0", "--master", "local[1]"])
             document = json.loads(capfd.readouterr().out)
-            assert status == (4 if path == str(trial.live.store) else 0), document
+            assert status == (4 if store == trial.live.store else 0), document
     for queue in document["queues"]:
         expected = [
             seen for seen in trial.topic.messages[queue["partition"]] if seen.offset < first[queue["partition"]]

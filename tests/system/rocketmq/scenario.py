@@ -1,7 +1,7 @@
 """A compacted topic as a test produces it, and what must be left of it.
 
-The model knows messages and the rule in words: of each key the last message below a boundary stays, and everything from the
-boundary on. It knows nothing of files but the one offset at which the active one begins.
+The model knows messages and the rule in words: of each key the last message below a boundary stays, and everything from
+the boundary on. It knows nothing of files but the one offset at which the active one begins.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ class Topic:
             first = self._message(rng, keys)
             queue = queue_of(str(first.key), route.writable)
             if rng.random() < 0.15:
-                members = [first] + [
-                    one for one in (self._message(rng, keys) for _ in range(4)) if queue_of(str(one.key), route.writable) == queue
-                ]  # fmt: skip
+                others = [self._message(rng, keys) for _ in range(4)]
+                members = [first, *(one for one in others if queue_of(str(one.key), route.writable) == queue)]
                 stored = client.send_batch(queue, members)
             else:
                 members, stored = [first], [client.send(queue, first)]
