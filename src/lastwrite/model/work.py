@@ -222,6 +222,7 @@ class Rewritten:
     largest_timestamp_ms: int = -1  # of its batches; -1: none
     further: tuple[Rewritten, ...] = ()  # segments behind this one, where offsets outgrow its base
     base_offset: int = -1
+    is_gone: bool = False  # nothing was left, and the system keeps no segment without records
     problem: Problem | None = None
     error: Exception | None = None
     left: tuple[PieceLeft, ...] = ()  # of each piece, if asked

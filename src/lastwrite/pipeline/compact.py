@@ -115,8 +115,10 @@ def _run(
     memory: str | int | None, spark: SparkSession | Inline | None, master: str, conf: Mapping[str, str] | None,
     progress: Progress | None,
 ) -> CompactionReport:  # fmt: skip
-    system = system_named(system_name)
+    system = system_named(system_name, str(path))
     system.check_config(options.config)
+    if options.keep_scans and not system.keeps_scans:
+        raise InvalidConfig(f"{system.name} suffers no file of ours beside its own", remedy="leave out --keep-scans")
     cleaner = CleanerConfig.from_names(options.config)
     folders = system.find(str(path), topic, partition)
     progress = progress or NoProgress()
