@@ -89,7 +89,7 @@ def check(known: Setting, value: Any, name: str) -> None:
 
 
 def given(settings: Mapping[str, Setting], names: Mapping[str, object]) -> list[tuple[str, str, object, int]]:
-    """The fields that ``names`` give: (field, name, value, factor), of several names of one field the strongest last."""
+    """(field, name, value, factor) of each name that is given; of several names of a field the strongest comes last."""
     found: list[tuple[str, str, object, int]] = []
     for field_name, known in settings.items():
         for name, factor in reversed(known.names):

@@ -188,6 +188,7 @@ class RewriteUnit:
     aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
     keeps: bool = False  # what is left of each piece is to be told
     cost: int = 0  # in bytes read
+    like_broker: bool = False  # the new segment is laid out as the system's own cleaner would
 
 
 @dataclass(slots=True)

@@ -70,7 +70,7 @@ def compact(
 
     Raises:
         NotALog, InvalidConfig: nothing was begun.
-        LogHeld: a broker or another run holds the log.
+        LogHeld: a broker or another run holds the log; or a broker was killed on it, where that matters.
         EnvironmentUnfit: Java or Spark is missing.
 
     Damage and failures of single partitions do not raise: they stand in the report.
@@ -127,6 +127,7 @@ def _run(
         partitions.setdefault(system.root_of(folder), []).append(system.name_of(folder))
     with contextlib.ExitStack() as stack:
         for root, names in sorted(partitions.items()):
+            system.refuse_unclean(root, options.config)
             if options.dry_run or options.to is not None:
                 system.refuse_if_held(root, names)
             else:

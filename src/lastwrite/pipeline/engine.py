@@ -461,7 +461,8 @@ class Engine:
         base_offset = job.log.segments[output.segments[0]].base_offset
         end_offset = max((job.scans[piece.number].next_offset for piece in pieces), default=base_offset)
         fits = end_offset - 1 - base_offset <= self._system.offset_span
-        parts = shares.take(pieces, [costs[piece.number] for piece in pieces], may_cut=fits)
+        may_cut = fits and self._system.joins_parts
+        parts = shares.take(pieces, [costs[piece.number] for piece in pieces], may_cut=may_cut)
         bases = [job.log.segments[n].base_offset for n in output.segments]
         output.aborted = tuple(
             entry for entry in job.aborted
@@ -483,6 +484,7 @@ class Engine:
                 policy=_policy_of(job.decision.policy, part), index_interval_bytes=job.decision.index_interval_bytes,
                 limits=self._limits, folder=folder, mtime_ns=job.log.segments[output.segments[-1]].mtime_ns,
                 aborted=output.aborted, keeps=job.kept is not None, cost=sum(costs[piece.number] for piece in part),
+                like_broker=self._options.like_broker,
             )  # fmt: skip
 
     # ------------------------------------------------------------------ commit

@@ -87,6 +87,9 @@ class KafkaSystem:
     def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None:
         lock.refuse_if_held(root, names)
 
+    def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
+        """It never matters: what a crash left is seen as a broker's start would leave it."""
+
     def recover(self, folder: str) -> None:
         store.recover(folder)
 

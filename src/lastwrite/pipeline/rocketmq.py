@@ -71,6 +71,9 @@ class RocketmqSystem:
     def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None:
         lock.refuse_if_held(root, names)
 
+    def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
+        lock.refuse_unclean(root, goes_on=RocketmqConfig.from_names(config).unclean)
+
     def recover(self, folder: str) -> None:
         publishing.recover(store.root_of(folder), store.name_of(folder))
 
@@ -93,11 +96,9 @@ class RocketmqSystem:
         """What a round would do; as the broker: of all closed files, as soon as one is dirty, deletes at once.
 
         Raises:
-            LogHeld: a broker was killed on the store, and nobody told to go on.
             InvalidConfig: the active file is to be rewritten as the broker never does.
         """
         settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
-        lock.refuse_unclean(store.root_of(log.folder), goes_on=settings.unclean)
         if like_broker:
             if include_active:
                 raise InvalidConfig(

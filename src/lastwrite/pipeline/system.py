@@ -129,6 +129,10 @@ class System(Protocol):
 
     def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None: ...
 
+    def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
+        """Say no to a root whose broker did not stop in order, where that matters and ``config`` does not allow it."""
+        ...
+
     def recover(self, folder: str) -> None:
         """Finish or undo what a crash left half done."""
         ...
