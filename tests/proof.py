@@ -1,9 +1,9 @@
-"""Thousands of random logs, cleaned by Kafka's own cleaner and by Lastwrite:  python -m tests.proof --seeds 2000
+"""Thousands of random logs, cleaned by their own cleaner and by Lastwrite:  python -m tests.proof --seeds 2000
 
-A seed is a log with everything in its mix, several rounds under a moving clock; ``tests/conformance/rounds.py`` says
-what has to agree. Seeds are independent: ``--start N`` goes on where a run was stopped. A seed that failed is named,
-with the place, and played again alone by ``--start N --seeds 1``; one that found a fault is kept in the list of
-``tests/conformance/test_real_cleaner.py``.
+With ``--system rocketmq`` RocketMQ's. A seed is a log with everything in its mix, several rounds under a moving clock;
+``tests/conformance/rounds.py`` and ``rocketmq_rounds.py`` say what has to agree. Seeds are independent: ``--start N``
+goes on where a run was stopped. A seed that failed is named, with the place, and played again alone by ``--start N
+--seeds 1``; one that found a fault is kept in the list of ``tests/conformance/test_real_cleaner.py``.
 
 Needs what the tests marked ``oracle`` need: Java 17, and the peer that ``LASTWRITE_PEERS`` names.
 """
@@ -15,9 +15,11 @@ import sys
 import time
 import traceback
 from collections import Counter
+from typing import Any
 
+from tests.conformance import rocketmq_rounds, rounds
 from tests.conformance.oracle import Oracle
-from tests.conformance.rounds import check_seed
+from tests.conformance.rocketmq_oracle import RocketmqOracle
 
 PROGRESS_SECONDS = 30
 
@@ -26,13 +28,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof", description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=2000, help="how many logs")
     parser.add_argument("--start", type=int, default=1, help="the first seed")
+    parser.add_argument("--system", choices=("kafka", "rocketmq"), default="kafka", help="whose logs")
     arguments = parser.parse_args()
     last = arguments.start + arguments.seeds - 1
     met: Counter[str] = Counter()
     failed: list[int] = []
     began = told = time.monotonic()
     seed = arguments.start
-    oracle = Oracle()
+    oracle: Any = Oracle() if arguments.system == "kafka" else RocketmqOracle()
+    check_seed: Any = (rounds if arguments.system == "kafka" else rocketmq_rounds).check_seed
     try:
         for seed in range(arguments.start, last + 1):
             try:

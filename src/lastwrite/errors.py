@@ -10,6 +10,7 @@ LogError
 ├── CommitConflict        the log changed while we worked: nothing was swapped, start again
 ├── VerificationFailed    a promise of compaction does not hold: keep both logs, report it
 ├── OutOfMemoryBudget     one batch needs more than the memory setting allows: raise it
+├── RemoteFailed          a name server or broker does not answer, or refuses: see to it, ask again
 └── EnvironmentUnfit      Java, Spark or the platform is missing: see ``lastwrite doctor``
 
 All arguments are kept in ``args``, so an error survives the trip from a worker to the driver.
@@ -92,6 +93,10 @@ class VerificationFailed(LogError):
 
 class OutOfMemoryBudget(LogError):
     """One batch needs more memory than the setting allows."""
+
+
+class RemoteFailed(LogError):
+    """A name server or broker does not answer, or refuses; ``path`` is its address."""
 
 
 class EnvironmentUnfit(LogError):

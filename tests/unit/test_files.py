@@ -102,3 +102,30 @@ def test_the_environment_sets_the_fault_point() -> None:
     points = FaultPoints.from_environment({"LASTWRITE_FAULT_POINT": "7", "LASTWRITE_FAULT_ERROR": "28"})
     assert (points.point, points.error, points.is_armed) == (7, 28, True)
     assert not FaultPoints.from_environment({}).is_armed
+
+
+def test_folders_exchange_their_names_and_trees_go_with_all_that_is_theirs(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        (folder / "below").mkdir(parents=True)
+        (folder / "below" / "file").write_text(folder.name)
+    files.exchange(str(one), str(other))
+    assert (one / "below" / "file").read_text() == "other" and (other / "below" / "file").read_text() == "one"
+    (one / "link").symlink_to(other)
+    files.copy_symlink(str(one / "link"), str(one / "below" / "again"))
+    assert os.readlink(one / "below" / "again") == str(other)
+    files.remove_tree(str(one))
+    assert not one.exists() and (other / "below" / "file").exists(), "where a link leads to stays"
+    files.remove_tree(str(one))
+    with pytest.raises(CommitConflict, match="vanished"):
+        files.exchange(str(one), str(other))
+
+
+def test_what_we_make_has_the_rights_of_what_was_there(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.touch(0o640)
+    other.touch(0o600)
+    files.own_like(str(other), one.stat())
+    assert other.stat().st_mode == one.stat().st_mode
+    files.own_like(str(other), tmp_path.stat())
+    assert other.stat().st_mode == one.stat().st_mode, "a folder's rights are no file's"

@@ -16,6 +16,8 @@ from lastwrite.cli.inspect import inspect
 from lastwrite.cli.output import Output
 from lastwrite.cli.plan import plan
 from lastwrite.cli.release import release
+from lastwrite.cli.restore import restore
+from lastwrite.cli.send import send
 from lastwrite.cli.verify import verify
 
 _HELP = """Keep the last write of every key: compact Kafka logs on disk, on Spark.
@@ -33,7 +35,7 @@ def build_app(output: Output) -> Any:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "obj": output},
     )  # fmt: skip
     app.callback()(_program)
-    for command in (demo, inspect, plan, compact, clean, release, explain, dump, verify, doctor):
+    for command in (demo, inspect, plan, compact, clean, release, explain, dump, verify, restore, send, doctor):
         app.command()(command)
     return typer.main.get_command(app)
 

@@ -24,6 +24,7 @@ from lastwrite.cli.options import (
     PathArgument,
     SystemOption,
     TopicOption,
+    UncleanOption,
     pairs,
     settings,
 )
@@ -47,6 +48,7 @@ def compact(
     include_active: IncludeActiveOption = False,
     like_broker: LikeBrokerOption = False,
     keep_scans: KeepScansOption = False,
+    unclean: UncleanOption = False,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
@@ -67,8 +69,8 @@ def compact(
 
     output: Output = context.obj
     report = lastwrite.compact(
-        path, to=to, system=system, topic=topic, partition=partition, config=settings(config, config_file), now_ms=now,
-        exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
+        path, to=to, system=system, topic=topic, partition=partition, config=settings(config, config_file, unclean),
+        now_ms=now, exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
         conf=spark_settings, progress=output.progress(), keep_scans=keep_scans,
     )  # fmt: skip
     show_compaction(output, report)

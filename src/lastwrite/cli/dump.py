@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from lastwrite.cli.options import (
+    ConfigFileOption,
+    ConfigOption,
     JsonOption,
     KeyBase64Option,
     KeyHexOption,
@@ -20,6 +22,7 @@ from lastwrite.cli.options import (
     SystemOption,
     TopicOption,
     key_bytes,
+    settings,
 )
 from lastwrite.cli.output import Output, moment
 
@@ -35,7 +38,12 @@ def dump(
     partition: PartitionOption = None,
     batches: Annotated[bool, typer.Option("--batches", help="One line a batch.")] = False,
     index: Annotated[bool, typer.Option("--index", help="One line an index entry.")] = False,
-    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Nothing below this offset.")] = 0,
+    offset: Annotated[
+        int | None,
+        typer.Option(
+            "--offset", metavar="N", min=0, help="From this offset on; with --limit 1 this one.", show_default=False
+        ),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.", show_default=False)
     ] = None,
@@ -46,18 +54,58 @@ def dump(
         bool,
         typer.Option("--decode", help="Say what records of Kafka's own topics mean: offsets, groups, transactions."),
     ] = False,
+    commit_log_offset: Annotated[
+        int | None,
+        typer.Option(
+            "--commit-log-offset", metavar="P", min=0, help="RocketMQ: the message at this address.", show_default=False
+        ),
+    ] = None,
+    unique_key: Annotated[
+        str | None, typer.Option("--unique-key", metavar="TEXT", help="RocketMQ: messages with this client-made key.")
+    ] = None,
+    message_id: Annotated[
+        str | None, typer.Option("--message-id", metavar="ID", help="RocketMQ: the message that this id names.")
+    ] = None,
+    time: Annotated[
+        int | None,
+        typer.Option(
+            "--time",
+            metavar="MILLIS",
+            help="RocketMQ: from the first message stored then or later.",
+            show_default=False,
+        ),
+    ] = None,
+    compacted: Annotated[
+        bool, typer.Option("--compacted", help="RocketMQ: what the compaction logs have, not the commit log.")
+    ] = False,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Print records, batches or index entries.
+    """Print records, batches or index entries, or find a message.
 
     With --json one object a line. Damage does not end the dump: it is named when all that is whole has been printed.
+
+    Of a RocketMQ store, or a folder or file of it: messages in the order of the commit log, with --topic in that of its
+    queues; --index prints what the indexes have. A message is looked up as a broker would. Where an index is missing or
+    lies the commit log is searched; standard error and the field found_by say so.
+
+    \b
+      lastwrite dump STORE --topic orders --queue 3 --offset 4711 --limit 1
+      lastwrite dump STORE --commit-log-offset 1073741824
+      lastwrite dump STORE --topic orders --key order-1
+      lastwrite dump STORE --message-id 7F00000100002A9F0000000000000000
+      lastwrite dump STORE --topic orders --time 1700000000000 --json
+      lastwrite dump STORE --topic orders --compacted
     """
     import lastwrite
 
     output: Output = context.obj
     rows = lastwrite.dump(
         path, system=system, topic=topic, partition=partition, batches=batches, index=index, offset=offset, limit=limit,
-        key=key_bytes(key, key_base64, key_hex), decode=decode,
+        key=key_bytes(key, key_base64, key_hex), decode=decode, commit_log_offset=commit_log_offset,
+        unique_key=unique_key, message_id=message_id, time_ms=time, compacted=compacted,
+        config=settings(config, config_file), say=lambda text: output.say(f"lastwrite: {text}"),
     )  # fmt: skip
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     show: Callable[[dict[str, Any]], str] = encode if output.as_json else as_text
@@ -69,7 +117,11 @@ def dump(
 
 def as_text(row: dict[str, Any]) -> str:
     """A row for people. Records get a form of their own, the rest are names and values."""
-    place = "" if row.get("topic") is None else f"{row['topic']}-{row['partition']} "
+    if "stored_body" in row:
+        return _message(row)
+    if "partition" not in row:
+        return _fields_of(row)
+    place = "" if row["topic"] is None else f"{row['topic']}-{row['partition']} "
     if "headers" in row:
         return place + _record(row)
     if "base_offset" in row:
@@ -77,6 +129,40 @@ def as_text(row: dict[str, Any]) -> str:
     rest = {name: value for name, value in row.items() if name not in ("topic", "partition")}
     return place + "  ".join(
         f"{name} {moment(value) if name == 'timestamp' else value}" for name, value in rest.items()
+    )
+
+
+def _message(row: dict[str, Any]) -> str:
+    """A RocketMQ message."""
+    properties = dict(row["properties"])
+    key = properties.pop("KEYS", None)
+    said = f"{row['topic']}-{row['queue_id']} @{row['queue_offset']}"
+    if row["batch_index"] is not None:
+        said += f" [{row['batch_index']}]"
+    said += f"  {moment(row['store_timestamp'])}  "
+    said += f"{'no key' if key is None else json_.dumps(key, ensure_ascii=False)} = {_shown(row['body'])}"
+    if properties:
+        said += f"  {_fields(properties)}"
+    said += f"  at {row['physical_offset']}, {row['size']:,} bytes"
+    if row["compression"] != "none":
+        said += f", {row['compression']}"
+    if row["transaction"] is not None:
+        said += f", transaction {row['transaction']}"
+    said += f", from {row['born_host']}"
+    if row["found_by"].endswith("(no index)"):
+        said += f", found in the {row['found_by']}"
+    return said if row["problem"] is None else f"{said}  DAMAGED: {row['problem']}"
+
+
+def _fields_of(row: dict[str, Any]) -> str:
+    """Names and values of a row; times as people read them."""
+    place = ""
+    if row.get("topic") is not None:
+        place = row["topic"] + ("" if row.get("queue_id") is None else f"-{row['queue_id']}") + " "
+    return place + "  ".join(
+        f"{name} {moment(value) if name.endswith('timestamp') and value else _fields(value)}"
+        for name, value in row.items()
+        if name not in ("topic", "queue_id")
     )
 
 

@@ -19,7 +19,8 @@ SystemOption: TypeAlias = Annotated[
 ]
 TopicOption: TypeAlias = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Only this topic.")]
 PartitionOption: TypeAlias = Annotated[
-    int | None, typer.Option("--partition", metavar="NUMBER", min=0, help="Only this partition of each topic.")
+    int | None,
+    typer.Option("--partition", "--queue", metavar="NUMBER", min=0, help="Only this partition or queue of each topic."),
 ]
 ConfigOption: TypeAlias = Annotated[
     list[str] | None,
@@ -47,6 +48,9 @@ ExactOption: TypeAlias = Annotated[
 ]
 IncludeActiveOption: TypeAlias = Annotated[
     bool, typer.Option("--include-active", help="Clean the active segment too: only where nobody appends any more.")
+]
+UncleanOption: TypeAlias = Annotated[
+    bool, typer.Option("--unclean", help="Go on where a broker was not stopped in order (RocketMQ).")
 ]
 LikeBrokerOption: TypeAlias = Annotated[
     bool, typer.Option("--like-broker", help="Rewrite and merge every segment of the range, as the broker does.")
@@ -91,8 +95,10 @@ def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes 
     return None if text is None else text.encode("utf-8", "surrogateescape")
 
 
-def settings(config: Sequence[str] | None, config_file: str | None) -> dict[str, object]:
+def settings(config: Sequence[str] | None, config_file: str | None, unclean: bool = False) -> dict[str, object]:
     """The settings that ``--config-file`` and, stronger, ``--config`` give; their names are checked later.
+
+    ``unclean``: the setting of that name, from an option of its own.
 
     Raises:
         InvalidConfig: no ``=``, a name given twice, or a file that cannot be read.
@@ -107,6 +113,8 @@ def settings(config: Sequence[str] | None, config_file: str | None) -> dict[str,
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise InvalidConfig(f"cannot read the settings: {reason}", path=config_file) from error
     found.update(pairs("--config", config))
+    if unclean:
+        found["unclean"] = True
     return found
 
 

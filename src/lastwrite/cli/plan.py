@@ -24,6 +24,7 @@ from lastwrite.cli.options import (
     PathArgument,
     SystemOption,
     TopicOption,
+    UncleanOption,
     pairs,
     settings,
 )
@@ -45,6 +46,7 @@ def plan(
     exact: ExactOption = False,
     include_active: IncludeActiveOption = False,
     like_broker: LikeBrokerOption = False,
+    unclean: UncleanOption = False,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
@@ -63,8 +65,8 @@ def plan(
 
     output: Output = context.obj
     report = lastwrite.plan(
-        path, system=system, topic=topic, partition=partition, config=settings(config, config_file), now_ms=now,
-        exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
+        path, system=system, topic=topic, partition=partition, config=settings(config, config_file, unclean),
+        now_ms=now, exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
         conf=spark_settings, progress=output.progress(),
     )  # fmt: skip
     show_compaction(output, report)

@@ -22,9 +22,29 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
-from lastwrite.compaction.settings import LONG_MAX, KafkaTopicConfig
+from lastwrite.compaction.named_settings import LONG_MAX
 from lastwrite.model.log import PartitionLog, Segment
+
+
+class RangeSettings(Protocol):
+    """What a range depends on; see ``KafkaTopicConfig`` for the meaning of each."""
+
+    @property
+    def cleanup_policy(self) -> tuple[str, ...]: ...
+
+    @property
+    def compacts(self) -> bool: ...
+
+    @property
+    def min_cleanable_dirty_ratio(self) -> float: ...
+
+    @property
+    def min_compaction_lag_ms(self) -> int: ...
+
+    @property
+    def max_compaction_lag_ms(self) -> int: ...
 
 
 class Hold(StrEnum):
@@ -60,7 +80,7 @@ class Range:
         return self.cleanable_bytes / total if total else 0.0
 
 
-def cleanable_range(log: PartitionLog, config: KafkaTopicConfig, now_ms: int, include_active: bool = False) -> Range:
+def cleanable_range(log: PartitionLog, config: RangeSettings, now_ms: int, include_active: bool = False) -> Range:
     """The range of the next round of ``log``, and whether Kafka would run it at ``now_ms``.
 
     With ``include_active`` the active segment counts as closed: a log that nobody appends to is cleaned
@@ -131,14 +151,14 @@ def _rounded_down(closed: tuple[Segment, ...], offset: int, closed_end: int) -> 
     return holding[0].base_offset if holding else closed_end
 
 
-def _overdue_at_ms(dirty: tuple[Segment, ...], config: KafkaTopicConfig) -> int | None:
+def _overdue_at_ms(dirty: tuple[Segment, ...], config: RangeSettings) -> int | None:
     stamps = [s.first_batch_timestamp_ms for s in dirty if s.first_batch_timestamp_ms is not None]
     earliest = min((stamp for stamp in stamps if stamp > 0), default=LONG_MAX)
     at_ms = earliest + config.max_compaction_lag_ms + 1
     return at_ms if at_ms <= LONG_MAX else None
 
 
-def _reason_against(found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> str | None:
+def _reason_against(found: Range, log: PartitionLog, config: RangeSettings, now_ms: int) -> str | None:
     """Why a cleaner would pass the log by; the first reason in Kafka's own order."""
     if not config.compacts:
         return f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
@@ -155,7 +175,7 @@ def _reason_against(found: Range, log: PartitionLog, config: KafkaTopicConfig, n
     )
 
 
-def _nothing_cleanable(found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> str:
+def _nothing_cleanable(found: Range, log: PartitionLog, config: RangeSettings, now_ms: int) -> str:
     start = f"nothing to clean from offset {found.first_dirty}"
     if found.first_dirty >= log.end_offset:
         return f"all {log.end_offset} offsets were cleaned before"

@@ -8,50 +8,31 @@ names the finer unit stands before the coarser (``log.retention.ms`` before ``lo
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from decimal import Decimal, InvalidOperation
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
+from lastwrite.compaction.named_settings import (
+    INT_MAX,
+    LONG_MAX,
+    LONG_MIN,
+    Setting,
+    check,
+    given,
+    parse_list,
+    parse_number,
+    setting,
+)
 from lastwrite.compaction.properties import decode_properties
 from lastwrite.errors import InvalidConfig
 
 __all__ = ["INT_MAX", "LONG_MAX", "LONG_MIN", "KafkaTopicConfig", "decode_properties"]
-
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
-LONG_MIN = -(2**63)
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 _POLICIES = ("compact", "delete")
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _STRATEGIES = ("offset", "timestamp", "header")
 _COMPRESSIONS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
-
-
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    """How one field is named upstream and what its values are."""
-
-    names: tuple[tuple[str, int], ...]  # every name with its factor to our unit, the strongest first
-    low: float
-    high: float
-    choices: tuple[str, ...]
-
-
-def _setting(
-    default: Any,
-    names: str,
-    low: float = LONG_MIN,
-    high: float = LONG_MAX,
-    choices: tuple[str, ...] = (),
-) -> Any:
-    """A field with its upstream ``names``, the strongest first; ``name*60000`` is in a coarser unit."""
-    parsed = []
-    for name in names.split():
-        plain, _, factor = name.partition("*")
-        parsed.append((plain, int(factor or 1)))
-    return field(default=default, metadata={"setting": _Setting(tuple(parsed), low, high, choices)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,39 +49,39 @@ class KafkaTopicConfig:
     """
 
     # fmt: off
-    cleanup_policy: tuple[str, ...] = _setting(("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES)
-    min_cleanable_dirty_ratio: float = _setting(
+    cleanup_policy: tuple[str, ...] = setting(("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES)
+    min_cleanable_dirty_ratio: float = setting(
         0.5, "min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio", 0, 1)
-    delete_retention_ms: int = _setting(_DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0)
-    min_compaction_lag_ms: int = _setting(0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0)
-    max_compaction_lag_ms: int = _setting(LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1)
-    segment_bytes: int = _setting(  # the public minimum is 1 MiB since 4.0; older topics may have less
+    delete_retention_ms: int = setting(_DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0)
+    min_compaction_lag_ms: int = setting(0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0)
+    max_compaction_lag_ms: int = setting(LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1)
+    segment_bytes: int = setting(  # the public minimum is 1 MiB since 4.0; older topics may have less
         2**30, "internal.segment.bytes segment.bytes log.segment.bytes", 14, INT_MAX)
-    segment_ms: int = _setting(7 * _DAY, f"segment.ms log.roll.ms log.roll.hours*{_HOUR}", 1)
-    segment_jitter_ms: int = _setting(
+    segment_ms: int = setting(7 * _DAY, f"segment.ms log.roll.ms log.roll.hours*{_HOUR}", 1)
+    segment_jitter_ms: int = setting(
         0, f"segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*{_HOUR}", 0)
-    segment_index_bytes: int = _setting(10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX)
-    index_interval_bytes: int = _setting(4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX)
-    retention_ms: int = _setting(  # -1: for ever
+    segment_index_bytes: int = setting(10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX)
+    index_interval_bytes: int = setting(4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX)
+    retention_ms: int = setting(  # -1: for ever
         7 * _DAY, f"retention.ms log.retention.ms log.retention.minutes*{_MINUTE} log.retention.hours*{_HOUR}", -1)
-    retention_bytes: int = _setting(-1, "retention.bytes log.retention.bytes")  # -1: any size
-    file_delete_delay_ms: int = _setting(60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0)
-    max_message_bytes: int = _setting(2**20 + 12, "max.message.bytes message.max.bytes", 0, INT_MAX)
-    max_decompressed_message_bytes: int = _setting(
+    retention_bytes: int = setting(-1, "retention.bytes log.retention.bytes")  # -1: any size
+    file_delete_delay_ms: int = setting(60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0)
+    max_message_bytes: int = setting(2**20 + 12, "max.message.bytes message.max.bytes", 0, INT_MAX)
+    max_decompressed_message_bytes: int = setting(
         INT_MAX - 8, "max.decompressed.message.bytes", 0, INT_MAX)  # of one record, not of its batch
-    message_timestamp_type: str = _setting(
+    message_timestamp_type: str = setting(
         "CreateTime", "message.timestamp.type log.message.timestamp.type", choices=_TIMESTAMP_TYPES)
-    compression_type: str = _setting("producer", "compression.type", choices=_COMPRESSIONS)
-    compaction_strategy: str = _setting(  # KIP-280: accepted, never shipped
+    compression_type: str = setting("producer", "compression.type", choices=_COMPRESSIONS)
+    compaction_strategy: str = setting(  # KIP-280: accepted, never shipped
         "offset", "compaction.strategy log.cleaner.compaction.strategy", choices=_STRATEGIES)
-    compaction_strategy_header: str = _setting(
+    compaction_strategy_header: str = setting(
         "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
-    producer_id_expiration_ms: int = _setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
+    producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
     # fmt: on
 
     def __post_init__(self) -> None:
-        for name, setting in _SETTINGS.items():
-            _check(setting, getattr(self, name), _topic_name(name))
+        for name, known in _SETTINGS.items():
+            check(known, getattr(self, name), _topic_name(name))
         if self.compaction_strategy == "header" and not self.compaction_strategy_header:
             raise InvalidConfig(
                 "compaction.strategy is header, and no header is named", remedy="set compaction.strategy.header"
@@ -134,10 +115,8 @@ class KafkaTopicConfig:
             if not is_setting(name):
                 raise _unknown(name)
         values: dict[str, Any] = {}
-        for field_name, setting in _SETTINGS.items():
-            given = [(name, factor) for name, factor in setting.names if name in names]
-            for name, factor in reversed(given):  # the strongest last, after the others were checked too
-                values[field_name] = _parse(field_name, name, names[name], factor)
+        for field_name, name, value, factor in given(_SETTINGS, names):
+            values[field_name] = _parse(field_name, name, value, factor)
         return cls(**values)
 
     def to_names(self) -> dict[str, str]:
@@ -158,7 +137,7 @@ def _topic_name(field_name: str) -> str:
     return field_name.replace("_", ".")
 
 
-_SETTINGS: dict[str, _Setting] = {f.name: f.metadata["setting"] for f in fields(KafkaTopicConfig)}
+_SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in fields(KafkaTopicConfig)}
 _FIELD_OF = {name: field_name for field_name, setting in _SETTINGS.items() for name, _ in setting.names}
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(KafkaTopicConfig)}
 
@@ -201,53 +180,20 @@ def _unknown(name: str) -> InvalidConfig:
 
 def _parse(field_name: str, name: str, value: object, factor: int) -> Any:
     """``value`` as the type of its field, checked against its range."""
-    setting = _SETTINGS[field_name]
+    known = _SETTINGS[field_name]
     default = _DEFAULTS[field_name]
     parsed: Any
     if isinstance(default, tuple):
-        parsed = _parse_list(name, value)
+        parsed = parse_list(name, value)
     elif field_name == "compaction_strategy":
         parsed = str(value).strip().lower()
     elif isinstance(default, str):
         parsed = str(value).strip()
     else:
-        parsed = _parse_number(name, value, whole=isinstance(default, int))
+        parsed = parse_number(name, value, whole=isinstance(default, int))
         if factor > 1 and parsed > 0:
             parsed = min(parsed * factor, LONG_MAX)
         if field_name == "retention_ms":
             parsed = max(parsed, -1)  # every negative time means for ever
-    _check(setting, parsed, name)
+    check(known, parsed, name)
     return parsed
-
-
-def _parse_list(name: str, value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        items = value.split(",") if value.strip() else []
-    elif isinstance(value, Sequence | frozenset | set):
-        items = [str(item) for item in value]
-    else:
-        raise InvalidConfig(f"{name} is a list with commas, not {value!r}")
-    return tuple(dict.fromkeys(item.strip().lower() for item in items))
-
-
-def _parse_number(name: str, value: object, *, whole: bool) -> int | float:
-    try:
-        number = Decimal(str(value).strip())
-    except InvalidOperation:
-        number = Decimal("nan")
-    # No number of Kafka's is longer than a long; a huge exponent must not become a huge integer.
-    fits = number.is_finite() and LONG_MIN <= number <= LONG_MAX
-    if isinstance(value, bool) or not fits or (whole and number != number.to_integral_value()):
-        raise InvalidConfig(f"{name} is {'a whole number' if whole else 'a number'}, not {value!r}")
-    return int(number) if whole else float(number)
-
-
-def _check(setting: _Setting, value: Any, name: str) -> None:
-    if setting.choices:
-        for item in value if isinstance(value, tuple) else (value,):
-            if item not in setting.choices:
-                raise InvalidConfig(f"{name} knows {', '.join(setting.choices)}, not {item!r}")
-    elif not isinstance(value, str) and not setting.low <= value <= setting.high:
-        low = "" if setting.low == LONG_MIN else f" at least {setting.low}"
-        high = "" if setting.high == LONG_MAX else f" at most {setting.high}"
-        raise InvalidConfig(f"{name} is {value}; it has to be{' and'.join(part for part in (low, high) if part)}")

@@ -11,6 +11,8 @@ The smallest case: ``a@1``, ``a@2``. Election has marked ``a@1`` SHADOWED, so it
   keeps it stamps the horizon; a round at or after the horizon drops it. A horizon is never moved, and stays when the
   tombstone has left. A tombstone of an old format, which has no place for a horizon, ages by its file instead, and
   comes out stamped, since it comes out in the new format;
+  where batches say instead when they were written, a tombstone ages from there, and nothing is stamped;
+- where nothing but records tells where a log ends, the last one stays, whatever it is;
 - a batch that loses all its records goes, save two: the last of an active producer, by which a broker tells a
   duplicate, and the one that ends where the log's replicated part ends, so that the log's end can still be
   found. They stay as empty shells.
@@ -79,7 +81,7 @@ def judge(
             table, states, policy.now_ms, policy.tombstone_retention_ms, policy.keep_keyless, policy.keep_empty,
             policy.shell_offset, file_ms <= policy.old_tombstones_until_ms, policy.last_offsets,
             policy.marker_producers, policy.pinned_offset, policy.keep_tombstones,
-            policy.end_offset, keep, actions, horizons, counts,
+            policy.end_offset, policy.ages_by_write_time, policy.kept_end_offset, keep, actions, horizons, counts,
         )
     )  # fmt: skip
 
@@ -103,15 +105,18 @@ def _is_pair_among(pairs, one, two):
 @njit(cache=True, nogil=True)
 def _judge(
     table, states, now_ms, retention_ms, keep_keyless, keep_empty, shell_offset, old_due, last_offsets,
-    marker_producers, pinned_offset, keep_tombstones, end_offset, keep, actions, horizons, counts,
+    marker_producers, pinned_offset, keep_tombstones, end_offset, ages_by_write_time, kept_end_offset, keep, actions,
+    horizons, counts,
 ):  # fmt: skip
     changed = 0
     at = 0
+    # Not added to a horizon, which can lie and be huge.
+    due_ms = now_ms - retention_ms if ages_by_write_time else now_ms
     for b in range(len(table)):
         row = table[b]
         horizon = row.horizon
         old = (row.flags & IS_OLD) != 0
-        due = old_due if old else (horizon != NO_HORIZON and now_ms >= horizon)
+        due = old_due if old else (horizon != NO_HORIZON and due_ms >= horizon)
         if old and row.next_offset == end_offset:
             row.flags |= KEEPS_LAST
         kept = 0
@@ -139,6 +144,8 @@ def _judge(
                         stamp = True
             elif state & ABORTED:
                 verdict = 4
+            elif row.next_offset == kept_end_offset and i + 1 == end:
+                pass
             elif state & KEYLESS:
                 if not keep_keyless:
                     verdict = 1
@@ -148,7 +155,7 @@ def _judge(
             elif state & TOMBSTONE:
                 if due and not keep_tombstones:
                     verdict = 3
-                elif horizon == NO_HORIZON:
+                elif horizon == NO_HORIZON and not ages_by_write_time:
                     stamp = True
             counts[verdict] += 1
             keep[i] = verdict == 0

@@ -65,6 +65,11 @@ EMPTY = 2  # the header stays, with no record
 DROP = 3
 
 
+# What ``rebuild`` says of each batch that it leaves: position in its output, size, next offset, largest timestamp, base
+# offset, and a number of the format's own for its index.
+ROW_COLUMNS = 6
+
+
 class Run(NamedTuple):
     """Neighbouring batches of a table whose records lie in the clear in one buffer."""
 

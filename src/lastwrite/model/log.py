@@ -39,13 +39,14 @@ class Segment:
     index_bytes: int = 0
     time_index_bytes: int = 0
     torn_bytes: int = 0  # behind the batches; a broker's start cuts them off
+    unused_bytes: int = 0  # behind the batches, where a file has its full size from the start
     is_indexed: bool = True
     is_abort_indexed: bool = True  # the same of the transaction index: ``PartitionLog.aborted`` is from the log itself
 
     @property
     def file_bytes(self) -> int:
         """The size of the file; with ``mtime_ns`` its identity."""
-        return self.size_bytes + self.torn_bytes
+        return self.size_bytes + self.torn_bytes + self.unused_bytes
 
     @property
     def mtime_ms(self) -> int:

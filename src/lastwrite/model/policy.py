@@ -31,7 +31,7 @@ class Policy:
     """Values differ between systems, code does not. See ``compaction.verdict`` for what each decides."""
 
     now_ms: int
-    tombstone_retention_ms: int  # from the round that first keeps a tombstone
+    tombstone_retention_ms: int  # from the round that first keeps a tombstone, or from its own write
     keep_keyless: bool = False
     keep_empty: bool = False  # a batch that is empty already stays
     shell_offset: int = -1  # the batch whose next offset is this one stays, empty if need be
@@ -45,6 +45,11 @@ class Policy:
     pinned_offset: int = -1
     # No tombstone goes: by another strategy than OFFSET a write that lies above the range may be an older one.
     keep_tombstones: bool = False
+    # What the batches have for horizons is when they were written: a tombstone goes when that is as long ago as
+    # ``tombstone_retention_ms``, and nothing is ever stamped.
+    ages_by_write_time: bool = False
+    # The last record before this offset, the log's end, stays, whatever it is.
+    kept_end_offset: int = -1
     # Last offsets of active producers' last data batches, ascending: these batches stay, empty if need be.
     last_offsets: Int64Array = field(default_factory=_none)
     # (id, epoch) of active producers without such a batch, ascending: their markers of that epoch stay so.

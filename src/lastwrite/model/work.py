@@ -188,6 +188,7 @@ class RewriteUnit:
     aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
     keeps: bool = False  # what is left of each piece is to be told
     cost: int = 0  # in bytes read
+    like_broker: bool = False  # the new segment is laid out as the system's own cleaner would
 
 
 @dataclass(slots=True)
@@ -222,6 +223,7 @@ class Rewritten:
     largest_timestamp_ms: int = -1  # of its batches; -1: none
     further: tuple[Rewritten, ...] = ()  # segments behind this one, where offsets outgrow its base
     base_offset: int = -1
+    is_gone: bool = False  # nothing was left, and the system keeps no segment without records
     problem: Problem | None = None
     error: Exception | None = None
     left: tuple[PieceLeft, ...] = ()  # of each piece, if asked

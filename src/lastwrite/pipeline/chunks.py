@@ -78,7 +78,7 @@ class Chunks:
                         continue  # the table was full, or what comes next is at fault
                 left = piece.end - (position + end)
                 if (not left and start < end) or wanted > piece.end - (position + start):
-                    self._cut_short(piece, position + start, wanted)
+                    self._cut_short(format, piece, position + start, wanted)
                 if not left:
                     break
                 self._make_room(start, end, wanted, piece.path, position)
@@ -116,11 +116,11 @@ class Chunks:
                 self._buffer[:left] = self._buffer[start:end].copy()
 
     @staticmethod
-    def _cut_short(piece: Piece, position: int, wanted: int) -> None:
+    def _cut_short(format: Format, piece: Piece, position: int, wanted: int) -> None:
         if piece.end < piece.size_bytes:
             raise CorruptLog(
                 f"no batch ends at byte {piece.end}, where the offset index says that one begins",
-                position, piece.path, "delete the segment's .index, or let a broker rebuild it",
+                position, piece.path, format.cut_remedy,
             )  # fmt: skip
         raise TruncatedLog(
             f"the file ends inside a batch{f' of {wanted} bytes' if wanted else ''}",

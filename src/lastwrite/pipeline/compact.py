@@ -70,7 +70,7 @@ def compact(
 
     Raises:
         NotALog, InvalidConfig: nothing was begun.
-        LogHeld: a broker or another run holds the log.
+        LogHeld: a broker or another run holds the log; or a broker was killed on it, where that matters.
         EnvironmentUnfit: Java or Spark is missing.
 
     Damage and failures of single partitions do not raise: they stand in the report.
@@ -115,8 +115,10 @@ def _run(
     memory: str | int | None, spark: SparkSession | Inline | None, master: str, conf: Mapping[str, str] | None,
     progress: Progress | None,
 ) -> CompactionReport:  # fmt: skip
-    system = system_named(system_name)
+    system = system_named(system_name, str(path))
     system.check_config(options.config)
+    if options.keep_scans and not system.keeps_scans:
+        raise InvalidConfig(f"{system.name} suffers no file of ours beside its own", remedy="leave out --keep-scans")
     cleaner = CleanerConfig.from_names(options.config)
     folders = system.find(str(path), topic, partition)
     progress = progress or NoProgress()
@@ -125,6 +127,7 @@ def _run(
         partitions.setdefault(system.root_of(folder), []).append(system.name_of(folder))
     with contextlib.ExitStack() as stack:
         for root, names in sorted(partitions.items()):
+            system.refuse_unclean(root, options.config)
             if options.dry_run or options.to is not None:
                 system.refuse_if_held(root, names)
             else:

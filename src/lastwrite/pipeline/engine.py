@@ -247,7 +247,9 @@ class Engine:
             return job
         try:
             include_active = self._options.include_active and not log.is_torn
-            decision = self._system.decide(log, self._options.config, self._options.now_ms, include_active)
+            decision = self._system.decide(
+                log, self._options.config, self._options.now_ms, include_active, self._options.like_broker
+            )
         except UnsupportedFormat as error:
             job.end(Status.SKIPPED, str(error))
             return job
@@ -438,11 +440,12 @@ class Engine:
         told, known = ({entry.last_offset for entry in some} for some in (job.log.aborted, job.aborted))
         for offset in (told - known) | (known & job.transactions.aborting) - told:
             changes[bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1] += 1
-        for group in self._system.group(job.log, job.decision.end, self._options.config):
+        like_broker = self._options.like_broker
+        for group in self._system.group(job.log, job.decision.end, self._options.config, like_broker):
             sizes = [segments[n].size_bytes for n in group]
             kept = [size * (records[n] - lost[n]) // max(1, records[n]) for n, size in zip(group, sizes, strict=True)]
             changed = [bool(changes[n]) for n in group]
-            runs = [(0, len(group))] if self._options.like_broker else rewritten_runs(sizes, kept, changed)
+            runs = [(0, len(group))] if like_broker else rewritten_runs(sizes, kept, changed)
             job.outputs += [_Output(tuple(group[first:end])) for first, end in runs]
 
     @staticmethod
@@ -458,7 +461,8 @@ class Engine:
         base_offset = job.log.segments[output.segments[0]].base_offset
         end_offset = max((job.scans[piece.number].next_offset for piece in pieces), default=base_offset)
         fits = end_offset - 1 - base_offset <= self._system.offset_span
-        parts = shares.take(pieces, [costs[piece.number] for piece in pieces], may_cut=fits)
+        may_cut = fits and self._system.joins_parts
+        parts = shares.take(pieces, [costs[piece.number] for piece in pieces], may_cut=may_cut)
         bases = [job.log.segments[n].base_offset for n in output.segments]
         output.aborted = tuple(
             entry for entry in job.aborted
@@ -480,6 +484,7 @@ class Engine:
                 policy=_policy_of(job.decision.policy, part), index_interval_bytes=job.decision.index_interval_bytes,
                 limits=self._limits, folder=folder, mtime_ns=job.log.segments[output.segments[-1]].mtime_ns,
                 aborted=output.aborted, keeps=job.kept is not None, cost=sum(costs[piece.number] for piece in part),
+                like_broker=self._options.like_broker,
             )  # fmt: skip
 
     # ------------------------------------------------------------------ commit
@@ -658,7 +663,7 @@ class Engine:
                 counts = [a + b for a, b in zip(counts, part.counts, strict=True)]
                 report.bytes_read += part.bytes_read
                 report.bytes_written += part.bytes_written + sum(further.bytes_written for further in part.further)
-                made += len(part.further)
+                made += len(part.further) - part.is_gone
         sources = sum(self._output_bytes(job, output) for output in job.outputs)
         rewritten = sum(len(output.segments) for output in job.outputs)
         dropped = sum(counts) - counts[Verdict.KEEP]

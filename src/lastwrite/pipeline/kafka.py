@@ -32,7 +32,7 @@ from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
-from lastwrite.model.work import Limits, Piece, Rewritten
+from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.chunks import Chunks
 from lastwrite.pipeline.rewrite import settle
 from lastwrite.pipeline.system import Decision, Format, IndexChecker, Renewed, SegmentAppender
@@ -55,6 +55,8 @@ class KafkaSystem:
 
     name = "kafka"
     offset_span = INT_MAX  # index entries hold 31 bits
+    joins_parts = True
+    keeps_scans = True
 
     def __init__(self, metadata_roots: Sequence[str] = ()) -> None:
         self._metadata_roots = tuple(metadata_roots)
@@ -84,6 +86,9 @@ class KafkaSystem:
 
     def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None:
         lock.refuse_if_held(root, names)
+
+    def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
+        """It never matters: what a crash left is seen as a broker's start would leave it."""
 
     def recover(self, folder: str) -> None:
         store.recover(folder)
@@ -120,7 +125,10 @@ class KafkaSystem:
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
         return bool(_POLICY & config.keys()) or self._own_settings(folder) is not None
 
-    def decide(self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool) -> Decision:
+    def decide(
+        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool,
+        like_broker: bool = False,
+    ) -> Decision:  # fmt: skip
         settings = self.settings(log, config)
         found = cleanable_range(log, settings, now_ms, include_active)
         reason = found.reason
@@ -157,7 +165,9 @@ class KafkaSystem:
             index_interval_bytes=settings.index_interval_bytes,
         )
 
-    def group(self, log: PartitionLog, end: int, config: Mapping[str, object]) -> list[list[int]]:
+    def group(
+        self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
+    ) -> list[list[int]]:
         settings = self.settings(log, config)
         place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
         groups = group_segments(log.segments, end, settings.segment_bytes, settings.segment_index_bytes)
@@ -210,8 +220,8 @@ class KafkaSystem:
 
     # ------------------------------------------------------------------ outputs
 
-    def appender(self, base_offset: int, folder: str | None, index_interval_bytes: int | None) -> SegmentAppender:
-        return AsideSegment(base_offset, folder, index_interval_bytes)
+    def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
+        return AsideSegment(base_offset, unit.folder, unit.index_interval_bytes if unit.parts == 1 else None)
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
         if to is None:

@@ -23,7 +23,7 @@ def release(
         NotALog: no log lies there.
         LogHeld: a broker holds the root.
     """
-    found = system_named(system)
+    found = system_named(system, str(path))
     roots: dict[str, set[TopicPartition]] = {}
     try:
         for folder in found.find(str(path), topic, partition):

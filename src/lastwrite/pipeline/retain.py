@@ -49,6 +49,8 @@ def _new_segments(system: System, log: PartitionLog, replacement: Replacement) -
         sizes[further.base_offset] = further.bytes_written
         stamps[further.base_offset] = further.largest_timestamp_ms
     for base, size in sizes.items():
+        if base == base_offset and all(part.is_gone for part in replacement.parts):
+            continue
         stamp = stamps[base] if stamps[base] >= 0 else mtime_ns // 1_000_000
         yield Segment(base, system.segment_path(log, base), size, mtime_ns, stamp)
 

@@ -17,7 +17,7 @@ from lastwrite.errors import CorruptLog, LogError
 from lastwrite.logstore.aside import sync_aside
 from lastwrite.logstore.scratch import read_states
 from lastwrite.logstore.throttle import pacer_of
-from lastwrite.model.columns import DROP, EMPTY, SPENT, BatchTable, ByteArray, Int64Array
+from lastwrite.model.columns import DROP, EMPTY, ROW_COLUMNS, SPENT, BatchTable, ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Piece, PieceLeft, RewriteUnit, Rewritten
 from lastwrite.pipeline.buffers import Buffers
@@ -85,7 +85,7 @@ class _Rewriter:
         self.counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
         self._out: ByteArray = buffers.room("out", 0, np.uint8)
         self._keep: ByteArray = buffers.room("keep", 0, np.uint8)
-        self._rows: Int64Array = buffers.room("rows", 4096, np.int64, 5)
+        self._rows: Int64Array = buffers.room("rows", 4096, np.int64, ROW_COLUMNS)
         self._actions: ByteArray = buffers.room("actions", 4096, np.uint8)
         self._horizons: Int64Array = buffers.room("horizons", 4096, np.int64)
         self._size = 0  # of what was written
@@ -147,8 +147,7 @@ class _Rewriter:
         left.is_quiet &= all_plain and not (actions == EMPTY).any() and are_plain(table[actions != DROP])
 
     def _begin(self, base_offset: int) -> None:
-        interval = self._unit.index_interval_bytes if self._unit.parts == 1 else None
-        self._outputs.append((base_offset, self._system.appender(base_offset, self._unit.folder, interval)))
+        self._outputs.append((base_offset, self._system.appender(base_offset, self._unit)))
 
     def _append(self, data: ByteArray, rows: Int64Array) -> None:
         """Append batches; where an offset lies too far from the segment's base, a further segment begins."""
@@ -176,7 +175,8 @@ class _Rewriter:
                 if base <= entry.last_offset and (end is None or entry.last_offset < end)
             ]  # fmt: skip
             appender.finish(new, self._unit.mtime_ns, aborted if self._unit.parts == 1 else ())
-        result.further = tuple(made[1:])
+        behind = (further for new in made[1:] for further in (new, *new.further))
+        result.further = (*result.further, *behind)
 
     def abandon(self) -> None:
         """Remove what was written."""

@@ -16,14 +16,17 @@ import numpy as np
 
 from lastwrite.compaction.retention import Retention
 from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.logstore.rocketmq.reading import locate
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Limits, Piece, Rewritten
+from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
 
 
 class Format(Protocol):
     """Bytes to columns and back; see ``formats.kafka.chunk`` for the meaning of each call."""
+
+    cut_remedy: str  # what to do where an index names a place at which no batch begins or ends
 
     def split(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
@@ -99,6 +102,8 @@ class System(Protocol):
 
     name: str
     offset_span: int  # how far an offset may lie from its segment's base
+    joins_parts: bool  # a new segment may be written in parts that are joined
+    keeps_scans: bool  # what was scanned may be kept beside the log
 
     def new_format(self, plain_bytes: int) -> Format: ...
 
@@ -124,6 +129,10 @@ class System(Protocol):
 
     def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None: ...
 
+    def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
+        """Say no to a root whose broker did not stop in order, where that matters and ``config`` does not allow it."""
+        ...
+
     def recover(self, folder: str) -> None:
         """Finish or undo what a crash left half done."""
         ...
@@ -133,11 +142,14 @@ class System(Protocol):
     def read(self, folder: str) -> PartitionLog: ...
 
     def decide(
-        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool
-    ) -> Decision: ...
+        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool,
+        like_broker: bool = False,
+    ) -> Decision: ...  # fmt: skip
 
-    def group(self, log: PartitionLog, end: int, config: Mapping[str, object]) -> list[list[int]]:
-        """The places of the segments below ``end``, in groups that may become one segment each."""
+    def group(
+        self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
+    ) -> list[list[int]]:
+        """The places of the segments below ``end``, in groups that may become one segment each, or more if need be."""
         ...
 
     def check_config(self, config: Mapping[str, object]) -> None: ...
@@ -158,8 +170,8 @@ class System(Protocol):
 
     def index_checker(self, piece: Piece) -> IndexChecker: ...
 
-    def appender(self, base_offset: int, folder: str | None, index_interval_bytes: int | None) -> SegmentAppender:
-        """A new segment in ``folder`` (None: measured, not written); interval None: a part, without indexes."""
+    def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
+        """A new segment of the unit, from this offset on; of a unit that is one of several parts, without indexes."""
         ...
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
@@ -202,15 +214,17 @@ class System(Protocol):
         ...
 
 
-SYSTEMS = {"kafka": "lastwrite.pipeline.kafka:KAFKA"}
+SYSTEMS = {"kafka": "lastwrite.pipeline.kafka:KAFKA", "rocketmq": "lastwrite.pipeline.rocketmq:ROCKETMQ"}
 
 
-def system_named(name: str | None) -> System:
-    """The system ``name``; None: the one there is.
+def system_named(name: str | None, path: str | None = None) -> System:
+    """The system ``name``; None: the one whose files lie at ``path``, Kafka where that is not told.
 
     Raises:
         InvalidConfig: no such system.
     """
+    if name is None and path is not None:
+        name = "rocketmq" if locate(path) is not None else "kafka"
     place = SYSTEMS.get(name or "kafka")
     if place is None:
         raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")

@@ -5,21 +5,17 @@
         Producer({"bootstrap.servers": broker.address})
 
 The same broker again on the same folder reads what lies there: that is how a test lets Kafka judge a compacted
-log. ``python tests/system/broker/broker.py DATA [name=value ...]`` runs one in the foreground until Ctrl-C.
+log. ``python -m tests.system.broker.broker DATA [name=value ...]`` runs one in the foreground until Ctrl-C.
 """
 
 from __future__ import annotations
 
 import base64
 import os
-import re
 import secrets
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,9 +24,11 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.system.jars import Unavailable as Unavailable
+from tests.system.jars import fetch_jars, free_ports, need_java
+
 VERSION = "4.4.0"
 POM = Path(__file__).with_name("pom.xml")
-COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 # A single node, its controller inside; quick to stop and start; quiet: what a test wants cleaned, it cleans itself.
 SETTINGS = {
@@ -56,10 +54,6 @@ SETTINGS = {
 }
 
 
-class Unavailable(Exception):
-    """No broker can run here; the text says what is missing."""
-
-
 def kafka_home() -> Path:
     """The folder whose ``lib`` holds Kafka's jars, fetched on first use.
 
@@ -68,43 +62,10 @@ def kafka_home() -> Path:
     Raises:
         Unavailable: no Java 17 or newer, or no jars and no Maven to fetch them.
     """
-    _need_java()
+    need_java()
     home = Path(os.environ.get("LASTWRITE_KAFKA_HOME") or Path.home() / ".cache" / "lastwrite" / f"kafka-{VERSION}")
-    if not (home / "lib" / f"kafka_2.13-{VERSION}.jar").exists():
-        _fetch(home)
+    fetch_jars(home, f"Kafka {VERSION}", POM, f"kafka_2.13-{VERSION}.jar")
     return home
-
-
-def _need_java() -> None:
-    java = shutil.which("java")
-    if java is None:
-        raise Unavailable("a real broker needs Java 17 or newer on PATH: none found")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
-    found = re.search(r'version "(\d+)', said)
-    if found is None or int(found[1]) < 17:
-        raise Unavailable(f"a real broker needs Java 17 or newer; {java} says: {said.strip()}")
-
-
-def _fetch(home: Path) -> None:
-    """Have Maven copy the jars aside, then rename: a fetch cut short leaves nothing that looks whole."""
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise Unavailable(f"no Kafka {VERSION} in {home} and no mvn on PATH to fetch it")
-    home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home, prefix="fetch-") as work:
-        lib = Path(work) / "lib"
-        done = subprocess.run(
-            [maven, "-B", "-q", "-f", str(POM), COPY_DEPENDENCIES,
-             "-DincludeScope=runtime", f"-DoutputDirectory={lib}"],
-            capture_output=True, text=True, timeout=900,
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise Unavailable(f"Maven could not fetch Kafka {VERSION}:\n{(done.stdout + done.stderr)[-2000:]}")
-        try:
-            lib.rename(home / "lib")
-        except OSError:
-            if not (home / "lib" / f"kafka_2.13-{VERSION}.jar").exists():  # else another run was faster
-                raise
 
 
 class Broker:
@@ -128,7 +89,7 @@ class Broker:
     def start(self, seconds: float = 90) -> Broker:
         """Start, and return when clients can be served."""
         self.data.mkdir(parents=True, exist_ok=True)
-        self._ports = self._ports or _free_ports(2)
+        self._ports = self._ports or free_ports(2)
         port, controller = self._ports
         self.address = f"127.0.0.1:{port}"
         settings = SETTINGS | {
@@ -210,14 +171,6 @@ class Broker:
             raise
         finally:
             self._process = None
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in held]
-    for server in held:
-        server.close()
-    return ports
 
 
 def main() -> int:

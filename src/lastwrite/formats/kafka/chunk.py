@@ -61,6 +61,7 @@ class KafkaFormat:
     """
 
     name = "kafka"
+    cut_remedy = "delete the segment's .index, or let a broker rebuild it"
     smallest_batch = kernels.HEADER_BYTES
 
     def __init__(self, plain_limit: int = 64 << 20) -> None:

@@ -1,0 +1,235 @@
+"""Kernels of a compaction round over records that ``kernels.split`` has cut, and over the units of their index.
+
+A record is a batch of one record. ``tests/unit/test_rocketmq_chunk.py`` holds each against its slow twin.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.formats.fingerprint import fingerprint
+from lastwrite.intrinsics import (
+    address,
+    copy_bytes,
+    load16,
+    load32,
+    load64,
+    store16,
+    store32,
+    store64,
+    swap16,
+    swap32,
+    swap64,
+)
+from lastwrite.model.columns import DROP, KEYLESS, TOMBSTONE
+
+_PHYSICAL_OFFSET_AT = 28  # in a record
+_UNIT_BYTES = 46
+_MAX_I64 = 0x7FFFFFFFFFFFFFFF
+
+
+@njit(cache=True, nogil=True)
+def frame(messages, rows, lowest_offset, table):
+    """Fill a BATCH row for each of the first ``rows`` of a MESSAGE table; returns how many, up to the first whose queue
+    offset is below ``lowest_offset`` or does not rise."""
+    floor = lowest_offset
+    for i in range(rows):
+        message = messages[i]
+        base = message.queue_offset
+        if base < floor or base == _MAX_I64:
+            return i
+        floor = base + 1
+        row = table[i]
+        row.position = message.position
+        row.origin = message.position
+        row.origin_size = message.size
+        row.size = message.size
+        row.base_offset = base
+        row.next_offset = base + 1
+        row.records = 1
+        row.max_timestamp = message.store_time
+        row.horizon = message.store_time
+        row.flags = 0
+        row.producer_id = -1
+        row.producer_epoch = -1
+        row.codec = 0
+        row.plain_start = message.position
+        row.plain_end = message.position + message.size
+    return rows
+
+
+@njit(cache=True, nogil=True)
+def walk(data, messages, first, last, deletes, secret, ordinal, states, entries, filled, keys):
+    """Visit the records ``messages[first:last]`` of ``data``: as ``formats.kafka.kernels.walk``.
+
+    ``deletes``: by record, whether its body is empty. Returns the entries that are filled.
+    """
+    source = address(data)
+    for i in range(first, last):
+        message = messages[i]
+        seen = i - first
+        length = message.key_length
+        if length < 0:
+            states[seen] = KEYLESS
+            continue
+        states[seen] = TOMBSTONE if deletes[i] else 0
+        one, two = fingerprint(source, message.key_at, length, secret)
+        entries[filled, 0] = one
+        entries[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
+        if len(keys) > 0:
+            keys[filled, 0] = message.key_at
+            keys[filled, 1] = length
+        filled += 1
+    return filled
+
+
+@njit(cache=True, nogil=True)
+def rebuild(data, messages, count, actions, out, rows):
+    """Copy the first ``count`` records, but those to DROP, to ``out``, and a row each to ``rows`` (see ROW_COLUMNS).
+
+    Returns (bytes written, rows filled).
+    """
+    at = np.int64(0)
+    filled = 0
+    # Neighbours are copied together.
+    begin = np.int64(0)
+    pending = np.int64(0)
+    for i in range(count):
+        message = messages[i]
+        if actions[i] == DROP:
+            if pending:
+                copy_bytes(out, at - pending, data, begin, pending)
+                pending = np.int64(0)
+            continue
+        if pending == 0:
+            begin = message.position
+        row = rows[filled]
+        row[0] = at
+        row[1] = message.size
+        row[2] = message.queue_offset + 1
+        row[3] = message.store_time
+        row[4] = message.queue_offset
+        row[5] = message.tags_code
+        filled += 1
+        at += message.size
+        pending += message.size
+    if pending:
+        copy_bytes(out, at - pending, data, begin, pending)
+    return at, filled
+
+
+@njit(cache=True, nogil=True)
+def place(data, rows, first, last, start, units, units_at):
+    """Give the records of ``rows[first:last]`` in ``data`` their addresses, from ``start`` on, and write their units of
+    46 bytes from ``units[units_at]`` on. Source: spec/rocketmq.md section 10, step 5."""
+    records, out = address(data), address(units)
+    for i in range(first, last):
+        at, size = rows[i, 0], rows[i, 1]
+        physical = swap64(np.uint64(start))
+        store64(records, at + _PHYSICAL_OFFSET_AT, physical)
+        store64(out, units_at, physical)
+        store32(out, units_at + 8, swap32(np.uint64(size)))
+        store64(out, units_at + 12, swap64(np.uint64(rows[i, 5])))
+        store64(out, units_at + 20, swap64(np.uint64(rows[i, 3])))
+        store64(out, units_at + 28, swap64(np.uint64(rows[i, 4])))
+        store16(out, units_at + 36, swap16(np.uint64(1)))
+        store32(out, units_at + 38, np.uint64(0xFFFFFFFF))
+        store32(out, units_at + 42, np.uint64(0))
+        units_at += _UNIT_BYTES
+        start += size
+
+
+# What a unit has wrong; ``store`` has the words.
+FITS = 0
+GAP = 1  # its record would not lie behind the one before
+BEHIND = 2  # its record would end behind its file
+ORDER = 3  # its queue offset is not above those before it
+NUMBER = 4  # it stands for more than one record
+PLACE = 5  # of a unit beside its record: another address
+SIZE = 6
+OFFSET = 7
+TIME = 8
+NONE = 9  # there is no unit
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _i64(data, at):
+    return np.int64(swap64(load64(data, at)))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _size(data, at):
+    return np.int64(np.int32(swap32(load32(data, at + 8))))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _number(data, at):
+    return np.int64(np.int16(swap16(load16(data, at + 36))))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_valid(data, at):
+    return _i64(data, at) >= 0 and _size(data, at) > 0 and _i64(data, at + 28) >= 0 and _number(data, at) > 0
+
+
+@njit(cache=True, nogil=True)
+def count_units(data, is_valid):
+    """How many units of 46 bytes ``data`` begins with that are valid, or that are not."""
+    source = address(data)
+    slots = len(data) // _UNIT_BYTES
+    for i in range(slots):
+        if _is_valid(source, i * _UNIT_BYTES) != is_valid:
+            return i
+    return slots
+
+
+@njit(cache=True, nogil=True)
+def follow_units(data, start, file_end, floor):
+    """Whether the valid units in ``data`` follow each other as their records do, from address ``start`` to ``file_end``
+    at most, with offsets from ``floor`` up.
+
+    Returns (what is wrong, the unit at fault, address behind the last record, largest store time).
+    """
+    source = address(data)
+    place = np.int64(start)
+    largest = np.int64(-1)
+    for i in range(len(data) // _UNIT_BYTES):
+        at = i * _UNIT_BYTES
+        size, base = _size(source, at), _i64(source, at + 28)
+        if _i64(source, at) != place:
+            return GAP, i, place, largest
+        if size > file_end - place:
+            return BEHIND, i, place, largest
+        if base < floor or base == _MAX_I64:
+            return ORDER, i, place, largest
+        if _number(source, at) != 1:
+            return NUMBER, i, place, largest
+        place += size
+        floor = base + 1
+        largest = max(largest, _i64(source, at + 20))
+    return FITS, np.int64(0), place, largest
+
+
+@njit(cache=True, nogil=True)
+def compare_units(data, first, table, shift):
+    """Hold the units in ``data`` from number ``first`` on against the records of a BATCH table, one for one.
+
+    ``shift``: what a record's origin lacks to its address. Returns (what is wrong, the row at fault).
+    """
+    source = address(data)
+    for i in range(len(table)):
+        row = table[i]
+        at = (first + i) * _UNIT_BYTES
+        if at + _UNIT_BYTES > len(data):
+            return NONE, i
+        if _i64(source, at) != row.origin + shift:
+            return PLACE, i
+        if _size(source, at) != row.origin_size:
+            return SIZE, i
+        if _i64(source, at + 28) != row.base_offset:
+            return OFFSET, i
+        if _i64(source, at + 20) != row.max_timestamp:
+            return TIME, i
+    return FITS, 0

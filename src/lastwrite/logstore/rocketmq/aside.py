@@ -1,0 +1,184 @@
+"""New files of a compaction log, written aside: records under their new addresses, and the index beside them.
+
+A file keeps the name of the one whose survivors it holds. Only to do as the broker does are they packed anew, one file
+full after the other from address 0; there the next one begins where a record, the eight bytes of a blank record behind
+it, or its unit has no room left (spec/rocketmq.md section 10). A file of which nothing is left is not made.
+
+All have their full size; what is not written is a hole. How a file ends is as its source ended: with a blank record and
+an end unit where that was closed, with nothing where it is the active one, so that a broker goes on appending to it.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from io import FileIO
+
+import numpy as np
+
+from lastwrite.errors import LogError
+from lastwrite.formats.rocketmq.chunk_kernels import place
+from lastwrite.formats.rocketmq.names import file_name, parse_file_name
+from lastwrite.formats.rocketmq.record import encode_blank
+from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT
+from lastwrite.logstore import files
+from lastwrite.logstore.aside import changing, remove_aside
+from lastwrite.logstore.rocketmq.store import index_end, index_path
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import AbortedTransaction
+from lastwrite.model.work import RewriteUnit, Rewritten
+
+_WRITEBACK_BYTES = 8 << 20
+_BLANK_BYTES = 8
+_NOTHING_LEFT = "every record of the closed files is to go: there a broker's run fails, and changes nothing"
+
+
+class AsideFiles:
+    """Appends records to ``<folder>/<name>.<attempt>`` and their units to the same name with ``.index``.
+
+    ``unit.folder`` None: nothing is written, only counted.
+    """
+
+    def __init__(self, unit: RewriteUnit) -> None:
+        source = unit.pieces[0]
+        index_bytes, is_closed = index_end(index_path(source.path))
+        self._folder = unit.folder
+        self._log_bytes = source.size_bytes
+        self._index_bytes = index_bytes
+        self._repacks = unit.like_broker
+        self._is_closed = is_closed and not unit.like_broker
+        self._address = 0 if unit.like_broker else parse_file_name(os.path.basename(source.path)) or 0
+        self._made: list[_File] = []
+        self._largest_timestamp_ms = -1
+
+    def append(self, data: ByteArray, rows: Int64Array) -> None:
+        """Append records; ``rows`` of each as ``ROW_COLUMNS`` says. Their addresses in ``data`` are set."""
+        if not len(rows):
+            return
+        self._largest_timestamp_ms = max(self._largest_timestamp_ms, int(rows[:, 3].max()))
+        done = 0
+        while done < len(rows):
+            if not self._made:
+                self._begin()
+            fits = self._made[-1].fits(rows[done:])
+            if not fits:
+                if not self._repacks or not self._made[-1].count:
+                    raise LogError(
+                        "a record does not fit its new file", remedy="nothing was changed; please report this"
+                    )
+                self._made[-1].close(is_marked=True)
+                self._begin()
+                continue
+            self._made[-1].append(data, rows, done, done + fits)
+            done += fits
+
+    def _begin(self) -> None:
+        start = self._address + len(self._made) * self._log_bytes
+        path = (
+            None if self._folder is None else os.path.join(self._folder, f"{file_name(start)}.{uuid.uuid4().hex[:12]}")
+        )
+        self._made.append(_File(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=self._repacks))
+
+    def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
+        """Write the index, give both files their size, and name them in ``result``, those behind the first in
+        ``further``; ``sync_aside`` makes them durable.
+
+        Raises:
+            LogError: nothing is left, where that is to be done as a broker does it.
+        """
+        if not self._made:
+            if self._repacks:
+                raise LogError(_NOTHING_LEFT, remedy="leave out --like-broker")
+            result.is_gone = True
+            return
+        self._made[-1].close(is_marked=self._is_closed)
+        behind = tuple(Rewritten(result.partition, result.group, result.part) for _ in self._made[1:])
+        for new, file in zip((result, *behind), self._made, strict=True):
+            new.base_offset = file.base_offset
+            new.bytes_written = file.size
+            new.largest_timestamp_ms = self._largest_timestamp_ms
+            if file.path is not None:
+                new.log_path, new.index_path = file.path, file.index_path
+        result.further = behind
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        for file in self._made:
+            file.abandon()
+
+
+class _File:
+    """One log file and its index. ``path`` None: only counted."""
+
+    def __init__(
+        self, path: str | None, start: int, log_bytes: int, index_bytes: int, *, keeps_last_slot: bool
+    ) -> None:  # fmt: skip
+        self.path = path
+        self.index_path = f"{path}.index"
+        self.base_offset = -1
+        self.size = 0  # of the records
+        self.count = 0
+        self._start = start
+        self._log_bytes, self._index_bytes = log_bytes, index_bytes
+        # A broker's own file keeps room for a blank record and for an end unit.
+        self._room = log_bytes - (_BLANK_BYTES if keeps_last_slot else 0)
+        self._most = index_bytes // BATCH_UNIT.size - keeps_last_slot
+        self._units = np.empty(0, dtype=np.uint8)
+        self._begun = 0
+        self._file: FileIO | None = None
+        if path is not None:
+            with changing("create", path):
+                self._file = open(path, "xb", buffering=0)
+
+    def fits(self, rows: Int64Array) -> int:
+        """How many of the records, from the first, find room."""
+        ends = self.size + np.cumsum(rows[:, 1])
+        return min(int(np.searchsorted(ends, self._room, side="right")), self._most - self.count)
+
+    def append(self, data: ByteArray, rows: Int64Array, first: int, last: int) -> None:
+        begin = int(rows[first, 0])
+        end = int(rows[last - 1, 0] + rows[last - 1, 1])
+        if self.base_offset < 0:
+            self.base_offset = int(rows[first, 4])
+        if self._file is not None:
+            at = self.count * BATCH_UNIT.size
+            need = at + (last - first) * BATCH_UNIT.size
+            if need > len(self._units):
+                grown = np.empty(min(self._index_bytes, 2 * need), dtype=np.uint8)
+                grown[:at] = self._units[:at]
+                self._units = grown
+            place(data, rows, first, last, self._start + self.size, self._units, at)
+            self._write(memoryview(data)[begin:end])
+        self.count += last - first
+        self.size += end - begin
+        if self._file is not None and self.size - self._begun >= _WRITEBACK_BYTES:
+            files.start_writeback(self._file.fileno(), self._begun, self.size - self._begun)
+            self._begun = self.size
+
+    def _write(self, view: memoryview) -> None:
+        assert self._file is not None and self.path is not None
+        with changing("append", self.path):
+            while len(view):
+                view = view[self._file.write(view) :]
+
+    def close(self, *, is_marked: bool) -> None:
+        """Nothing more comes; ``is_marked``: a reader of log or index is told so."""
+        if self._file is None or self.path is None:
+            return
+        units = self._units[: self.count * BATCH_UNIT.size].tobytes()
+        if is_marked:
+            room = self._log_bytes - self.size
+            if room >= _BLANK_BYTES:
+                self._write(memoryview(encode_blank(room)))
+            if len(units) + BATCH_UNIT.size <= self._index_bytes:
+                units += END_UNIT
+        self._file.close()
+        files.truncate(self.path, self._log_bytes)
+        files.write(self.index_path, units, is_synced=False)
+        files.truncate(self.index_path, self._index_bytes)
+
+    def abandon(self) -> None:
+        if self._file is not None and self.path is not None:
+            self._file.close()
+            remove_aside((self.path, self.index_path))

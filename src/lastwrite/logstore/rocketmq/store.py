@@ -1,0 +1,407 @@
+"""A store's compaction logs as the engine sees them: queues, their files as segments, what their indexes say.
+
+``compaction/compactionLog/orders/3`` is queue 3 of ``orders``: a partition. Its files are the segments, each with an
+index of the same name below ``compactionCq``. A file has its full size from the start, so only its index says how much
+of it is records: they end where the last unit points to. Behind them lie a blank record, zeros, or bytes of an earlier
+use.
+
+A broker serves what the index says, but its own compaction goes by the log, so the two have to agree before a record is
+dropped: units and records follow each other without a gap, offsets rise, and behind the last unit of a closed file no
+record begins.
+
+Source: RocketMQ 5.5.0 CompactionLog, SparseConsumeQueue; spec/rocketmq.md sections 11, 22, 24.3.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError, NotALog
+from lastwrite.formats.rocketmq import chunk_kernels, names
+from lastwrite.formats.rocketmq.chunk_kernels import FITS, compare_units, count_units, follow_units
+from lastwrite.formats.rocketmq.record import MAGIC_V1, MAGIC_V2
+from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT, BatchUnit, Units, batch_units
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.rocketmq import positions, publish, reading
+from lastwrite.logstore.rocketmq.reading import MappedFile, MappedLog, Part
+from lastwrite.model.columns import BatchTable, ByteArray
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
+from lastwrite.model.work import Piece
+
+_RESTORE = "nothing was changed; restore the file from a replica or a backup"
+_REBUILD = (
+    "nothing was changed; restore the queue from a replica or a backup, or remove both its folders and dispatch the "
+    "commit log again, if that still has all of it"
+)
+_BLOCK_UNITS = 1 << 18
+_NOWHERE = 1 << 63  # above all addresses
+_WRONG = {
+    chunk_kernels.GAP: "its record would not lie behind the one before",
+    chunk_kernels.BEHIND: "its record would end behind its file",
+    chunk_kernels.ORDER: "its queue offset is not above those before it",
+    chunk_kernels.NUMBER: "it stands for more than one record",
+    chunk_kernels.PLACE: "it has not the address of its record",
+    chunk_kernels.SIZE: "it has not the size of its record",
+    chunk_kernels.OFFSET: "it has not the queue offset of its record",
+    chunk_kernels.TIME: "it has not the store time of its record",
+    chunk_kernels.NONE: "a record has none",
+}
+
+# ---------------------------------------------------------------------- where queues lie
+
+
+def find_queues(path: str, topic: str | None = None, partition: int | None = None) -> list[str]:
+    """The folders of the compaction logs at ``path``, by topic and queue.
+
+    ``path`` is a store, a folder of its ``compaction``, or a file in there. Queues without a file are left out.
+
+    Raises:
+        NotALog: nothing of the kind lies there, or nothing of that topic and queue.
+    """
+    path = os.path.abspath(path)
+    place = reading.find_place(path)
+    parts = (None, Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+    if place.root is None or place.part not in parts or (place.part is None and place.file is not None):
+        raise NotALog("this part of a store is not compacted", path=path, remedy="give the store, or a compaction log")
+    found = [name for name in reading.list_queues(place.root, Part.COMPACTION_LOG) if _has_files(place.root, name)]
+    chosen = [
+        name for name in found
+        if place.topic in (None, name.topic) and place.queue in (None, name.partition)
+        and topic in (None, name.topic) and partition in (None, name.partition)
+    ]  # fmt: skip
+    if not found:
+        raise NotALog(
+            "no compaction log with a file in this store", path=path,
+            remedy="only topics with cleanup.policy=COMPACTION have one; lastwrite dispatch makes it of the commit log",
+        )  # fmt: skip
+    if not chosen:
+        listed = ", ".join(str(name) for name in found[:5])
+        raise NotALog("no such compaction log", path=path, remedy=f"there are: {listed}")
+    return [folder_of(place.root, name) for name in chosen]
+
+
+def _has_files(root: str, name: TopicPartition) -> bool:
+    folder = folder_of(root, name)
+    return any(names.parse_file_name(entry) is not None for entry in _listed(folder))
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise to_log_error(error, folder, "list the folder") from error
+
+
+def folder_of(root: str, name: TopicPartition) -> str:
+    """Where a queue's log files lie."""
+    return os.path.join(root, Part.COMPACTION_LOG, name.topic, str(name.partition))
+
+
+def name_of(folder: str) -> TopicPartition:
+    """The queue whose log files lie in ``folder``."""
+    above, queue = os.path.split(os.path.abspath(folder))
+    return TopicPartition(os.path.basename(above), int(queue))
+
+
+def root_of(folder: str) -> str:
+    """The store of a queue's folder."""
+    root = os.path.abspath(folder)
+    for _ in range(4):
+        root = os.path.dirname(root)
+    return root
+
+
+def index_path(log_path: str) -> str:
+    """The index of a log file."""
+    folder, file = os.path.split(os.path.abspath(log_path))
+    name = name_of(folder)
+    return os.path.join(root_of(folder), Part.COMPACTION_INDEX, name.topic, str(name.partition), file)
+
+
+# ---------------------------------------------------------------------- an index
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The valid units of one index file, as bytes."""
+
+    units: ByteArray
+    file_bytes: int
+
+    @property
+    def count(self) -> int:
+        return len(self.units) // BATCH_UNIT.size
+
+    def unit(self, number: int) -> BatchUnit:
+        return BatchUnit._make(BATCH_UNIT.unpack_from(self.units, number * BATCH_UNIT.size))
+
+
+def read_index(path: str) -> Index:
+    """The units of an index file, up to the first that is not valid. Of what was never written nothing is read.
+
+    Raises:
+        CorruptLog: a valid unit lies behind one that is not: something was lost in between.
+        LogError: the file cannot be read.
+    """
+    with _opened(path) as file:
+        seen = os.fstat(file.fileno())
+        listed = MappedFile(path, 0, seen.st_size, seen.st_mtime_ns)
+        stretches = list(reading.written_stretches(listed))
+        kept: list[ByteArray] = []
+        done = 0
+        has_ended = False
+        for start, end in stretches:
+            at = max(done, start - start % BATCH_UNIT.size)
+            has_ended = has_ended or at > done  # what lies between was never written
+            while at < end:
+                data = _whole_units(os.pread(file.fileno(), _BLOCK_UNITS * BATCH_UNIT.size, at))
+                if not len(data):
+                    break
+                used = 0
+                if not has_ended:
+                    used = count_units(data, True) * BATCH_UNIT.size
+                    kept.append(data[:used])
+                    has_ended = used < len(data)
+                rest = data[used:]
+                strange = count_units(rest, False) * BATCH_UNIT.size
+                if strange < len(rest):
+                    raise CorruptLog(
+                        "a unit follows others that are not valid", at + used + strange, path, _REBUILD
+                    )  # fmt: skip
+                done = at = at + len(data)
+    return Index(kept[0] if len(kept) == 1 else np.concatenate([np.empty(0, np.uint8), *kept]), seen.st_size)
+
+
+def _whole_units(data: bytes) -> ByteArray:
+    return np.frombuffer(data, dtype=np.uint8)[: len(data) - len(data) % BATCH_UNIT.size]
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[FileIO]:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            yield file
+    except OSError as error:
+        raise to_log_error(error, path, "read the index") from error
+
+
+def index_end(path: str) -> tuple[int, bool]:
+    """The size of an index file, and whether an end unit follows its last valid one: a broker has closed it.
+
+    Looks at the logarithm of its units, which are taken to be sound.
+    """
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        count = _row_of(file, size // BATCH_UNIT.size, _NOWHERE)
+        return size, os.pread(file.fileno(), BATCH_UNIT.size, count * BATCH_UNIT.size) == END_UNIT
+
+
+def _row_of(file: FileIO, slots: int, address: int) -> int:
+    """The first of the units whose record lies at ``address`` or above; behind the valid ones where there is none."""
+
+    def place(row: int) -> int:
+        data = os.pread(file.fileno(), BATCH_UNIT.size, row * BATCH_UNIT.size)
+        if len(data) < BATCH_UNIT.size:
+            return _NOWHERE
+        unit = BatchUnit._make(BATCH_UNIT.unpack_from(data, 0))
+        return unit.physical_offset if unit.size > 0 and unit.physical_offset >= 0 else _NOWHERE
+
+    return bisect_left(range(slots), address, key=place)
+
+
+def _units_at(path: str, first: int, count: int) -> Units:
+    with _opened(path) as file:
+        return batch_units(os.pread(file.fileno(), count * BATCH_UNIT.size, first * BATCH_UNIT.size))
+
+
+# ---------------------------------------------------------------------- one queue
+
+
+def read_queue(folder: str) -> PartitionLog:
+    """List one queue: its files, how far records go in each, its bounds, and what is wrong with them.
+
+    The checkpoint is the offset behind the position that the store keeps.
+
+    Raises:
+        LogError: a file cannot be read.
+    """
+    return _Reading(folder).log()
+
+
+class _Reading:
+    """The listing of one queue, on its way to a ``PartitionLog``."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = os.path.abspath(folder)
+        self._name = name_of(folder)
+        self._root = root_of(folder)
+        self._problems: list[Problem] = []
+        self._end_offset = 0
+
+    def log(self) -> PartitionLog:
+        logs = reading.read_files(self._folder)
+        indexes = reading.read_files(os.path.dirname(index_path(os.path.join(self._folder, "0"))))
+        self._problems += [*logs.problems, *indexes.problems]
+        known = positions.read_positions(publish.live_tree(self._root))
+        position = known.of(self._name)
+        self._check_pairs(logs, indexes)
+        segments: list[Segment] = []
+        if not any(problem.kind is ProblemKind.DAMAGED for problem in self._problems):
+            for file in logs.files:
+                segments.append(self._segment(file, logs))
+        # A pair without a record begins where the next one's records do.
+        following = self._end_offset
+        for n in range(len(segments) - 1, -1, -1):
+            if segments[n].size_bytes:
+                following = segments[n].base_offset
+            else:
+                segments[n] = _moved(segments[n], following)
+        return PartitionLog(
+            name=self._name, folder=self._folder, segments=tuple(segments),
+            log_start=segments[0].base_offset if segments else 0, end_offset=self._end_offset,
+            high_watermark=self._end_offset, checkpoint=position + 1 if position >= 0 else None,
+            problems=tuple(self._problems),
+        )  # fmt: skip
+
+    def _damaged(self, message: str, path: str, position: int | None = None, remedy: str = _RESTORE) -> None:
+        self._problems.append(Problem(ProblemKind.DAMAGED, message, path, position, remedy))
+
+    def _check_pairs(self, logs: MappedLog, indexes: MappedLog) -> None:
+        """Every log file has an index of its name, and the other way round; names are whole multiples of the size."""
+        starts = {file.start for file in logs.files}, {file.start for file in indexes.files}
+        for file in logs.files:
+            if file.start not in starts[1]:
+                self._damaged("a log file without its index: a broker does not start", file.path, None, _REBUILD)
+            elif logs.file_size and file.start % logs.file_size:
+                message = f"begins at {file.start}, no multiple of its {logs.file_size} bytes"
+                remedy = "a broker would serve nothing of the queue and destroy it: rename both files of each pair"
+                self._damaged(message, file.path, None, remedy)
+        for file in indexes.files:
+            if file.start not in starts[0]:
+                self._damaged("an index without its log file: a broker does not start", file.path, None, _REBUILD)
+
+    def _segment(self, file: MappedFile, logs: MappedLog) -> Segment:
+        """One file; from what its index says of it."""
+        path = index_path(file.path)
+        size = count = 0
+        base, largest, first = self._end_offset, file.mtime_ns // 1_000_000, None
+        try:
+            index = read_index(path)
+            code, row, end, stored = follow_units(index.units, file.start, file.end, self._end_offset)
+            if code != FITS:
+                raise CorruptLog(f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, path, _REBUILD)
+        except CorruptLog as error:
+            self._damaged(error.problem, error.path or path, error.at, error.remedy or _REBUILD)
+        else:
+            count, size = index.count, int(end) - file.start
+            if count:
+                begins = index.unit(0)
+                base, largest, first = begins.base, int(stored), begins.store_time_ms
+                self._end_offset = index.unit(count - 1).base + 1
+            if not logs.is_last(file):
+                self._check_end(file, size)
+        return Segment(
+            base_offset=base, path=file.path, size_bytes=size, mtime_ns=file.mtime_ns,
+            largest_timestamp_ms=largest, first_batch_timestamp_ms=first, index_bytes=count * BATCH_UNIT.size,
+            unused_bytes=file.size_bytes - size,
+        )  # fmt: skip
+
+    def _check_end(self, file: MappedFile, size: int) -> None:
+        """Behind the records of a closed file no other begins, of which the index would not know."""
+        if file.size_bytes - size < 8:
+            return
+        with file.open() as reader:
+            head = np.empty(8, dtype=np.uint8)
+            reader.read_into(head, size)
+        announced, magic = (int(number) for number in head.view(">i4"))
+        if announced > 0 and magic in (MAGIC_V1, MAGIC_V2):
+            self._damaged("a record begins where the index says that records end", file.path, size, _REBUILD)
+
+
+def _moved(segment: Segment, base_offset: int) -> Segment:
+    return Segment(
+        base_offset=base_offset, path=segment.path, size_bytes=0, mtime_ns=segment.mtime_ns,
+        largest_timestamp_ms=segment.largest_timestamp_ms, unused_bytes=segment.unused_bytes,
+    )  # fmt: skip
+
+
+def end_offset_of(segment: Segment) -> int:
+    """Behind the highest queue offset in the segment; its base where there is no record."""
+    if not segment.index_bytes:
+        return segment.base_offset
+    units = _units_at(index_path(segment.path), segment.index_bytes // BATCH_UNIT.size - 1, 1)
+    return int(units[0]["base"]) + 1
+
+
+def first_offset_from(log: PartitionLog, offset: int) -> int:
+    """The lowest queue offset from ``offset`` on that a record has; ``offset`` where there is none."""
+    for segment in log.segments:
+        if segment.size_bytes and end_offset_of(segment) > offset:
+            bases = _units_at(index_path(segment.path), 0, segment.index_bytes // BATCH_UNIT.size)["base"]
+            return int(bases[int(np.searchsorted(bases, offset))])
+    return offset
+
+
+def record_count(log: PartitionLog) -> int:
+    """How many records the queue has."""
+    return sum(segment.index_bytes for segment in log.segments) // BATCH_UNIT.size
+
+
+# ---------------------------------------------------------------------- pieces
+
+
+def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
+    """Positions at which the segment may be cut into pieces of about so many bytes: units name them."""
+    cuts = [0]
+    if segment.size_bytes > piece_bytes * 3 // 2:
+        units = _units_at(index_path(segment.path), 0, segment.index_bytes // BATCH_UNIT.size)
+        places = units["physical_offset"].astype(np.int64) - _address_of(segment.path)
+        count = -(-segment.size_bytes // piece_bytes)
+        for n in range(1, count):
+            found = int(np.searchsorted(places, segment.size_bytes * n // count))
+            if found < len(places) and cuts[-1] < int(places[found]) < segment.size_bytes:
+                cuts.append(int(places[found]))
+    if segment.size_bytes:
+        cuts.append(segment.size_bytes)
+    return cuts
+
+
+def _address_of(path: str) -> int:
+    address = names.parse_file_name(os.path.basename(path))
+    if address is None:
+        raise LogError("no name of a log file", path=path, remedy=_RESTORE)
+    return address
+
+
+class IndexChecker:
+    """Holds the units of a piece of a log file against its records."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._path = index_path(piece.path)
+        self._start = _address_of(piece.path)
+        with _opened(self._path) as file:
+            slots = os.fstat(file.fileno()).st_size // BATCH_UNIT.size
+            self._first = _row_of(file, slots, self._start + piece.start)
+            count = _row_of(file, slots, self._start + piece.end) - self._first
+            data = os.pread(file.fileno(), max(count, 0) * BATCH_UNIT.size, self._first * BATCH_UNIT.size)
+        self._units = _whole_units(data)
+        self._seen = 0
+
+    def check(self, table: BatchTable, shift: int) -> None:
+        """The next records; ``shift`` is what their origins lack to positions in the file.
+
+        Raises:
+            CorruptLog: a unit says otherwise, or there is none.
+        """
+        code, row = compare_units(self._units, self._seen, table, self._start + shift)
+        if code != FITS:
+            row += self._first + self._seen
+            raise CorruptLog(f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, self._path, _REBUILD)
+        self._seen += len(table)

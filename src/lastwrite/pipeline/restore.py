@@ -1,0 +1,316 @@
+"""``restore``: the old part of a RocketMQ queue that a store has lost, from a live broker.
+
+A broker's machine failed, and its commit log came back by replication: but a commit log loses its oldest files by age,
+and with them everything that only the compaction log still had. Say the local store begins at offset 70 and a live
+broker of the same data has, of keys a, b and c::
+
+    live     a@3 b@12 c@66 a@71 …       pulled from 0 up to 70:  a@3 b@12 c@66
+    local              a@71 b@75 …      behind it:               a@71 b@75 …
+    then compacted by force:            c@66 a@71 b@75 …
+
+The queue is built anew aside, from name 0, and takes the old one's place in one step (``logstore.rocketmq.publish``);
+only then is it compacted. So a crash leaves the old queue, or the whole new one, which the next round compacts.
+
+The broker's own rebuild of a replica ends its pull where the local log begins. Where local rounds have gone over the
+log already that is not enough: they have dropped deletes, and what those deleted would come back. So the pull then goes
+up to where the rounds went, and the broker's word counts up to there.
+
+Source: RocketMQ 5.5.0 ``CompactionLog.replicateFromMaster``; spec/rocketmq.md sections 15, 16, 24.2 and 24.3.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, RemoteFailed
+from lastwrite.formats.rocketmq import kernels, names
+from lastwrite.formats.rocketmq.kernels import MESSAGE, MessageTable
+from lastwrite.logstore.rocketmq import lock, publish
+from lastwrite.logstore.rocketmq.compacted import CompactedQueue, first_damage
+from lastwrite.logstore.rocketmq.positions import UNKNOWN, read_positions
+from lastwrite.logstore.rocketmq.reading import Part, find_place, read_queue
+from lastwrite.logstore.rocketmq.writer import QueueWriter
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.restoration import Restoration, RestoredQueue
+from lastwrite.pipeline.compact import compact
+from lastwrite.pipeline.system import system_named
+from lastwrite.remote.rocketmq.client import Client, PullStatus
+from lastwrite.remote.rocketmq.connection import TIMEOUT_SECONDS
+from lastwrite.remote.rocketmq.route import MessageQueue
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lastwrite.pipeline.inline import Inline
+
+_CACHE_SETTING = "searchBcqByCacheEnable"
+_SIZE_SETTINGS = {
+    "compactionMappedFileSize": names.DEFAULT_COMPACTION_LOG_BYTES,
+    "compactionCqMappedFileSize": names.DEFAULT_COMPACTION_QUEUE_BYTES,
+}
+_MOST_RETRIES = 100  # of one pull: what a broker answers while it removes files
+_RETRY_SECONDS = 0.1
+
+
+def restore(
+    path: str,
+    name_server: str,
+    topic: str,
+    partition: int | None = None,
+    broker: str | None = None,
+    config: Mapping[str, object] | None = None,
+    now_ms: int | None = None,
+    unclean: bool = False,
+    trust_broker: bool = False,
+    timeout: float = TIMEOUT_SECONDS,
+    memory: str | int | None = None,
+    spark: SparkSession | Inline | None = None,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Restoration:
+    """Put before each queue of ``topic`` in the store ``path`` what a live broker has of it and the store has not.
+
+    Args:
+        path: a store whose broker is stopped; what its commit log has was dispatched.
+        name_server: ``HOST:PORT`` of the live cluster, several separated by semicolons.
+        partition: only this queue; None: all that the broker has.
+        broker: the broker to ask, by its name; None: the only one that has the topic.
+        config: settings of the compaction that follows, and file sizes where the store has no files of the queue.
+        unclean: go on though the store's broker was killed.
+        trust_broker: pull also from a broker that may skip messages (spec/rocketmq.md section 24.2).
+        timeout: seconds, of every single request.
+
+    Raises:
+        NotALog, InvalidConfig, LogHeld: nothing was begun.
+        RemoteFailed: the broker does not answer, or not as it should; queues before that one are restored.
+        CorruptLog: what came, or what lies there, is damaged; the queue stays as it was.
+    """
+    root = find_place(str(path)).root
+    if root is None:
+        raise NotALog("not inside a store", path=str(path), remedy="give the broker's storePathRootDir")
+    settings: dict[str, object] = {
+        **(config or {}), "min.cleanable.dirty.ratio": 0, "min.compaction.lag.ms": 0, "unclean": unclean,
+    }  # fmt: skip
+    system_named("rocketmq").check_config(settings)
+    sizes = {name: settings.get(name, default) for name, default in _SIZE_SETTINGS.items()}
+    progress = progress or NoProgress()
+    lock.refuse_unclean(root, goes_on=unclean)
+    with Client(name_server, timeout) as client:
+        queues = _choose(client, name_server, topic, partition, broker)
+        if not trust_broker:
+            _refuse_reader_with_holes(client, queues[0].broker)
+        named = [TopicPartition(topic, queue.queue) for queue in queues]
+        restored = []
+        with lock.hold(root, named):
+            lock.refuse_unclean(root, goes_on=unclean)
+            for queue, name in zip(queues, named, strict=True):
+                publish.recover(root, name)
+                restored.append(_Rebuild(root, name, queue, client, _file_sizes(root, name, sizes)).run())
+    notes = tuple(f"{queue.name}: {note}" for queue in restored for note in queue.notes)
+    if not any(queue.pulled or queue.kept for queue in restored):
+        return Restoration(queues=tuple(restored), notes=notes)
+    report = compact(
+        root, system="rocketmq", topic=topic, partition=partition, now_ms=now_ms, include_active=True, memory=memory,
+        spark=spark, master=master, conf=conf, progress=progress, config=settings,
+    )  # fmt: skip
+    return Restoration(queues=tuple(restored), compaction=report, notes=notes)
+
+
+def _choose(
+    client: Client, name_server: str, topic: str, partition: int | None, broker: str | None
+) -> list[MessageQueue]:  # fmt: skip
+    readable = client.route(topic).readable
+    brokers = sorted({queue.broker for queue in readable})
+    if broker is None and len(brokers) > 1:
+        raise InvalidConfig(
+            f"{topic} lies on {len(brokers)} brokers", path=name_server,
+            remedy=f"say which one's queues these are with --broker: {', '.join(brokers)}",
+        )  # fmt: skip
+    chosen = [
+        queue for queue in readable if broker in (None, queue.broker) and partition in (None, queue.queue)
+    ]  # fmt: skip
+    if not chosen:
+        raise InvalidConfig(
+            f"no such queue of {topic} on a live broker", path=name_server, remedy=f"it has: {', '.join(brokers)}"
+        )
+    return chosen
+
+
+def _refuse_reader_with_holes(client: Client, broker: str) -> None:
+    """A broker that was restarted skips live messages of a compacted topic, unless a setting keeps it from that."""
+    remedy = (
+        f"on the live broker: mqadmin updateBrokerConfig -k {_CACHE_SETTING} -v false; or, if it was not restarted "
+        "since the topic was made, go on with --trust-broker"
+    )
+    try:
+        value = client.broker_config(broker).get(_CACHE_SETTING)
+    except RemoteFailed as error:
+        raise RemoteFailed(
+            f"whether {broker} skips messages is not known: {error.problem}", path=error.path, remedy=remedy
+        ) from error
+    if value is not None and value.lower() != "false":  # None: a release without that cache
+        raise RemoteFailed(
+            f"{broker} has {_CACHE_SETTING}={value}: since its last start it may skip live messages", remedy=remedy
+        )
+
+
+def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
+    """Bytes of the queue's log and index files: as they are, of it or of others in the store; else by settings."""
+    found = []
+    for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
+        size = read_queue(root, part, name).file_size or _size_of_others(os.path.join(root, part))
+        found.append(size)
+    if found[0] and found[1]:
+        return found[0], found[1]
+    sizes = []
+    for setting in _SIZE_SETTINGS:
+        try:
+            sizes.append(int(str(settings[setting])))
+        except ValueError as error:
+            raise InvalidConfig(f"{setting} is {settings[setting]!r}, not a number") from error
+    return names.log_sizes(*sizes)
+
+
+def _size_of_others(folder: str) -> int | None:
+    """The size of some file of the store's compaction logs or indexes: a broker has one for all of each."""
+    for place, _, entries in os.walk(folder):
+        for entry in entries:
+            if names.parse_file_name(entry) is not None and (size := os.path.getsize(os.path.join(place, entry))):
+                return size
+    return None
+
+
+@dataclass(slots=True)
+class _Rebuild:
+    """One queue on its way; the caller holds it."""
+
+    root: str
+    name: TopicPartition
+    queue: MessageQueue
+    client: Client
+    sizes: tuple[int, int]
+
+    def run(self) -> RestoredQueue:
+        local = CompactedQueue(self.root, self.name)
+        first = self._first_offset(local)
+        rounds = read_positions(publish.live_tree(self.root)).of(self.name)
+        below = None if first is None else first if rounds == UNKNOWN else max(first, rounds + 1)
+        notes = []
+        if first is None:
+            self._refuse_undispatched()
+            notes.append("the store has nothing of this queue: a broker on it would accept messages and not serve them")
+        writer = QueueWriter(publish.aside_folder(self.root, self.name), *self.sizes)
+        try:
+            for data, table in self._pulled(below):
+                writer.append(data, table)
+            pulled = writer.records
+            if pulled and first is not None:
+                for block in local.blocks(below or 0):
+                    writer.append(block.buffer, block.table[block.table["queue_offset"] >= (below or 0)])
+            damage = first_damage([local])
+            if damage is not None:
+                raise damage
+            result = RestoredQueue(
+                name=self.name, broker=self.queue.broker, pulled=pulled,
+                pulled_below=writer.end_offset if below is None else below, kept=writer.records - pulled,
+                end_offset=writer.end_offset, notes=(*notes, *(problem.message for problem in local.notes)),
+            )  # fmt: skip
+            if pulled:
+                self._publish(writer, local)
+            else:
+                writer.abandon()
+        except BaseException:
+            writer.abandon()
+            raise
+        finally:
+            publish.tidy(self.root, [self.name])
+        return result
+
+    def _publish(self, writer: QueueWriter, local: CompactedQueue) -> None:
+        change = publish.Change(
+            name=self.name, gone=[names.file_name(pair.log.start) for pair in local.pairs], pairs=writer.finish(),
+            position=UNKNOWN,  # what came is not compared with anything yet
+        )  # fmt: skip
+        (error,) = publish.publish(self.root, [change])
+        if error is not None:
+            raise error
+
+    def _first_offset(self, local: CompactedQueue) -> int | None:
+        """The first offset that the store has; None: it has none."""
+        for held in local.ranges:
+            if held is not None:
+                return held.first
+        return None
+
+    def _refuse_undispatched(self) -> None:
+        if read_queue(self.root, Part.CONSUME_QUEUE, self.name).files:
+            raise InvalidConfig(
+                f"the store has messages of {self.name}, but no compaction log of them", path=self.root,
+                remedy="run lastwrite dispatch on it first; then the pull knows where to end",
+            )  # fmt: skip
+
+    def _pulled(self, below: int | None) -> Iterator[tuple[ByteArray, MessageTable]]:
+        """What the broker has below the offset, or all it has; a table of records and the bytes they lie in.
+
+        Raises:
+            RemoteFailed: no answer, a refusal, or an answer that leads nowhere.
+            CorruptLog: a record in an answer is damaged.
+        """
+        offset, retries = 0, 0
+        while below is None or offset < below:
+            pulled = self.client.pull(self.queue, offset)
+            if pulled.status is PullStatus.FOUND:
+                retries = 0
+                data, table = self._split(pulled.records, offset)
+                last = int(table["queue_offset"][-1])
+                if pulled.next_offset <= last:
+                    raise self._strange(offset, f"names {pulled.next_offset} as next behind {last}")
+                if below is not None:
+                    table = table[table["queue_offset"] < below]
+                if len(table):
+                    yield data, table
+                offset = pulled.next_offset
+            elif pulled.status is PullStatus.RETRY:
+                retries += 1
+                if retries > _MOST_RETRIES:
+                    raise self._strange(offset, "asks to try again, for ever")
+                time.sleep(_RETRY_SECONDS)
+            elif pulled.status is PullStatus.MOVED and pulled.next_offset > offset:
+                offset = pulled.next_offset
+            elif offset < pulled.max_offset:
+                raise self._strange(offset, f"finds nothing there, though its queue ends at {pulled.max_offset}")
+            else:
+                return
+
+    def _split(self, records: bytes, offset: int) -> tuple[ByteArray, MessageTable]:
+        data: ByteArray = np.frombuffer(records, np.uint8).copy()
+        table: MessageTable = np.zeros(len(data) // 91 + 1, MESSAGE)
+        rows, _, code, at, _ = kernels.split(data, 0, len(data), table, True)
+        table = table[:rows]
+        if code != kernels.OK or not rows:
+            words = kernels.CODES[int(code)] if code != kernels.OK else "no message in it"
+            raise CorruptLog(
+                f"the broker's answer for {self.name} at offset {offset} is damaged: {words}", int(at),
+                self.queue.broker, "see to the broker's log; another replica may be whole",
+            )  # fmt: skip
+        offsets = table["queue_offset"]
+        if int(offsets[0]) < offset or not bool((offsets[1:] > offsets[:-1]).all()):
+            raise self._strange(offset, "gives messages whose offsets do not rise")
+        if not bool((table["queue_id"] == self.queue.queue).all()):
+            raise self._strange(offset, "gives messages of another queue")
+        return data, table
+
+    def _strange(self, offset: int, what: str) -> LogError:
+        return RemoteFailed(
+            f"pulling {self.name} at offset {offset}: {self.queue.broker} {what}",
+            remedy="see docs/guide/rocketmq-operators.md for what makes a broker answer so",
+        )

@@ -1,0 +1,336 @@
+"""What we ask name servers and brokers for: routes, messages by queue offset, bounds; and what we send.
+
+    with Client("127.0.0.1:9876") as client:
+        queue = client.route("orders").readable[0]
+        pulled = client.pull(queue, 0)
+
+Pulls carry their subscription, so that no heartbeat is needed, and the group of RocketMQ's own tools, so that nothing
+is left in the broker's books.
+
+Source: RocketMQ 5.5.0 and 4.9.3 ``RequestCode``, ``ResponseCode``, ``PullSysFlag``, ``PullMessageRequestHeader``,
+``SendMessageRequestHeaderV2``, ``CreateTopicRequestHeader``; spec/rocketmq.md sections 2, 15, 16, 17.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from types import TracebackType
+from typing import NamedTuple
+
+from lastwrite.errors import CorruptLog, InvalidConfig, RemoteFailed
+from lastwrite.remote.rocketmq.connection import TIMEOUT_SECONDS, Connection, refusal
+from lastwrite.remote.rocketmq.frame import Command
+from lastwrite.remote.rocketmq.outgoing import Outgoing, encode_batch_member
+from lastwrite.remote.rocketmq.route import MASTER, MessageQueue, Route, decode_addresses, decode_json, decode_route
+
+PULL_COUNT = 32  # messages asked for at once; a broker gives no more by default
+
+
+class Request(IntEnum):
+    """What is asked."""
+
+    PULL = 11
+    CREATE_TOPIC = 17
+    SET_BROKER_CONFIG = 25
+    BROKER_CONFIG = 26
+    MAX_OFFSET = 30
+    MIN_OFFSET = 31
+    ROUTE = 105
+    CLUSTER = 106
+    SEND = 310  # with one letter for each name
+    SEND_BATCH = 320
+
+
+class PullStatus(IntEnum):
+    """How a pull was answered."""
+
+    FOUND = 0
+    NOT_FOUND = 19  # the queue ends here, or has nothing where we asked
+    RETRY = 20
+    MOVED = 21  # not here: go on at the next offset
+
+
+_TOPIC_NOT_EXIST = 17
+_SENT = {0, 10, 11, 12}  # stored; the others of these: stored, but flushed or replicated too slowly for the setting
+_WITH_SUBSCRIPTION = 4  # a pull's sysFlag
+_TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker knows it
+_PRODUCER_GROUP = "lastwrite"
+_DEFAULT_TOPIC = "TBW102"
+_READ_AND_WRITE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The answer to one pull. ``records`` lie one behind another as in a commit log."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int  # behind the queue's last
+    records: bytes
+
+
+class Stored(NamedTuple):
+    """Where a message was put."""
+
+    queue: MessageQueue
+    offset: int
+    message_id: str
+
+
+class Client:
+    """A name server (several, separated by semicolons: the first that answers) and the brokers it knows.
+
+    Not for two threads at once. ``timeout``: seconds, of every single request.
+    """
+
+    def __init__(self, name_server: str, timeout: float = TIMEOUT_SECONDS) -> None:
+        addresses = [address for address in name_server.split(";") if address.strip()]
+        if not addresses:
+            raise InvalidConfig(f"{name_server!r} is not HOST:PORT")
+        self._name_servers = [Connection(address, timeout) for address in addresses]
+        self._brokers: dict[str, Connection] = {}
+        self._routes: dict[str, Route] = {}
+        self._timeout = timeout
+
+    def close(self) -> None:
+        for connection in (*self._name_servers, *self._brokers.values()):
+            connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ who has it
+
+    def find_route(self, topic: str) -> Route | None:
+        """The brokers and queues of a topic, asked anew; None: the name server knows no such topic."""
+        doing = f"asking for the route of {topic}"
+        answer = self._ask_name_server(Request.ROUTE, {"topic": topic, "acceptStandardJsonOnly": True}, doing)
+        if answer.code == _TOPIC_NOT_EXIST:
+            return None
+        if answer.code != 0:
+            raise refusal(self._name_servers[0].address, doing, answer)
+        try:
+            self._routes[topic] = decode_route(topic, answer.body)
+        except CorruptLog as error:
+            raise self._strange(self._name_servers[0].address, doing, error) from error
+        return self._routes[topic]
+
+    def route(self, topic: str) -> Route:
+        """The brokers and queues of a topic, as found first.
+
+        Raises:
+            RemoteFailed: there is no such topic, or no answer.
+        """
+        route = self._routes.get(topic) or self.find_route(topic)
+        if route is None:
+            raise RemoteFailed(
+                f"no topic {topic}", path=self._name_servers[0].address,
+                remedy="give a topic that the name server knows; a broker tells it after its start",
+            )  # fmt: skip
+        return route
+
+    def masters(self) -> dict[str, str]:
+        """The address of every broker that takes messages, by its name."""
+        doing = "asking for the brokers"
+        answer = self._ask_name_server(Request.CLUSTER, {}, doing)
+        if answer.code != 0:
+            raise refusal(self._name_servers[0].address, doing, answer)
+        try:
+            known = decode_json(answer.body)
+            table = known.get("brokerAddrTable") if isinstance(known, dict) else None
+            found = decode_addresses(list(table.values()) if isinstance(table, dict) else [])
+        except CorruptLog as error:
+            raise self._strange(self._name_servers[0].address, doing, error) from error
+        return {name: addresses[MASTER] for name, addresses in sorted(found.items()) if MASTER in addresses}
+
+    # ------------------------------------------------------------------ what is there
+
+    def pull(self, queue: MessageQueue, offset: int, count: int = PULL_COUNT) -> Pulled:
+        """Up to ``count`` messages from queue offset ``offset`` on; fewer at the end of one of the broker's files.
+
+        Raises:
+            RemoteFailed: no answer, or a refusal.
+        """
+        doing = f"pulling {queue.topic}-{queue.queue} at offset {offset}"
+        connection = self._reader(queue)
+        fields = {
+            "consumerGroup": _TOOLS_GROUP, "topic": queue.topic, "queueId": queue.queue, "queueOffset": offset,
+            "maxMsgNums": count, "sysFlag": _WITH_SUBSCRIPTION, "commitOffset": 0, "suspendTimeoutMillis": 0,
+            "subscription": "*", "subVersion": 0, "expressionType": "TAG",
+        }  # fmt: skip
+        answer = connection.ask(Request.PULL, fields, doing=doing)
+        try:
+            status = PullStatus(answer.code)
+        except ValueError:
+            raise refusal(connection.address, doing, answer) from None
+        return Pulled(
+            status,
+            self._number(connection, answer, "nextBeginOffset", doing),
+            self._number(connection, answer, "minOffset", doing),
+            self._number(connection, answer, "maxOffset", doing),
+            answer.body if status is PullStatus.FOUND else b"",
+        )
+
+    def bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        """The first offset and the one behind the last, of the ordinary consume queue: a compacted one may go below."""
+        connection = self._reader(queue)
+        fields = {"topic": queue.topic, "queueId": queue.queue, "committed": True}
+        found = []
+        for request in (Request.MIN_OFFSET, Request.MAX_OFFSET):
+            doing = f"asking for the bounds of {queue.topic}-{queue.queue}"
+            found.append(self._number(connection, connection.call(request, fields, doing=doing), "offset", doing))
+        return found[0], found[1]
+
+    def broker_config(self, broker: str) -> dict[str, str]:
+        """The settings of the broker that answers pulls for ``broker``, as it runs.
+
+        Raises:
+            RemoteFailed: no answer, or a refusal: not every broker tells everyone.
+        """
+        answer = self._broker(broker).call(Request.BROKER_CONFIG, {}, doing=f"asking for the settings of {broker}")
+        lines = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
+        return {name.strip(): value.strip() for name, equals, value in lines if equals}
+
+    # ------------------------------------------------------------------ what we change
+
+    def send(self, queue: MessageQueue, message: Outgoing, born_ms: int | None = None) -> Stored:
+        """Put one message behind the others of ``queue``. ``born_ms``: the sender's clock; None: now.
+
+        Raises:
+            InvalidConfig: a message that no broker would take.
+            RemoteFailed: no answer (the message may be stored all the same), or a refusal.
+        """
+        unique_key = secrets.token_hex(16).upper()
+        body, sys_flag = message.encode_body()
+        return self._send(Request.SEND, queue, body, sys_flag, message.encode_properties(unique_key), born_ms)[0]
+
+    def send_batch(
+        self, queue: MessageQueue, messages: Sequence[Outgoing], born_ms: int | None = None
+    ) -> list[Stored]:  # fmt: skip
+        """Put messages behind the others of ``queue`` in one step: one offset behind another. Bodies go as they are.
+
+        Brokers do not look for keys in a batch: members without one are stored, and compaction drops them.
+        """
+        if not messages:
+            return []
+        body = b"".join(encode_batch_member(message, secrets.token_hex(16).upper()) for message in messages)
+        return self._send(Request.SEND_BATCH, queue, body, 0, "", born_ms, len(messages))
+
+    def create_topic(
+        self, topic: str, queues: int, attributes: Mapping[str, str] | None = None, seconds: float = TIMEOUT_SECONDS
+    ) -> Route:  # fmt: skip
+        """Make a topic on every broker, or change it, and wait until the name server knows of it.
+
+        ``attributes`` as ``{"cleanup.policy": "COMPACTION"}``; brokers before 5.0 know none.
+
+        Raises:
+            RemoteFailed: no answer, a refusal, or the name server does not hear of it within ``seconds``.
+        """
+        fields = {
+            "topic": topic, "defaultTopic": _DEFAULT_TOPIC, "readQueueNums": queues, "writeQueueNums": queues,
+            "perm": _READ_AND_WRITE, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
+            "attributes": ",".join(f"+{name}={value}" for name, value in (attributes or {}).items()),
+        }  # fmt: skip
+        deadline = time.monotonic() + seconds
+        masters = self.masters()
+        while not masters and time.monotonic() < deadline:  # a broker tells the name server a moment after its start
+            time.sleep(0.1)
+            masters = self.masters()
+        for address in masters.values():
+            self._connection(address).call(Request.CREATE_TOPIC, fields, doing=f"making the topic {topic}")
+        while True:
+            route = self.find_route(topic)
+            if route is not None and len(route.addresses) == len(masters) and len(route.writable) >= queues:
+                return route
+            if time.monotonic() > deadline:
+                raise RemoteFailed(
+                    f"the name server does not hear of the topic {topic}", path=self._name_servers[0].address,
+                    remedy="see whether a broker runs that knows this name server",
+                )  # fmt: skip
+            time.sleep(0.1)
+
+    def set_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
+        """Change settings of a running broker, those that can be changed so; it also writes them to its file."""
+        body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+        self._broker(broker).call(Request.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of {broker}")
+
+    # ------------------------------------------------------------------ how
+
+    def _send(
+        self, request: Request, queue: MessageQueue, body: bytes, sys_flag: int, properties: str, born_ms: int | None,
+        count: int = 1,
+    ) -> list[Stored]:  # fmt: skip
+        doing = f"sending to {queue.topic}-{queue.queue}"
+        address = self.route(queue.topic).master_of(queue.broker)
+        if address is None:
+            raise RemoteFailed(f"{doing}: {queue.broker} has no master now", remedy="send again when it has one")
+        connection = self._connection(address)
+        fields = {
+            "a": _PRODUCER_GROUP, "b": queue.topic, "c": _DEFAULT_TOPIC, "d": 4, "e": queue.queue, "f": sys_flag,
+            "g": time.time_ns() // 1_000_000 if born_ms is None else born_ms, "h": 0, "i": properties, "j": 0,
+            "k": False, "m": request is Request.SEND_BATCH, "n": queue.broker,
+        }  # fmt: skip
+        answer = connection.ask(request, fields, body, doing)
+        if answer.code not in _SENT:
+            raise refusal(connection.address, doing, answer)
+        first = self._number(connection, answer, "queueOffset", doing)
+        ids = answer.fields.get("msgId", "").split(",")
+        return [Stored(queue, first + n, ids[n] if n < len(ids) else "") for n in range(count)]
+
+    def _ask_name_server(self, request: Request, fields: Mapping[str, object], doing: str) -> Command:
+        failures: list[RemoteFailed] = []
+        for n, connection in enumerate(self._name_servers):
+            try:
+                answer = connection.ask(request, fields, doing=doing)
+            except RemoteFailed as error:
+                failures.append(error)
+                continue
+            if n:  # the one that answers is asked first from now on
+                self._name_servers.insert(0, self._name_servers.pop(n))
+            return answer
+        raise failures[0]
+
+    def _reader(self, queue: MessageQueue) -> Connection:
+        addresses = self.route(queue.topic).readers_of(queue.broker)
+        if not addresses:
+            raise RemoteFailed(
+                f"nobody answers for broker {queue.broker}", path=self._name_servers[0].address,
+                remedy="start the broker, or name one of the route's",
+            )  # fmt: skip
+        return self._connection(addresses[0])
+
+    def _broker(self, name: str) -> Connection:
+        for route in self._routes.values():
+            if addresses := route.readers_of(name):
+                return self._connection(addresses[0])
+        masters = self.masters()
+        if name not in masters:
+            raise RemoteFailed(f"no broker {name}", path=self._name_servers[0].address, remedy="name one that runs")
+        return self._connection(masters[name])
+
+    def _connection(self, address: str) -> Connection:
+        if address not in self._brokers:
+            self._brokers[address] = Connection(address, self._timeout)
+        return self._brokers[address]
+
+    def _number(self, connection: Connection, answer: Command, name: str, doing: str) -> int:
+        text = answer.fields.get(name, "")
+        try:
+            return int(text)
+        except ValueError as error:
+            problem = CorruptLog(f"{name} of the answer is {text!r}")
+            raise self._strange(connection.address, doing, problem) from error
+
+    @staticmethod
+    def _strange(address: str, doing: str, error: CorruptLog) -> RemoteFailed:
+        return RemoteFailed(
+            f"{doing}: {error.problem}", path=address, remedy="see whether a RocketMQ server listens there"
+        )

@@ -1,0 +1,155 @@
+"""One conversation with a name server or a broker: ask, and wait for the answer.
+
+Every call ends within the timeout, whatever the other side does. A frame's length is a claim: bytes are taken as they
+come, and what would be longer than any answer ends the conversation.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
+from lastwrite.remote.rocketmq.frame import PREFIX, Command, decode_command, encode_command
+
+TIMEOUT_SECONDS = 30.0
+
+_MOST_BYTES = 64 << 20  # of an answer: brokers themselves take frames of 16 MiB at most
+_READ_BYTES = 1 << 18
+
+SUCCESS = 0
+
+
+class Connection:
+    """A conversation with ``address``, ``HOST:PORT``; it begins with the first question.
+
+    Not for two threads at once.
+    """
+
+    def __init__(self, address: str, timeout: float = TIMEOUT_SECONDS) -> None:
+        self.address = address
+        self._host, self._port = parse_address(address)
+        self._timeout = timeout
+        self._socket: socket.socket | None = None
+        self._received = bytearray()
+        self._opaque = 0
+
+    def ask(self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = "") -> Command:
+        """The answer to a request; ``doing`` says in an error's words what was asked for.
+
+        Raises:
+            RemoteFailed: nobody answers, or not in time, or what comes is not RocketMQ's protocol.
+        """
+        doing = doing or f"request {code}"
+        self._opaque += 1
+        request = Command(code, {name: _text(value) for name, value in fields.items()}, body, self._opaque)
+        deadline = time.monotonic() + self._timeout
+        try:
+            self._connected(deadline).sendall(encode_command(request))
+            while True:
+                answer = decode_command(self._frame(deadline))
+                # A broker may ask its clients something, too; nothing of that is for us.
+                if answer.is_answer and answer.opaque == request.opaque:
+                    return answer
+        except TimeoutError as error:
+            self.close()
+            raise RemoteFailed(
+                f"{doing}: no answer within {self._timeout:g} s", path=self.address, remedy="see whether it is alive"
+            ) from error
+        except OSError as error:
+            self.close()
+            raise RemoteFailed(
+                f"{doing}: {(error.strerror or str(error)).lower()}", path=self.address,
+                remedy="see whether it runs there, and whether this machine may reach it",
+            ) from error  # fmt: skip
+        except RemoteFailed:
+            self.close()
+            raise
+        except LogError as error:
+            self.close()
+            raise RemoteFailed(
+                f"{doing}: {error.problem}", path=self.address, remedy="see whether a RocketMQ server listens there"
+            ) from error
+
+    def call(self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = "") -> Command:
+        """Like ``ask``, for what can only succeed.
+
+        Raises:
+            RemoteFailed: as ``ask``, and when the answer is a refusal.
+        """
+        answer = self.ask(code, fields, body, doing)
+        if answer.code != SUCCESS:
+            raise refusal(self.address, doing or f"request {code}", answer)
+        return answer
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._received.clear()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _connected(self, deadline: float) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection((self._host, self._port), _left(deadline))
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(_left(deadline))
+        return self._socket
+
+    def _frame(self, deadline: float) -> bytearray:
+        self._fill(PREFIX.size, deadline)
+        (length,) = PREFIX.unpack_from(self._received)
+        if not 0 < length <= _MOST_BYTES:
+            raise RemoteFailed(
+                f"a frame of {length} bytes", path=self.address, remedy="see whether a RocketMQ server listens there"
+            )
+        self._fill(PREFIX.size + length, deadline)
+        frame = self._received[PREFIX.size : PREFIX.size + length]
+        del self._received[: PREFIX.size + length]
+        return frame
+
+    def _fill(self, size: int, deadline: float) -> None:
+        while len(self._received) < size:
+            part = self._connected(deadline).recv(_READ_BYTES)
+            if not part:
+                raise RemoteFailed("it hung up", path=self.address, remedy="see its log for why")
+            self._received += part
+
+
+def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
+    """An answer that says no, as an error; Java's stack trace is cut off its remark."""
+    said = (answer.remark or "no reason given").strip().splitlines()
+    return RemoteFailed(
+        f"{doing}: refused with code {answer.code}: {said[0] if said else 'no reason given'}", path=address
+    )
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``, ``[IPV6]:PORT`` or ``IPV6:PORT``.
+
+    Raises:
+        InvalidConfig: neither.
+    """
+    host, colon, port = address.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise InvalidConfig(f"{address!r} is not HOST:PORT")
+    return host, int(port)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _text(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -1,0 +1,146 @@
+"""Who has a topic: the answer of a name server, and the order in which producers see its queues.
+
+A topic's writable queues are numbered over all brokers that have a master: by the broker's name, then by the queue's
+number, or as the name server's ordered-topic configuration lists them (``broker-a:4;broker-b:2``). Equal keys go to
+one queue because every producer counts alike: see ``queue_of``.
+
+Source: RocketMQ 5.5.0 ``TopicRouteData``, ``MQClientInstance.topicRouteData2TopicPublishInfo``,
+``SelectMessageQueueByHash``; spec/rocketmq.md section 17.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lastwrite.errors import CorruptLog
+from lastwrite.formats.rocketmq.java_hash import string_hash
+
+MASTER = 0  # a broker's number among those of its name
+
+_READABLE, _WRITABLE = 4, 2
+_MOST_QUEUES = 65536  # of one broker; more is a claim, not a topic
+
+# Older name servers write numbers as names without quotes: {0:"127.0.0.1:10911"}.
+_TEXT_OR_BARE_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)')
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on the broker of that name."""
+
+    topic: str
+    broker: str
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The brokers of a topic and its queues."""
+
+    topic: str
+    addresses: Mapping[str, Mapping[int, str]]  # by the broker's name, by its number there
+    readable: tuple[MessageQueue, ...]
+    writable: tuple[MessageQueue, ...]  # in the order that producers count in
+
+    def master_of(self, broker: str) -> str | None:
+        """The address that takes messages for ``broker``; None: it has no master now."""
+        return self.addresses.get(broker, {}).get(MASTER)
+
+    def readers_of(self, broker: str) -> list[str]:
+        """The addresses that answer pulls for ``broker``, its master first."""
+        known = self.addresses.get(broker, {})
+        return [known[number] for number in sorted(known)]
+
+
+def decode_route(topic: str, body: bytes) -> Route:
+    """The route that a name server answered with.
+
+    Raises:
+        CorruptLog: it is no route.
+    """
+    known = _object(decode_json(body), "the route")
+    addresses = decode_addresses(_listed(known, "brokerDatas"))
+    readable: list[MessageQueue] = []
+    writable: list[MessageQueue] = []
+    for data in sorted(_objects(_listed(known, "queueDatas")), key=lambda data: str(data.get("brokerName"))):
+        broker, permission = str(data.get("brokerName")), _number(data, "perm")
+        if permission & _READABLE:
+            readable += [MessageQueue(topic, broker, n) for n in range(_number(data, "readQueueNums"))]
+        if permission & _WRITABLE and MASTER in addresses.get(broker, {}):
+            writable += [MessageQueue(topic, broker, n) for n in range(_number(data, "writeQueueNums"))]
+    ordered = known.get("orderTopicConf")
+    if isinstance(ordered, str) and ordered:
+        writable = _in_given_order(topic, ordered)
+    return Route(topic, addresses, tuple(readable), tuple(writable))
+
+
+def decode_addresses(brokers: object) -> dict[str, dict[int, str]]:
+    """Addresses by name and number, of a list of ``{"brokerName": …, "brokerAddrs": {"0": …}}``."""
+    found: dict[str, dict[int, str]] = {}
+    for data in _objects(brokers):
+        known = _object(data.get("brokerAddrs"), "brokerAddrs")
+        try:
+            found[str(data.get("brokerName"))] = {int(number): str(address) for number, address in known.items()}
+        except ValueError as error:
+            raise CorruptLog(f"a broker's number in a route: {error}") from error
+    return found
+
+
+def decode_json(body: bytes) -> Any:
+    """JSON as name servers write it, the old ones' numbers for names too.
+
+    Raises:
+        CorruptLog: it is not JSON.
+    """
+    try:
+        text = body.decode()
+        return json.loads(_TEXT_OR_BARE_NAME.sub(_with_quotes, text))
+    except (ValueError, RecursionError) as error:
+        raise CorruptLog(f"the name server's answer is not JSON: {error}") from error
+
+
+def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """The queue of all messages with ``key``: by Java's hash, as the stock client's hash selector."""
+    # Java's remainder keeps the sign, and its absolute value is what is left of the absolute value.
+    return queues[abs(string_hash(key)) % len(queues)]
+
+
+def _in_given_order(topic: str, given: str) -> list[MessageQueue]:
+    queues: list[MessageQueue] = []
+    for part in given.split(";"):
+        broker, _, count = part.partition(":")
+        if not count.isascii() or not count.isdigit() or int(count) > _MOST_QUEUES:
+            raise CorruptLog(f"the order of the topic's queues is {given!r}")
+        queues += [MessageQueue(topic, broker, number) for number in range(int(count))]
+    return queues
+
+
+def _with_quotes(found: re.Match[str]) -> str:
+    return found[0] if found[2] is None else f'{found[1]}"{found[2]}"'
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CorruptLog(f"{what} in a name server's answer is not an object")
+    return value
+
+
+def _listed(known: Mapping[str, Any], name: str) -> object:
+    return [] if known.get(name) is None else known[name]
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise CorruptLog("a list in a name server's answer is none")
+    return [_object(item, "an item") for item in value]
+
+
+def _number(data: Mapping[str, Any], name: str) -> int:
+    value = data.get(name, 0)
+    if not isinstance(value, int) or not 0 <= value <= _MOST_QUEUES:
+        raise CorruptLog(f"{name} in a route is {value!r}")
+    return value

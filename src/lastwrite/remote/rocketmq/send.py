@@ -1,0 +1,103 @@
+"""``send``: messages to a topic of a live cluster, equal keys to one queue."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Mapping
+
+from lastwrite.errors import InvalidConfig
+from lastwrite.formats.rocketmq.record import Compression
+from lastwrite.remote.rocketmq.client import Client, Stored
+from lastwrite.remote.rocketmq.connection import TIMEOUT_SECONDS
+from lastwrite.remote.rocketmq.outgoing import COMPRESS_FROM_BYTES, Outgoing
+from lastwrite.remote.rocketmq.route import MessageQueue, queue_of
+
+_NAMES = {"key", "body", "body_base64", "tag", "properties"}
+
+
+def send(
+    name_server: str,
+    topic: str,
+    messages: Iterable[Outgoing | Mapping[str, object]],
+    queue: int | None = None,
+    broker: str | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> list[Stored]:
+    """Send messages one after the other; says of each where it was stored.
+
+    Args:
+        name_server: ``HOST:PORT``, several separated by semicolons.
+        messages: as ``Outgoing``, or as mappings: ``parse_message`` says of what.
+        queue: of all messages; None: the key's hash decides, as in the stock client, so that equal keys meet in one
+            queue and compaction, which is by queue, is by key.
+        broker: only its queues; None: those of all brokers.
+
+    Raises:
+        InvalidConfig: no such queue, or a message that no broker would take; those before it are sent.
+        RemoteFailed: no answer, or a refusal.
+    """
+    return list(send_each(name_server, topic, messages, queue, broker, timeout))
+
+
+def send_each(
+    name_server: str,
+    topic: str,
+    messages: Iterable[Outgoing | Mapping[str, object]],
+    queue: int | None = None,
+    broker: str | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> Iterator[Stored]:
+    """As ``send``, message by message: nothing is sent before it is asked for."""
+    with Client(name_server, timeout) as client:
+        queues = [known for known in client.route(topic).writable if broker in (None, known.broker)]
+        if queue is not None:
+            queues = [known for known in queues if known.queue == queue]
+        if not queues:
+            raise InvalidConfig(
+                f"{topic} has no such queue that takes messages", path=name_server,
+                remedy="name a queue and a broker that the topic has",
+            )  # fmt: skip
+        for message in messages:
+            outgoing = message if isinstance(message, Outgoing) else parse_message(message)
+            yield client.send(_queue_for(outgoing, queues), outgoing)
+
+
+def _queue_for(message: Outgoing, queues: list[MessageQueue]) -> MessageQueue:
+    return queues[0] if message.key is None else queue_of(message.key, queues)
+
+
+def parse_message(
+    given: Mapping[str, object], compression: Compression = Compression.ZLIB, compress_from: int = COMPRESS_FROM_BYTES
+) -> Outgoing:  # fmt: skip
+    """A message of ``{"key": …, "body": …, "tag": …, "properties": {…}}``.
+
+    ``body`` is text; ``body_base64`` in its place is bytes; either null, or neither there, deletes the key.
+
+    Raises:
+        InvalidConfig: another name, or a value that is not text.
+    """
+    if unknown := set(given) - _NAMES:
+        raise InvalidConfig(f"a message has no {sorted(unknown)[0]!r}", remedy=f"it has {', '.join(sorted(_NAMES))}")
+    body, coded = _text(given, "body"), _text(given, "body_base64")
+    if body is not None and coded is not None:
+        raise InvalidConfig("a message has body or body_base64, not both")
+    try:
+        data = body.encode() if body is not None else None if coded is None else base64.b64decode(coded, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidConfig(f"body_base64 is not base64: {error}") from error
+    properties = given.get("properties")
+    if properties is None:
+        properties = {}
+    if not isinstance(properties, Mapping) or not all(
+        isinstance(text, str) for pair in properties.items() for text in pair
+    ):
+        raise InvalidConfig("the properties of a message are texts by name")
+    return Outgoing(_text(given, "key"), data, _text(given, "tag"), properties, compression, compress_from)
+
+
+def _text(given: Mapping[str, object], name: str) -> str | None:
+    value = given.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InvalidConfig(f"the {name} of a message is a text, not {value!r}")
+    return value

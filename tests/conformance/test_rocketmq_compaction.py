@@ -1,0 +1,28 @@
+"""RocketMQ's own compaction beside ours, seed by seed; thousands: ``python -m tests.proof --system rocketmq``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.rocketmq_oracle import RocketmqOracle
+from tests.conformance.rocketmq_rounds import check_seed
+
+SEEDS = int(os.environ.get("LASTWRITE_ROCKETMQ_SEEDS", "40"))
+
+pytestmark = pytest.mark.oracle
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[RocketmqOracle]:
+    oracle = RocketmqOracle()
+    yield oracle
+    oracle.close()
+
+
+@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
+def test_the_files_are_the_brokers_and_a_broker_serves_ours(oracle: RocketmqOracle, seed: int) -> None:
+    met = check_seed(oracle, seed)
+    assert met["rounds"]

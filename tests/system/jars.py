@@ -1,0 +1,69 @@
+"""What every real broker of the tests needs: a Java, jars that Maven fetches once, free ports."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+
+class Unavailable(Exception):
+    """No broker can run here; the text says what is missing."""
+
+
+def need_java() -> None:
+    """
+    Raises:
+        Unavailable: no Java 17 or newer on PATH.
+    """
+    java = shutil.which("java")
+    if java is None:
+        raise Unavailable("a real broker needs Java 17 or newer on PATH: none found")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
+    found = re.search(r'version "(\d+)', said)
+    if found is None or int(found[1]) < 17:
+        raise Unavailable(f"a real broker needs Java 17 or newer; {java} says: {said.strip()}")
+
+
+def fetch_jars(home: Path, what: str, pom: Path, marker: str, *properties: str) -> None:
+    """Have Maven copy the jars that ``pom`` names to ``home/lib``, unless the jar ``marker`` is there.
+
+    They are copied aside, then renamed: a fetch cut short leaves nothing that looks whole.
+
+    Raises:
+        Unavailable: no Maven, or Maven failed; ``what`` is what could not be had.
+    """
+    if (home / "lib" / marker).exists():
+        return
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Unavailable(f"no {what} in {home} and no mvn on PATH to fetch it")
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home, prefix="fetch-") as work:
+        lib = Path(work) / "lib"
+        done = subprocess.run(
+            [maven, "-B", "-q", "-f", str(pom), COPY_DEPENDENCIES,
+             "-DincludeScope=runtime", f"-DoutputDirectory={lib}", *properties],
+            capture_output=True, text=True, timeout=900,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise Unavailable(f"Maven could not fetch {what}:\n{(done.stdout + done.stderr)[-2000:]}")
+        try:
+            lib.rename(home / "lib")
+        except OSError:
+            if not (home / "lib" / marker).exists():  # else another run was faster
+                raise
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on now."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in held]
+    for server in held:
+        server.close()
+    return ports

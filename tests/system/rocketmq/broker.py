@@ -1,0 +1,226 @@
+"""One real RocketMQ name server and broker, fetched by Maven, started and stopped by a test.
+
+    home = rocketmq_home()                    # 94 MB of jars, fetched once; Unavailable says what is missing
+    with Broker(home, tmp_path / "store", SMALL_FILES) as broker:
+        with Client(broker.name_server) as client:
+            client.create_topic("orders", queues=2, attributes=COMPACTED)
+
+The same broker again on the same folder opens what lies there: that is how a test lets RocketMQ judge a compacted
+store. ``python -m tests.system.rocketmq.broker STORE [name=value ...]`` runs one in the foreground until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tests.system.jars import Unavailable as Unavailable
+from tests.system.jars import fetch_jars, free_ports, need_java
+
+VERSION = "5.5.0"
+OLD_VERSION = "4.9.3"  # the last release before compression types, record format v2 and compaction
+POM = Path(__file__).with_name("pom.xml")
+
+# A cluster of one; what a test wants compacted, it compacts itself; files of a few kilobytes in place of gigabytes.
+SETTINGS = {
+    "brokerClusterName": "tests",
+    "brokerName": "tests",
+    "brokerId": "0",
+    "brokerRole": "ASYNC_MASTER",
+    "flushDiskType": "ASYNC_FLUSH",
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    "bindAddress": "127.0.0.1",
+    "autoCreateTopicEnable": "false",
+    "timerWheelEnable": "false",
+    "diskMaxUsedSpaceRatio": "99",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "1000",
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "20000",
+    "compactionScheduleInternal": "86400000",
+    "searchBcqByCacheEnable": "false",  # see docs/guide/rocketmq-operators.md
+}
+
+# Of a compaction log: 1,012 bytes of index, which is 21 messages a file, and 5,060 bytes of log.
+SMALL_FILES = {"compactionMappedFileSize": "5060", "compactionCqMappedFileSize": "1024"}
+
+COMPACTED = {"cleanup.policy": "COMPACTION"}  # the topic's attribute
+
+# What Java 17 must open for page locking and for unmapping buffers (4.x).
+_OPENS = [
+    f"--add-{how}=java.base/{name}=ALL-UNNAMED"
+    for how, name in (
+        ("opens", "java.nio"), ("opens", "sun.nio.ch"), ("opens", "jdk.internal.ref"), ("opens", "java.lang"),
+        ("exports", "jdk.internal.ref"), ("exports", "sun.nio.ch"),
+    )
+]  # fmt: skip
+
+# 4.x reads where to log from such a file and does not start without; 5.x brings its own.
+_LOGBACK = """<configuration>
+  <appender name="FILE" class="ch.qos.logback.core.FileAppender"><file>{file}</file>
+    <encoder><pattern>%d %p %t - %m%n</pattern></encoder></appender>
+  <root level="WARN"><appender-ref ref="FILE"/></root>
+</configuration>
+"""
+
+
+def rocketmq_home(version: str = VERSION) -> Path:
+    """The folder whose ``lib`` holds RocketMQ's jars, fetched on first use.
+
+    LASTWRITE_ROCKETMQ_HOME names that of ``VERSION``, LASTWRITE_ROCKETMQ_OLD_HOME that of ``OLD_VERSION``; default
+    is ``~/.cache/lastwrite/rocketmq-<version>``.
+
+    Raises:
+        Unavailable: no Java 17 or newer, or no jars and no Maven to fetch them.
+    """
+    need_java()
+    variable = "LASTWRITE_ROCKETMQ_HOME" if version == VERSION else "LASTWRITE_ROCKETMQ_OLD_HOME"
+    home = Path(os.environ.get(variable) or Path.home() / ".cache" / "lastwrite" / f"rocketmq-{version}")
+    marker = f"rocketmq-broker-{version}.jar"
+    fetch_jars(home, f"RocketMQ {version}", POM, marker, f"-Drocketmq.version={version}")
+    return home
+
+
+class Broker:
+    """A name server and a broker on free ports of 127.0.0.1, over the store ``store`` (``storePathRootDir``).
+
+    ``settings`` override SETTINGS and RocketMQ's defaults; a name that the broker does not know it ignores. Whatever
+    is not the store lies in ``<store>.run``. Started again they have the same addresses, so that clients go on.
+    """
+
+    def __init__(self, home: Path, store: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.home = home
+        self.store = store
+        self.run = store.with_name(store.name + ".run")
+        self.name_server = ""
+        self.address = ""
+        self._settings = dict(settings or {})
+        self._ports: list[int] = []
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, seconds: float = 120) -> Broker:
+        """Start both, and return when clients can be served."""
+        deadline = time.monotonic() + seconds
+        self.store.mkdir(parents=True, exist_ok=True)
+        (self.run / "conf").mkdir(parents=True, exist_ok=True)
+        for name in ("namesrv", "broker"):
+            log = self.run / "logs" / f"{name}.log"
+            (self.run / "conf" / f"logback_{name}.xml").write_text(_LOGBACK.format(file=log))
+        self._ports = self._ports or [*free_ports(1), _broker_port()]
+        namesrv, broker = self._ports
+        self.name_server, self.address = f"127.0.0.1:{namesrv}", f"127.0.0.1:{broker}"
+        settings = SETTINGS | {
+            "namesrvAddr": self.name_server,
+            "listenPort": str(broker),
+            "storePathRootDir": str(self.store),
+            "storePathCommitLog": str(self.store / "commitlog"),
+        } | self._settings  # fmt: skip
+        try:
+            self._launch(
+                "namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", "128m",
+                {"listenPort": str(namesrv), "bindAddress": "127.0.0.1"}, deadline,
+            )  # fmt: skip
+            self._launch("broker", "org.apache.rocketmq.broker.BrokerStartup", "512m", settings, deadline)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self, seconds: float = 90) -> None:
+        """An orderly shutdown, some ten seconds: all is flushed and ``abort`` removed."""
+        self._end(signal.SIGTERM, seconds)
+
+    def kill(self) -> None:
+        """A crash."""
+        self._end(signal.SIGKILL, 60)
+
+    def said(self, name: str = "broker") -> str:
+        """What ``broker`` or ``namesrv`` printed since its last start."""
+        output = self.run / f"{name}.out"
+        return output.read_text(errors="replace") if output.exists() else ""
+
+    def logged(self, name: str) -> str:
+        """The log file ``name`` (as ``store.log``) of a 5.x broker, all starts together; empty where there is none."""
+        found = sorted(self.run.glob(f"logs/**/{name}"))
+        return "".join(file.read_text(errors="replace") for file in found)
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop() if kind is None else self.kill()
+
+    def _launch(self, name: str, main: str, heap: str, settings: Mapping[str, str], deadline: float) -> None:
+        conf, output = self.run / f"{name}.conf", self.run / f"{name}.out"
+        conf.write_text("".join(f"{setting}={value}\n" for setting, value in settings.items()))
+        # The first compiler tier only: half the start-up time, and tests are short.
+        command = [
+            "java", *_OPENS, f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={self.run}",
+            f"-Drocketmq.home.dir={self.run}", "-cp", f"{self.home}/lib/*", main, "-c", str(conf),
+        ]  # fmt: skip
+        environment = os.environ | {"ROCKETMQ_HOME": str(self.run)}
+        with output.open("wb") as said:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment)
+        self._running[name] = process
+        while "boot success" not in self.said(name):
+            if process.poll() is not None:
+                raise RuntimeError(f"the {name} ended with {process.returncode}:\n{self.said(name)[-3000:]}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the {name} did not start:\n{self.said(name)[-3000:]}")
+            time.sleep(0.05)
+
+    def _end(self, signal_number: int, seconds: float) -> None:
+        for name in ("broker", "namesrv"):  # the broker first: it says goodbye to the name server
+            process = self._running.pop(name, None)
+            if process is None:
+                continue
+            process.send_signal(signal_number)
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                self._end(signal.SIGKILL, 60)
+                raise
+
+
+def _broker_port() -> int:
+    """A free port whose neighbours are free that a broker takes with it: two below, and one above."""
+    for _ in range(1000):
+        (port,) = free_ports(1)
+        held: list[socket.socket] = []
+        try:
+            held += [socket.create_server(("127.0.0.1", port + step)) for step in (-2, 0, 1)]
+            return port
+        except OSError:
+            continue
+        finally:
+            for server in held:
+                server.close()
+    raise RuntimeError("no three free ports")
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    settings = dict(argument.split("=", 1) for argument in sys.argv[2:])
+    with Broker(rocketmq_home(), Path(sys.argv[1]).resolve(), settings) as broker:
+        print(f"ready: name server {broker.name_server}, broker {broker.address}; Ctrl-C stops them", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

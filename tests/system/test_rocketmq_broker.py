@@ -1,0 +1,124 @@
+"""RocketMQ judges what we wrote: produce, stop, dispatch, compact, start again, consume; at last it compacts itself."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.errors import LogHeld
+from lastwrite.model.report import Status
+from lastwrite.pipeline.inline import INLINE
+from lastwrite.remote.rocketmq.client import Client
+from tests.system.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.scenario import Topic, active_from, wait_until_dispatched
+from tests.system.rocketmq.stock import StockClient
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+DAY_MS = 86_400_000
+AT_ONCE = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
+LATER = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": DAY_MS}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    try:
+        made = Broker(rocketmq_home(), tmp_path / "store", SMALL_FILES)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    yield made
+    made.kill()
+
+
+def compact(store: Path, topic: Topic, config: dict[str, object], **options: bool) -> None:
+    report = lastwrite.compact(
+        str(store), system="rocketmq", topic=topic.name, config=config, spark=INLINE,
+        like_broker=options.get("like_broker", False),
+    )  # fmt: skip
+    assert [partition.status for partition in report.partitions] == [Status.CLEANED] * topic.queues, report.to_dict()
+
+
+def positions(store: Path) -> dict[str, int]:
+    path = store / "compaction" / "position-checkpoint"
+    found: dict[str, int] = json.loads(path.read_text())["queueOffsetMap"] if path.exists() else {}
+    return found
+
+
+@pytest.mark.parametrize("like_broker", [False, True], ids=["in place", "like the broker"])
+def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bool) -> None:
+    rng = random.Random(6)
+    topic = Topic("table", 2)
+    with broker, Client(broker.name_server) as client:
+        client.create_topic(topic.name, topic.queues, COMPACTED)
+        topic.produce(client, 320, rng)
+        wait_until_dispatched(topic, client)
+        with pytest.raises(LogHeld):
+            compact(broker.store, topic, dict(AT_ONCE))
+
+    # All that a broker dispatches is lost, and made again from the commit log.
+    for tree in ("compaction", "consumequeue", "index"):
+        shutil.rmtree(broker.store / tree)
+    lastwrite.dispatch(str(broker.store), config=dict(SMALL_FILES), spark=INLINE)
+    boundaries = {queue: active_from(broker.store, topic.name, queue) for queue in topic.messages}
+    assert min(boundaries.values()) > 60  # several files each
+    compact(broker.store, topic, dict(AT_ONCE if like_broker else LATER), like_broker=like_broker)
+    for queue, end in boundaries.items():
+        topic.compact(queue, end, drops_deletes=like_broker)
+
+    with broker, StockClient(broker) as stock, Client(broker.name_server) as client:
+        topic.check(stock)
+        topic.produce_stock(stock, 30, rng)
+        topic.produce(client, 150, rng)
+        wait_until_dispatched(topic, client)
+        topic.check(stock)
+
+    # A second round, of what came and of what was clean; deletes go, as their time is up.
+    boundaries = {queue: active_from(broker.store, topic.name, queue) for queue in topic.messages}
+    compact(broker.store, topic, dict(AT_ONCE), like_broker=like_broker)
+    for queue, end in boundaries.items():
+        topic.compact(queue, end)
+    with broker, StockClient(broker) as stock, Client(broker.name_server) as client:
+        topic.check(stock)
+        topic.produce(client, 150, rng)
+        wait_until_dispatched(topic, client)
+
+    # The broker's own compaction goes on with our files and our positions.
+    boundaries = {queue: active_from(broker.store, topic.name, queue) for queue in topic.messages}
+    before = positions(broker.store)
+    eager = Broker(broker.home, broker.store, {**SMALL_FILES, "compactionScheduleInternal": "1000"})
+    with eager, StockClient(eager) as stock:
+        deadline = time.monotonic() + 90
+        while any(positions(broker.store).get(f"table_{queue}", -1) < end - 1 for queue, end in boundaries.items()):
+            assert time.monotonic() < deadline, (before, positions(broker.store), boundaries)
+            time.sleep(0.2)
+        for queue, end in boundaries.items():
+            assert before[f"table_{queue}"] < end - 1
+            topic.compact(queue, end)
+        topic.check(stock)
+
+
+def test_an_archive_is_compacted_to_its_end(broker: Broker) -> None:
+    rng = random.Random(7)
+    topic = Topic("archive", 2)
+    with broker, Client(broker.name_server) as client:
+        client.create_topic(topic.name, topic.queues, COMPACTED)
+        topic.produce(client, 200, rng)
+        wait_until_dispatched(topic, client)
+    report = lastwrite.compact(
+        str(broker.store), system="rocketmq", topic=topic.name, config=dict(LATER), spark=INLINE, include_active=True
+    )
+    assert {partition.status for partition in report.partitions} == {Status.CLEANED}
+    for queue, messages in topic.messages.items():
+        topic.compact(queue, messages[-1].offset + 1, drops_deletes=False)
+    with broker, StockClient(broker) as stock, Client(broker.name_server) as client:
+        topic.check(stock)
+        topic.produce(client, 60, rng)
+        wait_until_dispatched(topic, client)
+        topic.check(stock)

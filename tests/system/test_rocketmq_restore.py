@@ -1,0 +1,154 @@
+"""``restore`` against a live broker: a store that lost its old part gets it back."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite import cli
+from lastwrite.errors import InvalidConfig, LogHeld, RemoteFailed
+from lastwrite.formats.rocketmq.units import batch_units
+from lastwrite.pipeline.inline import INLINE
+from lastwrite.remote.rocketmq.client import Client
+from tests.system.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.scenario import Topic, active_from, wait_until_dispatched
+from tests.system.rocketmq.stock import StockClient
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+SETTINGS = {**SMALL_FILES, "mappedFileSizeCommitLog": "16384"}
+AT_ONCE = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
+
+
+class Trial:
+    """A live broker with a compacted topic, and a store that has only the later part of the same commit log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.live = Broker(rocketmq_home(), folder / "live", SETTINGS)
+        self.lost = folder / "lost"
+        self.topic = Topic("table", 2)
+        self.rng = random.Random(11)
+        with self.live, Client(self.live.name_server) as client:
+            client.create_topic(self.topic.name, self.topic.queues, COMPACTED)
+            self.topic.produce(client, 400, self.rng)
+            wait_until_dispatched(self.topic, client)
+        shutil.copytree(self.live.store, self.lost)
+        files = sorted((self.lost / "commitlog").iterdir())
+        for file in files[: len(files) // 2]:
+            file.unlink()
+        for tree in ("compaction", "consumequeue", "index"):
+            shutil.rmtree(self.lost / tree)
+        # What the live broker has of the old part is compacted already.
+        lastwrite.compact(str(self.live.store), system="rocketmq", config=dict(AT_ONCE), spark=INLINE)
+        for queue in self.topic.messages:
+            self.topic.compact(queue, active_from(self.live.store, self.topic.name, queue))
+
+    def dispatch(self) -> None:
+        lastwrite.dispatch(str(self.lost), config=dict(SMALL_FILES), spark=INLINE)
+
+    def first_offset(self, queue: int) -> int:
+        index = min((self.lost / "compaction" / "compactionCq" / self.topic.name / str(queue)).iterdir())
+        return int(batch_units(index.read_bytes())["base"][0])
+
+    def check_lost(self) -> None:
+        """A broker on the restored store serves exactly what the live one has, compacted to the end."""
+        again = Broker(self.live.home, self.lost, SETTINGS)
+        for queue, messages in self.topic.messages.items():
+            self.topic.compact(queue, messages[-1].offset + 1)
+        with again, StockClient(again) as stock, Client(again.name_server) as client:
+            self.topic.check(stock)
+            self.topic.produce(client, 50, self.rng)
+            wait_until_dispatched(self.topic, client)
+            self.topic.check(stock)
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[Trial]:
+    try:
+        made = Trial(tmp_path)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    yield made
+    made.live.kill()
+
+
+@pytest.mark.spark
+def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixture[str]) -> None:
+    trial.dispatch()
+    first = {queue: trial.first_offset(queue) for queue in trial.topic.messages}
+    assert min(first.values()) > 50
+    with trial.live:
+        for store in (trial.live.store, trial.lost):
+            arguments = ["restore", str(store), "--from", trial.live.name_server, "--topic", "table", "--json"]
+            status = cli.run([*arguments, "--config", "delete.retention.ms=0", "--master", "local[1]"])
+            document = json.loads(capfd.readouterr().out)
+            assert status == (4 if store == trial.live.store else 0), document
+    for queue in document["queues"]:
+        expected = [
+            seen for seen in trial.topic.messages[queue["partition"]] if seen.offset < first[queue["partition"]]
+        ]
+        assert queue["pulled"] == len(expected) > 0
+        assert queue["pulled_below"] == first[queue["partition"]]
+        assert queue["end_offset"] == trial.topic.messages[queue["partition"]][-1].offset + 1
+    assert [partition["status"] for partition in document["compaction"]["partitions"]] == ["cleaned"] * 2
+    trial.check_lost()
+
+
+def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
+    """The store's own round dropped deletes of keys whose values only the live broker's older files have."""
+    trial.dispatch()
+    lastwrite.compact(str(trial.lost), system="rocketmq", config=dict(AT_ONCE), spark=INLINE)
+    ends = {queue: active_from(trial.lost, "table", queue) for queue in trial.topic.messages}
+    with trial.live:
+        done = lastwrite.restore(
+            str(trial.lost), trial.live.name_server, "table", config={"delete.retention.ms": 0}, spark=INLINE
+        )
+    assert {queue.name.partition: queue.pulled_below for queue in done.queues} == ends
+    trial.check_lost()
+
+
+def test_what_is_refused(trial: Trial) -> None:
+    with trial.live, Client(trial.live.name_server) as client:
+        ask = (trial.live.name_server, "table")
+        with pytest.raises(InvalidConfig, match="no compaction log of them") as undispatched:
+            (trial.lost / "consumequeue" / "table" / "0").mkdir(parents=True)
+            (trial.lost / "consumequeue" / "table" / "0" / f"{0:020d}").write_bytes(bytes(20_000))
+            lastwrite.restore(str(trial.lost), *ask, spark=INLINE)
+        assert undispatched.value.remedy is not None and "lastwrite dispatch" in undispatched.value.remedy
+        shutil.rmtree(trial.lost / "consumequeue")
+        with pytest.raises(InvalidConfig, match="no such queue"):
+            lastwrite.restore(str(trial.lost), *ask, partition=7, spark=INLINE)
+        with pytest.raises(RemoteFailed, match="no topic other"):
+            lastwrite.restore(str(trial.lost), trial.live.name_server, "other", spark=INLINE)
+        with pytest.raises(InvalidConfig, match="min.cleanable.dirty.ration"):
+            lastwrite.restore(str(trial.lost), *ask, config={"min.cleanable.dirty.ration": 0}, spark=INLINE)
+        client.set_broker_config("tests", {"searchBcqByCacheEnable": "true"})
+        with pytest.raises(RemoteFailed, match="may skip live messages"):
+            lastwrite.restore(str(trial.lost), *ask, spark=INLINE)
+        client.set_broker_config("tests", {"searchBcqByCacheEnable": "false"})
+        (trial.lost / "abort").write_text("1")
+        with pytest.raises(LogHeld, match="was killed"):
+            lastwrite.restore(str(trial.lost), *ask, spark=INLINE)
+
+
+def test_an_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    (empty / "config").mkdir(parents=True)
+    shutil.copy(trial.lost / "config" / "topics.json", empty / "config")
+    with trial.live:
+        done = lastwrite.restore(
+            str(empty), trial.live.name_server, "table", spark=INLINE, config={**SMALL_FILES, "delete.retention.ms": 0}
+        )
+    assert [len(queue.notes) for queue in done.queues] == [1, 1]
+    assert all("accept messages and not serve them" in note for note in done.notes)
+    for queue, messages in trial.topic.messages.items():
+        trial.topic.compact(queue, messages[-1].offset + 1)
+    again = Broker(trial.live.home, empty, SETTINGS)
+    with again, StockClient(again) as stock:
+        trial.topic.check(stock)
