@@ -1,0 +1,1 @@
+"""RocketMQ's stores: the only place that opens and changes their files."""
