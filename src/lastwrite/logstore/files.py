@@ -19,8 +19,11 @@ import ctypes
 import errno
 import fcntl
 import os
+import platform
 import shutil
 import signal
+import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from lastwrite.errors import CommitConflict, LogError
@@ -29,6 +32,7 @@ from lastwrite.logstore import freeing
 _COPY_BYTES = 64 << 20  # asked of the system at once; it copies without passing the bytes through us
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
 _NO_FAST_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
+_NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class FaultPoints:
@@ -213,6 +217,89 @@ def make_folder(path: str) -> None:
     if not os.path.isdir(path):
         with _changing("mkdir", path, "make the folder"):
             os.makedirs(path, exist_ok=True)
+
+
+def _exchange_call() -> Callable[[bytes, bytes], int]:
+    here, swap = -100, 2  # AT_FDCWD; RENAME_EXCHANGE, of macOS RENAME_SWAP
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "darwin":
+            call = library.renamex_np
+            call.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint)
+            return lambda one, other: call(one, other, swap)
+        if hasattr(library, "renameat2"):
+            call = library.renameat2
+            call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+            return lambda one, other: call(here, one, here, other, swap)
+        # A C library that does not know of it; the number of the system call depends on the machine.
+        number = {"x86_64": 316, "aarch64": 276, "riscv64": 276}[platform.machine()]
+        library.syscall.argtypes = (
+            ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
+        )  # fmt: skip
+        return lambda one, other: library.syscall(number, here, one, here, other, swap)
+    except (AttributeError, KeyError, OSError, TypeError):
+        return lambda one, other: -1
+
+
+_swap_names = _exchange_call()
+
+
+def exchange(one: str, other: str) -> None:
+    """Let two folders, or files, take each other's names in one step: a crash leaves them so or so.
+
+    Raises:
+        LogError: the system or the file system knows no such step, or the two lie on different ones.
+    """
+    with _changing("exchange", other, f"exchange {os.path.basename(one)} with this"):
+        ctypes.set_errno(errno.ENOSYS)
+        if _swap_names(os.fsencode(one), os.fsencode(other)):
+            number = ctypes.get_errno()
+            if number in _NO_EXCHANGE:
+                raise LogError(
+                    "the file system cannot exchange two folders in one step",
+                    path=other, remedy="write a cleaned copy elsewhere with --to",
+                )  # fmt: skip
+            if number in (errno.EXDEV, errno.EBUSY):
+                raise LogError(
+                    "the folder is a file system of its own", path=other,
+                    remedy="mount the folder above it, or write a cleaned copy elsewhere with --to",
+                )  # fmt: skip
+            raise OSError(number, os.strerror(number), other)
+
+
+def own_like(path: str, seen: os.stat_result) -> None:
+    """Give what we made the owner that another file or folder was seen to have, and the rights if it is of its kind."""
+    mine = os.stat(path)
+    if (mine.st_uid, mine.st_gid) != (seen.st_uid, seen.st_gid):
+        with _changing("chown", path, "give it to the log's owner"):
+            os.chown(path, seen.st_uid, seen.st_gid)
+    if mine.st_mode != seen.st_mode and stat.S_IFMT(mine.st_mode) == stat.S_IFMT(seen.st_mode):
+        with _changing("chmod", path, "set its rights"):
+            os.chmod(path, stat.S_IMODE(seen.st_mode))
+
+
+def copy_symlink(source: str, target: str) -> None:
+    """A symbolic link that says the same."""
+    with _changing("symlink", target, "make the symbolic link"):
+        os.symlink(os.readlink(source), target)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder with all that is in it; where a symbolic link leads to stays. Nothing there: nothing is done."""
+    try:
+        with os.scandir(path) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise to_log_error(error, path, "look into the folder") from error
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            remove_tree(entry.path)
+        else:
+            unlink(entry.path)
+    with _changing("rmdir", path, "remove the folder"):
+        os.rmdir(path)
 
 
 def link(source: str, target: str) -> None:

@@ -73,6 +73,20 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> None:
     Raises:
         CommitConflict: a segment changed, vanished or came.
     """
+    check_segments(log)
+    known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
+    names = [name for name in os.listdir(log.folder) if name != note]
+    for name, now in sorted(settle(log.folder, names).live(names).items()):
+        if classify(name).kind is FileKind.LOG and now not in known:
+            raise CommitConflict("the segment came while we worked", path=os.path.join(log.folder, now), remedy=AGAIN)
+
+
+def check_segments(log: PartitionLog) -> None:
+    """Hold the segments against what was read of them.
+
+    Raises:
+        CommitConflict: one changed or vanished.
+    """
     for segment in log.segments:
         try:
             seen = os.stat(segment.path)
@@ -82,11 +96,6 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> None:
             raise to_log_error(error, segment.path, "look at the segment") from error
         if (seen.st_size, seen.st_mtime_ns) != (segment.file_bytes, segment.mtime_ns):
             raise CommitConflict("the segment changed while we worked", path=segment.path, remedy=AGAIN)
-    known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
-    names = [name for name in os.listdir(log.folder) if name != note]
-    for name, now in sorted(settle(log.folder, names).live(names).items()):
-        if classify(name).kind is FileKind.LOG and now not in known:
-            raise CommitConflict("the segment came while we worked", path=os.path.join(log.folder, now), remedy=AGAIN)
 
 
 def check_outputs(log: PartitionLog, outputs: Sequence[Output]) -> None:

@@ -4,7 +4,7 @@ A queue's log and its index lie in two folders, so no rename of files changes bo
 ``STORE/compaction``, and two folders can exchange their names. Take queue 0 of topic t, of whose files 0, 5060 and
 10120 the first loses records and the second all of them::
 
-    compaction.lastwrite-aside/t/0/…     written aside by workers, synced
+    compaction.lastwrite-aside/t/0/…     written aside by workers
     compaction.lastwrite/                the whole tree once more: files that stay by a second name (a hard link, no byte
                                          is written), 0 the new one, 5060 missing, the positions new; all synced
     compaction <-> compaction.lastwrite  exchanged: here, and only here, the new state counts, for us and for a broker
@@ -13,16 +13,45 @@ A queue's log and its index lie in two folders, so no rename of files changes bo
 A broker opens ``compaction`` and nothing beside it, so before the exchange it finds the old state and after it the new
 one, whatever a crash left of the other tree. And ``recover`` need not know where the crash was: it removes that tree.
 
-Source: RocketMQ 5.5.0; spec/rocketmq.md sections 11, 14.3, 21, 24.3.
+Names are taken along that nobody knows, for whatever they are good; but of a queue that changes, ``compacting`` is
+not, the files of a broker's own run that did not get as far as its own swap: the next run would open them as if
+they were its own. The round has proven every file beside it.
+
+Source: RocketMQ 5.5.0; spec/rocketmq.md sections 11, 14.3, 21, 24.3; docs/decisions/rocketmq-publication.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
-from lastwrite.logstore.overlap import Outcome
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
+from lastwrite.formats.rocketmq.names import (
+    COMPACTING,
+    COMPACTION,
+    COMPACTION_LOGS,
+    COMPACTION_QUEUES,
+    DELETED_SUFFIX,
+    REPLICATING,
+    parse_file_name,
+)
+from lastwrite.formats.rocketmq.units import BATCH_UNIT, batch_units, valid_count
+from lastwrite.logstore import files
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.outputs import AGAIN, check_segments
+from lastwrite.logstore.overlap import DiskWork, Outcome, outcome, together
+from lastwrite.logstore.rocketmq import lock
+from lastwrite.logstore.rocketmq.positions import FILES, Positions, read_positions, replace_positions, write_new_positions
 from lastwrite.model.log import PartitionLog, TopicPartition
+
+_NEXT = ".lastwrite"
+_ASIDE = ".lastwrite-aside"
+_KINDS = (COMPACTION_LOGS, COMPACTION_QUEUES)
+_UNSURE = "the new state is in place, and stays unless the power fails now; see to the disk"
+_TIDY = "the new state is in place; the next run removes what is left of the old one, and a broker does not mind it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +65,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What becomes of one queue: the pairs ``gone`` go, ``pairs`` come; one that replaces another may be in both.
+    """What becomes of one queue: the pairs ``gone`` go, ``pairs`` come; a name that stays with a new pair is in both.
 
-    ``log`` is the queue as it was read, and must still be so; None: it is not held against anything. All that is not
+    ``log`` is the queue as it was read, and must still be so; None: it is not held against anything. Whatever is not
     named stays as it is.
     """
 
@@ -47,46 +76,112 @@ class Change:
     gone: Collection[str] = ()  # names of pairs
     pairs: Sequence[Pair] = ()
     position: int | None = None  # the highest offset that rounds have compared; None: stays as it is
+    source: str | None = None  # of a copy: the store whose queue it is
+
+    @property
+    def is_of_files(self) -> bool:
+        return bool(self.gone or self.pairs or self.source is not None)
+
+
+def live_tree(root: str) -> str:
+    """The folder that a broker has for ``STORE/compaction``, which may be a symbolic link."""
+    return os.path.realpath(os.path.join(root, COMPACTION))
+
+
+def queue_folders(root: str, name: TopicPartition) -> tuple[str, str]:
+    """Where a queue's log files and their indexes lie."""
+    log, index = (os.path.join(root, COMPACTION, kind, name.topic, str(name.partition)) for kind in _KINDS)
+    return log, index
 
 
 def aside_folder(root: str, name: TopicPartition) -> str:
-    """Where new files of a queue of the store ``root`` are written; made if it is not there.
+    """Where new files of a queue of the store ``root`` are written; made if it is not there. The caller holds the queue.
 
     Raises:
         LogError: no folder can be made there, or the file system could not put its content in place later.
     """
-    raise NotImplementedError
+    folder = _aside_of(root, name)
+    if not os.path.isdir(folder):
+        files.make_folder(os.path.abspath(root))
+        with lock.turn(root):  # nobody removes the folders above it in the meantime
+            _prove_exchange(root)
+            files.make_folder(folder)
+    return folder
+
+
+def _aside_of(root: str, name: TopicPartition) -> str:
+    return os.path.join(live_tree(root) + _ASIDE, name.topic, str(name.partition))
+
+
+def _prove_exchange(root: str) -> None:
+    """A file system that cannot exchange says so before a round, not after it."""
+    live = live_tree(root)
+    if not os.path.isdir(live) or not os.listdir(live):
+        return
+    _refuse_other_device(live)
+    _clear(root)
+    trial = [os.path.join(live + _NEXT, name) for name in ("one", "other")]
+    try:
+        for path in trial:
+            files.make_folder(path)
+        files.exchange(*trial)
+    finally:
+        with contextlib.suppress(LogError, OSError):
+            files.remove_tree(live + _NEXT)
+
+
+def _refuse_other_device(live: str) -> None:
+    if os.stat(live).st_dev != os.stat(os.path.dirname(live)).st_dev:
+        raise LogError(
+            "the folder is a file system of its own, and cannot be exchanged with another one", path=live,
+            remedy="mount the folder above it, or write a cleaned copy elsewhere with --to",
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- the steps
 
 
 def publish(root: str, wave: Sequence[Change]) -> list[Outcome]:
     """Make the changes, all in one step; a crash before ``tidy`` leaves what ``recover`` clears away.
 
-    The caller holds the queues. Returns, change for change, why it failed: the queue is then as it was, and the others
-    are changed all the same.
+    The caller holds the queues. Returns, change for change, why it failed: the queue is then as it was. What fails a
+    check fails alone; where a file cannot be made, none of the wave is changed.
     """
-    raise NotImplementedError
+    try:
+        with lock.turn(root):
+            return _Exchange(root, wave).run()
+    except (LogError, OSError) as error:
+        return [error] * len(wave)
 
 
 def publish_copies(root: str, copies: Sequence[Change]) -> list[Outcome]:
-    """Put copies of queues of another store into the store ``root``, in one step: ``log`` with its change.
+    """Put copies of queues of another store into the store ``root``, in one step; each names its ``source``.
 
     Returns, copy for copy, why it failed; there is no such queue then.
     """
-    raise NotImplementedError
+    with contextlib.ExitStack() as held:
+        for copy in copies:
+            if not lock.holds(root, copy.name):
+                try:
+                    held.enter_context(lock.hold(root, [copy.name]))
+                except LogError as error:
+                    return [error] * len(copies)
+        return publish(root, copies)
 
 
-def record(root: str, positions: Mapping[TopicPartition, int]) -> None:
-    """Set the positions of queues of which nothing else changes."""
-    raise NotImplementedError
-
-
-def tidy(root: str) -> None:
-    """Remove what ``publish`` left: the old tree.
+def tidy(root: str, names: Collection[TopicPartition]) -> None:
+    """Remove what ``publish`` left: the old tree, and the queues' folders for what is written aside.
 
     Raises:
         LogError: something could not be removed. The next run does it; a broker does not mind.
     """
-    raise NotImplementedError
+    try:
+        with lock.turn(root):
+            _clear(root)
+            for name in names:
+                _remove_aside(root, name)
+    except LogError as error:
+        raise type(error)(error.problem, error.at, error.path, _TIDY) from error
 
 
 def recover(root: str, name: TopicPartition) -> None:
@@ -94,5 +189,341 @@ def recover(root: str, name: TopicPartition) -> None:
 
     Raises:
         CommitConflict: ``compaction`` is gone, so that what is left may be all there is.
+        LogError: something could not be removed.
     """
-    raise NotImplementedError
+    live = live_tree(root)
+    if os.path.lexists(live + _NEXT) or os.path.lexists(live + _ASIDE):
+        with lock.turn(root):
+            _clear(root)
+            _remove_aside(root, name)
+
+
+def leftovers(root: str) -> list[str]:
+    """The folders beside ``compaction`` that a run has, or left when it was killed."""
+    live = live_tree(root)
+    return [path for path in (live + _NEXT, live + _ASIDE) if os.path.lexists(path)]
+
+
+def _clear(root: str) -> None:
+    """Remove the tree that is not in use."""
+    live = live_tree(root)
+    if not os.path.lexists(live + _NEXT):
+        return
+    if not os.path.isdir(live):
+        raise CommitConflict(
+            "the folder is not there, but another tree of it is", path=live,
+            remedy=f"if nothing else is left of your messages, rename {os.path.basename(live)}{_NEXT} to this; "
+            "otherwise make an empty folder here",
+        )  # fmt: skip
+    files.remove_tree(live + _NEXT)
+    files.fsync_dir(os.path.dirname(live))
+
+
+def _remove_aside(root: str, name: TopicPartition) -> None:
+    """The queue's folder, and those above it that are empty then."""
+    folder = _aside_of(root, name)
+    files.remove_tree(folder)
+    for _ in range(2):
+        folder = os.path.dirname(folder)
+        if not os.path.isdir(folder) or os.listdir(folder):
+            return
+        files.remove_tree(folder)
+
+
+# ---------------------------------------------------------------------- one exchange
+
+
+@dataclass(slots=True)
+class _NewFolder:
+    """What a queue's folder for its logs, or for its indexes, will hold."""
+
+    gone: set[str]
+    new: dict[str, str]  # name: path written aside
+    source: str | None  # of a copy: the folder whose files stay
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """A wave on its way into the tree; the caller has the turn."""
+
+    root: str
+    wave: Sequence[Change]
+    errors: list[Outcome] = field(default_factory=list)
+    live: str = ""
+    next: str = ""
+    folders: dict[str, _NewFolder] = field(default_factory=dict)  # by their place below the tree
+    made: list[str] = field(default_factory=list)  # folders, each before those in it
+    unsynced: list[str] = field(default_factory=list)  # files
+
+    def run(self) -> list[Outcome]:
+        self.live = live_tree(self.root)
+        self.next = self.live + _NEXT
+        self.errors = [outcome(partial(self._check, change)) for change in self.wave]
+        sound = [change for change, error in zip(self.wave, self.errors, strict=True) if error is None]
+        if not sound:
+            return self.errors
+        is_exchanged = False
+        try:
+            positions = self._positions(sound)
+            if not any(change.is_of_files for change in sound):
+                if positions is not None and os.path.isdir(self.live):
+                    replace_positions(self.live, positions)
+                return self.errors
+            _clear(self.root)
+            self._build(sound, positions)
+            self._sync()
+            for change in sound:
+                _check_unchanged(change)
+            with lock.unopened(self.root):
+                self._install()
+                is_exchanged = True
+            files.fsync_dir(os.path.dirname(self.live))
+        except (LogError, OSError) as error:
+            if not is_exchanged:
+                with contextlib.suppress(LogError, OSError):
+                    files.remove_tree(self.next)
+            elif isinstance(error, LogError):
+                error = type(error)(error.problem, error.at, error.path, _UNSURE)
+            self.errors = [known or error for known in self.errors]
+        return self.errors
+
+    def _positions(self, sound: Sequence[Change]) -> dict[str, int] | None:
+        """All positions as they will be; None: as they are."""
+        old: Positions = read_positions(self.live)
+        changed = old.changed({change.name: change.position for change in sound if change.position is not None})
+        return None if changed == old.offsets else changed
+
+    # ------------------------------------------------------------------ checks
+
+    def _check(self, change: Change) -> None:
+        """Hold a change against what lies there: mistakes of our own end here, not in the store."""
+        places = queue_folders(self.root, change.name)
+        if change.source is not None:
+            if any(os.path.lexists(place) for place in places):
+                raise InvalidConfig(
+                    "a queue lies there already", path=places[0], remedy="give --to a folder without this queue"
+                )
+            places = queue_folders(change.source, change.name)
+        sides = [_Side.look(place, names_path) for place, names_path in zip(places, ("log_path", "index_path"), strict=True)]
+        for side in sides:
+            side.check(change, os.path.realpath(os.path.join(change.source or self.root, COMPACTION)))
+        names = [pair.name for pair in change.pairs]
+        if len({*names}) < len(names):
+            raise _mistake("two new files have one name", places[0])
+        logs, indexes = (side.after(change) for side in sides)
+        if logs != indexes:
+            raise _mistake(f"log and index of {min(logs ^ indexes)} would lack each other", places[0])
+        if sides[0].sizes and not logs:
+            raise _mistake("no file would be left, and offsets would begin at 0 again", places[0])
+        log_bytes = sides[0].file_bytes(change)
+        for pair in change.pairs:
+            if log_bytes is None or int(pair.name) % log_bytes:
+                raise _mistake(f"no file of {log_bytes} bytes each has this name", os.path.join(places[0], pair.name))
+            if pair.name != max(logs):
+                _check_filled(pair.index_path)
+        _check_unchanged(change)
+
+    # ------------------------------------------------------------------ the new tree
+
+    def _build(self, sound: Sequence[Change], positions: Mapping[str, int] | None) -> None:
+        """The whole tree once more, with the changes in it."""
+        for change in (change for change in sound if change.is_of_files):
+            of_copy = (None, None) if change.source is None else queue_folders(change.source, change.name)
+            paths = ([pair.log_path for pair in change.pairs], [pair.index_path for pair in change.pairs])
+            for kind, new, source in zip(_KINDS, paths, of_copy, strict=True):
+                place = os.path.join(kind, change.name.topic, str(change.name.partition))
+                names = [pair.name for pair in change.pairs]
+                self.folders[place] = _NewFolder(set(change.gone), dict(zip(names, new, strict=True)), source)
+        if not os.path.isdir(self.live):
+            files.make_folder(self.live)
+            files.own_like(self.live, os.stat(os.path.dirname(self.live)))
+        self._add_folder("", positions is not None)
+        for place in sorted(self.folders):  # queues that are new
+            self._add_new_folder(place)
+        if positions is not None:
+            write_new_positions(self.next, positions, self.live)
+            files.own_like(os.path.join(self.next, FILES[0]), os.stat(self.live))
+
+    def _add_folder(self, place: str, has_new_positions: bool = False) -> None:
+        """A folder of the old tree with all below it."""
+        source, target = os.path.join(self.live, place), os.path.join(self.next, place)
+        seen = os.stat(source)
+        if seen.st_dev != os.stat(self.live).st_dev:
+            _refuse_other_device(source)
+        self._make(target, seen)
+        change = self.folders.pop(place, None)
+        for entry in _entries(source):
+            below = os.path.join(place, entry.name)
+            if entry.is_symlink():
+                files.copy_symlink(entry.path, os.path.join(self.next, below))
+            elif entry.is_dir():
+                if change is None or entry.name != COMPACTING:
+                    self._add_folder(below)
+            elif change is not None and (entry.name in change.gone or entry.name in change.new):
+                continue
+            elif not (has_new_positions and entry.name in FILES):
+                files.link(entry.path, os.path.join(self.next, below))
+                if change is not None:
+                    # What made other records go may be in a file that nobody has synced yet.
+                    self.unsynced.append(os.path.join(self.next, below))
+        if change is not None:
+            self._add_new_files(change, target, _example(source) or seen)
+
+    def _add_new_folder(self, place: str) -> None:
+        change = self.folders[place]
+        path = self.next
+        for part in place.split(os.sep):
+            above, path = path, os.path.join(path, part)
+            if not os.path.isdir(path):
+                self._make(path, os.stat(above))
+        if change.source is not None:
+            for entry in _entries(change.source):
+                if parse_file_name(entry.name) is not None and entry.name not in {*change.gone, *change.new}:
+                    files.copy(entry.path, os.path.join(path, entry.name))
+        self._add_new_files(change, path, os.stat(path))
+
+    def _add_new_files(self, change: _NewFolder, target: str, example: os.stat_result) -> None:
+        for name, aside in sorted(change.new.items()):
+            files.rename(aside, os.path.join(target, name))
+            files.own_like(os.path.join(target, name), example)
+            self.unsynced.append(os.path.join(target, name))
+
+    def _make(self, folder: str, seen: os.stat_result) -> None:
+        files.make_folder(folder)
+        files.own_like(folder, seen)
+        self.made.append(folder)
+
+    def _sync(self) -> None:
+        works: list[DiskWork] = [partial(files.fsync_file, path) for path in self.unsynced]
+        _all_of(works)
+        _all_of([partial(files.fsync_dir, folder) for folder in reversed(self.made)])
+        files.fsync_dir(os.path.dirname(self.live))
+
+    def _install(self) -> None:
+        if os.listdir(self.live):
+            files.exchange(self.next, self.live)
+        else:
+            files.rename(self.next, self.live)  # over an empty folder that is one step too, on any file system
+
+
+def _all_of(works: Sequence[DiskWork]) -> None:
+    for error in together(works):
+        if error is not None:
+            raise error
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The logs of a queue, or its indexes, as they lie there."""
+
+    folder: str
+    path_field: str  # of a ``Pair``
+    sizes: Mapping[str, int]  # of files with proper names
+    strange: Sequence[str]  # names of others
+
+    @classmethod
+    def look(cls, folder: str, path_field: str) -> _Side:
+        sizes, strange = {}, []
+        if os.path.lexists(folder):
+            for entry in _entries(folder):
+                if parse_file_name(entry.name) is not None and entry.is_file(follow_symlinks=False):
+                    sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+                else:
+                    strange.append(entry.name)
+        return cls(folder, path_field, sizes, strange)
+
+    def after(self, change: Change) -> set[str]:
+        """The names that there will be."""
+        return ({*self.sizes} - {*change.gone}) | {pair.name for pair in change.pairs}
+
+    def file_bytes(self, change: Change) -> int | None:
+        """How large every file is; None: there is none."""
+        sizes = [*self.sizes.values()] or [os.stat(self._path_of(pair)).st_size for pair in change.pairs]
+        return sizes[0] if sizes else None
+
+    def _path_of(self, pair: Pair) -> str:
+        path: str = getattr(pair, self.path_field)
+        return path
+
+    def check(self, change: Change, tree: str) -> None:
+        refuse_unfinished(self.folder, self.strange)
+        if not os.path.realpath(self.folder).startswith(tree + os.sep):
+            raise LogError(
+                "a symbolic link leads out of the tree, which is exchanged as a whole", path=self.folder,
+                remedy="put the folder itself there, or write a cleaned copy elsewhere with --to",
+            )  # fmt: skip
+        missing = {*change.gone} - self.sizes.keys()
+        if missing:
+            path = os.path.join(self.folder, min(missing))
+            raise CommitConflict("the file vanished while we worked", path=path, remedy=AGAIN)
+        file_bytes = self.file_bytes(change)
+        for pair in change.pairs:
+            path = self._path_of(pair)
+            if parse_file_name(pair.name) is None:
+                raise _mistake(f"{pair.name!r} is no name of a file", path)
+            if pair.name in self.sizes and pair.name not in change.gone:
+                raise _mistake(f"a file named {pair.name} is there and stays", path)
+            try:
+                size = os.stat(path).st_size
+            except OSError as error:
+                raise to_log_error(error, path, "look at the new file") from error
+            if size != file_bytes or not size:
+                raise _mistake(f"a new file has {size} bytes, the others have {file_bytes}", path)
+
+
+def refuse_unfinished(folder: str, names: Sequence[str]) -> None:
+    """Refuse a queue in whose folder lies what a broker's own work left, and what may be all there is of some records.
+
+    Raises:
+        CorruptLog: a broker was killed in its own swap, or while it rebuilt a replica.
+    """
+    marked = sorted(name for name in names if name.endswith(DELETED_SUFFIX))
+    if marked:
+        raise CorruptLog(
+            "a broker was killed while it replaced files of this queue, and no broker starts on it",
+            path=os.path.join(folder, marked[0]),
+            remedy=f"if every file marked {DELETED_SUFFIX} is still there, move the new files of the queue away and "
+            f"take the mark off, of log and index alike; else finish what the broker began, from {COMPACTING}",
+        )  # fmt: skip
+    pulled = os.path.join(folder, REPLICATING)
+    if REPLICATING in names and os.path.isdir(pulled) and os.listdir(pulled):
+        raise CorruptLog(
+            "a broker was stopped while it rebuilt this queue from another one", path=pulled,
+            remedy="start the broker and let it finish; or, if the other broker has the messages, remove the folder",
+        )  # fmt: skip
+
+
+def _check_unchanged(change: Change) -> None:
+    if change.log is not None:
+        check_segments(change.log)
+
+
+def _check_filled(index_path: str) -> None:
+    """A broker answers nothing from a queue whose first file has no record."""
+    try:
+        with open(index_path, "rb") as file:
+            first = file.read(BATCH_UNIT.size)
+    except OSError as error:
+        raise to_log_error(error, index_path, "look at the new index") from error
+    if not valid_count(batch_units(first)):
+        raise _mistake("a new file holds no record", index_path)
+
+
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            yield from sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        raise to_log_error(error, folder, "look into the folder") from error
+
+
+def _example(folder: str) -> os.stat_result | None:
+    """How some file of the folder is owned."""
+    for entry in _entries(folder):
+        if entry.is_file(follow_symlinks=False):
+            return entry.stat(follow_symlinks=False)
+    return None
+
+
+def _mistake(problem: str, path: str) -> LogError:
+    return LogError(problem, path=path, remedy="nothing was changed; please report this")

@@ -1,0 +1,119 @@
+"""Who works on what in a RocketMQ store: ``logstore.lock`` on the broker's own ``STORE/lock``, and what ``STORE/abort``
+says.
+
+A broker locks the first byte of ``lock`` while it serves, and ``abort`` lies there from its start to its end in order:
+without the lock it says that a broker was killed. Then the commit log may end otherwise than the queues do, and the next
+start mends that: it dispatches again what the queues lack (spec/rocketmq.md sections 9, 14.4, 24.3). A round over such a
+store is safe as long as each queue keeps the record with the highest offset, but its judgement may rest on records
+that the commit log lost. So it is refused unless somebody says that he knows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+from lastwrite.errors import LogHeld
+from lastwrite.logstore import lock
+from lastwrite.logstore.files import to_log_error
+from lastwrite.model.log import TopicPartition
+
+FILE = "lock"
+ABORT = "abort"
+
+# A turn links every file of the tree, or copies it where the file system knows no links.
+PLACE = lock.Place(FILE, "the store", turn=1, turn_s=600.0)
+
+_PID_CHARACTERS = 20
+
+
+def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[None]:
+    """Keep brokers and other runs away from these queues of the store; see ``logstore.lock.hold``."""
+    return lock.hold(root, names, PLACE)
+
+
+def try_hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
+    """As ``hold``, of those queues that are free now: the context gives which."""
+    return lock.try_hold(root, names, PLACE)
+
+
+def holds(root: str, name: TopicPartition) -> bool:
+    """Whether this very process holds the queue."""
+    return lock.holds(root, name, PLACE)
+
+
+def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
+    """For work that only reads the queues (None: whatever lies in the store).
+
+    Raises:
+        LogHeld: a broker or a run may change them while they are read.
+    """
+    lock.refuse_if_held(root, names, PLACE)
+
+
+def broker_of(root: str) -> str | None:
+    """The broker that serves the store, as people read it; None: there is none."""
+    return lock.broker_of(root, PLACE)
+
+
+@contextmanager
+def turn(root: str) -> Iterator[None]:
+    """Be alone in changing what all queues share: the tree ``compaction`` and the positions in it.
+
+    Raises:
+        LogHeld: a broker holds the store, or somebody keeps the turn.
+        LogError: the store cannot be written.
+    """
+    with lock.root_turn(root, PLACE):
+        yield
+
+
+def unopened(root: str) -> AbstractContextManager[None]:
+    """Inside ``turn``, for a moment: no broker is starting on the store; see ``logstore.lock.unopened``."""
+    return lock.unopened(root, PLACE)
+
+
+# ---------------------------------------------------------------------- abort
+
+
+def was_killed(root: str) -> bool:
+    """Whether the store's broker did not stop in order, or has not yet."""
+    return os.path.lexists(os.path.join(root, ABORT))
+
+
+def refuse_unclean(root: str, *, goes_on: bool) -> None:
+    """Say no to a store whose broker did not stop in order, unless somebody told to go on.
+
+    Raises:
+        LogHeld: its broker was killed, or runs.
+    """
+    path = os.path.join(root, ABORT)
+    if goes_on or not was_killed(root):
+        return
+    broker = broker_of(root)
+    if broker is not None:
+        raise LogHeld(f"{broker} holds the store", path=path, remedy="stop it first")
+    process = _process_of(path)
+    raise LogHeld(
+        f"the store's broker{process} was killed, or runs where its lock cannot be seen",
+        path=path, remedy="start it and stop it in order, or go on all the same with --unclean",
+    )  # fmt: skip
+
+
+def _process_of(path: str) -> str:
+    """A 5.x broker writes its process there, a 4.x one nothing."""
+    content = b""
+    try:
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            content = file.read(_PID_CHARACTERS)
+    except OSError as error:
+        raise to_log_error(error, path, "see how the broker ended") from error
+    text = content.decode("ascii", "replace").strip()
+    return f" (process {text})" if text.isdigit() else ""
+
+
+__all__ = [
+    "ABORT", "FILE", "PLACE", "broker_of", "hold", "holds", "refuse_if_held", "refuse_unclean", "try_hold", "turn",
+    "unopened", "was_killed",
+]  # fmt: skip
