@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from lastwrite.errors import LogError
 from lastwrite.formats.rocketmq.names import BACKUP_SUFFIX, POSITION_CHECKPOINT
-from lastwrite.formats.rocketmq.sides import decode_positions, encode_positions
+from lastwrite.formats.rocketmq.sides import decode_positions, encode_positions, position_name
 from lastwrite.logstore import files
 from lastwrite.model.log import TopicPartition
 
@@ -46,7 +46,7 @@ class Positions:
 
 def key_of(name: TopicPartition) -> str:
     """The broker's name for a queue."""
-    return f"{name.topic}_{name.partition}"
+    return position_name(name.topic, name.partition)
 
 
 def read_positions(tree: str) -> Positions:
@@ -60,7 +60,7 @@ def read_positions(tree: str) -> Positions:
         path = os.path.join(tree, file)
         try:
             content = _read(path)
-            if content:
+            if content.strip():
                 return Positions(decode_positions(content), problem)
         except LogError as error:
             problem = problem or error.located(path)

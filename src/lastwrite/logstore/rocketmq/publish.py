@@ -157,16 +157,19 @@ def publish(root: str, wave: Sequence[Change]) -> list[Outcome]:
 def publish_copies(root: str, copies: Sequence[Change]) -> list[Outcome]:
     """Put copies of queues of another store into the store ``root``, in one step; each names its ``source``.
 
-    Returns, copy for copy, why it failed; there is no such queue then.
+    The store is made where it is missing. Returns, copy for copy, why it failed.
     """
-    with contextlib.ExitStack() as held:
-        for copy in copies:
-            if not lock.holds(root, copy.name):
-                try:
+    try:
+        files.make_folder(os.path.abspath(root))
+        with contextlib.ExitStack() as held:
+            for copy in copies:
+                if not lock.holds(root, copy.name):
                     held.enter_context(lock.hold(root, [copy.name]))
-                except LogError as error:
-                    return [error] * len(copies)
-        return publish(root, copies)
+            errors = publish(root, copies)
+            tidy(root, [copy.name for copy in copies])
+            return errors
+    except (LogError, OSError) as error:
+        return [error] * len(copies)
 
 
 def tidy(root: str, names: Collection[TopicPartition]) -> None:
@@ -304,7 +307,8 @@ class _Exchange:
                     "a queue lies there already", path=places[0], remedy="give --to a folder without this queue"
                 )
             places = queue_folders(change.source, change.name)
-        sides = [_Side.look(place, names_path) for place, names_path in zip(places, ("log_path", "index_path"), strict=True)]
+        fields = ("log_path", "index_path")
+        sides = [_Side.look(place, path_field) for place, path_field in zip(places, fields, strict=True)]
         for side in sides:
             side.check(change, os.path.realpath(os.path.join(change.source or self.root, COMPACTION)))
         names = [pair.name for pair in change.pairs]

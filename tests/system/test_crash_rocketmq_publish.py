@@ -1,0 +1,132 @@
+"""A real process is killed before every operation of a publication: a broker finds the old store or the new one.
+
+What a broker finds is said by a loader written from the specification; the real broker says it in
+``tests/system/rocketmq``. Logs, indexes and positions change in one step, so every state is the old one in all of them or
+the new one. Then recovery puts things in order, and must leave exactly the one or the other; and a run that is repeated
+ends in the bytes of a run that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lastwrite.logstore import files
+from lastwrite.logstore.files import FaultPoints
+from lastwrite.logstore.rocketmq import lock, publish
+from tests.crashing import fail_at, run_until
+from tests.rocketmq_trees import LAYOUTS, Layout, compact, contents, fresh, load_like_broker, write_layout
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a child that was forked")
+by_name = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+LEAST_KILLS = 200
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder in memory where there is one: the tests sync thousands of times."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def operations(place: Path, layout: Layout) -> int:
+    """How many operations an undisturbed round takes."""
+    root = fresh(place / "old", place / "counted")
+    files.faults = FaultPoints(1 << 30)
+    try:
+        compact(root, layout)
+        return files.faults.passed
+    finally:
+        files.faults = FaultPoints()
+
+
+def recover(root: Path, layout: Layout) -> None:
+    with lock.hold(str(root), layout.before):
+        for name in layout.before:
+            publish.recover(str(root), name)
+
+
+def states(place: Path, layout: Layout) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
+    """The store before the round, and as an undisturbed round leaves it."""
+    write_layout(place / "old", layout)
+    assert load_like_broker(place / "old") == (layout.old, layout.positions)
+    root = fresh(place / "old", place / "new")
+    compact(root, layout)
+    assert load_like_broker(root) == (layout.new, layout.new_positions)
+    return contents(place / "old"), contents(root)
+
+
+@by_name
+def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one(place: Path, layout: Layout) -> None:
+    old, new = states(place, layout)
+    decided = []
+    for point in range(1, operations(place, layout) + 1):
+        root = fresh(place / "old", place / "killed")
+        assert run_until(point, lambda root=root: compact(root, layout)), point  # type: ignore[misc]
+        seen = load_like_broker(root)
+        assert seen in ((layout.old, layout.positions), (layout.new, layout.new_positions)), point
+        decided.append(seen == (layout.new, layout.new_positions))
+        recovered = fresh(root, place / "recovered")
+        recover(recovered, layout)
+        assert load_like_broker(recovered) == seen, point
+        if layout.after:
+            assert contents(recovered) == (new if decided[-1] else old), point
+        compact(root, layout)
+        assert contents(root) == new, point
+    assert decided == sorted(decided), "once the new state counts, the old one never does again"
+    assert not decided[0]
+    assert decided[-1] or not layout.after
+
+
+@by_name
+def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(place: Path, layout: Layout) -> None:
+    _, new = states(place, layout)
+    for point in range(1, operations(place, layout) + 1, 3):
+        root = fresh(place / "old", place / "killed")
+        run_until(point, lambda root=root: compact(root, layout))  # type: ignore[misc]
+        seen = load_like_broker(root)
+        again, is_killed = 1, True
+        while is_killed:
+            other = fresh(root, place / "again")
+            is_killed = run_until(again, lambda other=other: recover(other, layout))  # type: ignore[misc]
+            assert load_like_broker(other) == seen, (point, again)
+            compact(other, layout)
+            assert contents(other) == new, (point, again)
+            again += 1
+
+
+@by_name
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("once", [True, False])
+def test_an_operation_that_fails_leaves_the_old_state_or_the_new_one(
+    place: Path, layout: Layout, number: int, once: bool
+) -> None:
+    old, new = states(place, layout)
+    for point in range(1, operations(place, layout) + 1):
+        root = fresh(place / "old", place / "failed")
+        error = fail_at(point, number, lambda root=root: compact(root, layout), once=once)  # type: ignore[misc]
+        seen = load_like_broker(root)
+        assert seen in ((layout.old, layout.positions), (layout.new, layout.new_positions)), point
+        if error is None:
+            assert seen == (layout.new, layout.new_positions), point
+        else:
+            assert error.path and error.remedy, point
+        recover(root, layout)
+        if layout.after:
+            assert contents(root) == (new if seen[0] == layout.new else old), point
+        compact(root, layout)
+        assert contents(root) == new, point
+
+
+def test_there_are_many_places_to_die(place: Path) -> None:
+    counts = []
+    for n, layout in enumerate(LAYOUTS):
+        write_layout(place / str(n) / "old", layout)
+        counts.append(operations(place / str(n), layout))
+    assert sum(counts) >= LEAST_KILLS, counts

@@ -1,0 +1,164 @@
+"""The lock of a RocketMQ store, beside a broker's first byte; and what ``abort`` says."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lastwrite.errors import LogHeld
+from lastwrite.logstore import lock as locking
+from lastwrite.logstore.rocketmq import lock
+from lastwrite.model.log import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+# As ``FileChannel.tryLock(0, 1, false)``: the first byte, exclusively.
+_BROKER = """
+import fcntl, sys
+file = open(sys.argv[1] + "/lock", "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+_OPENED = """
+import sys
+file = open(sys.argv[1] + "/lock", "r+b")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+_RUN = """
+import sys
+from lastwrite.logstore.rocketmq import lock
+from lastwrite.model.log import TopicPartition
+with lock.hold(sys.argv[1], [TopicPartition("t", 0)]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "lock").write_bytes(b"lock")
+    return tmp_path
+
+
+@contextmanager
+def other_process(script: str, root: Path) -> Iterator[subprocess.Popen[str]]:
+    arguments = [sys.executable, "-c", script, str(root)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        yield process
+        process.communicate()
+
+
+def test_a_store_that_a_broker_serves_is_refused(root: Path) -> None:
+    with other_process(_BROKER, root) as broker:
+        for names in ([T0], None):
+            with pytest.raises(LogHeld, match=f"a broker, process {broker.pid}, holds the store"):
+                lock.refuse_if_held(str(root), names)
+        with pytest.raises(LogHeld, match="holds the store"), lock.hold(str(root), [T0]):
+            pass
+        with pytest.raises(LogHeld), lock.turn(str(root)):
+            pass
+        with lock.try_hold(str(root), [T0, T1]) as got:
+            assert not got
+        assert lock.broker_of(str(root)) == f"a broker, process {broker.pid}"
+    assert lock.broker_of(str(root)) is None
+    with lock.hold(str(root), [T0]):
+        assert lock.holds(str(root), T0) and not lock.holds(str(root), T1)
+
+
+def test_a_run_keeps_a_broker_from_serving_and_goes_beside_runs_on_other_queues(root: Path) -> None:
+    with other_process(_RUN, root) as run:
+        refused = subprocess.run([sys.executable, "-c", _BROKER, str(root)], capture_output=True, text=True, check=False)
+        assert refused.returncode == 1 and "BlockingIOError" in refused.stderr
+        with lock.hold(str(root), [T1]), lock.turn(str(root)):
+            assert lock.broker_of(str(root)) is None
+        with pytest.raises(LogHeld, match=f"another run, process {run.pid}, holds t-0"), lock.hold(str(root), [T0, T1]):
+            pass
+        with pytest.raises(LogHeld):
+            lock.refuse_if_held(str(root))
+        lock.refuse_if_held(str(root), [T1])
+        assert lock.broker_of(str(root)) is None
+    with other_process(_BROKER, root):
+        pass
+    assert (root / "lock").read_bytes() == b"lock"
+
+
+def test_two_runs_of_one_process_take_turns(root: Path) -> None:
+    inside, order = threading.Event(), []
+
+    def other() -> None:
+        with lock.hold(str(root), [T1]), lock.turn(str(root)):
+            order.append("other")
+
+    with lock.hold(str(root), [T0]), lock.turn(str(root)):
+        thread = threading.Thread(target=other)
+        thread.start()
+        inside.wait(0.1)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "other"]
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="only Linux says who has a file open")
+def test_a_broker_that_is_starting_is_seen_by_the_file_that_it_has_open(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locking, "_OPEN_S", 0.1)
+    with lock.hold(str(root), [T0]), lock.turn(str(root)):
+        with lock.unopened(str(root)):
+            pass
+        with other_process(_OPENED, root):
+            with pytest.raises(LogHeld, match="perhaps a broker that is starting"), lock.unopened(str(root)):
+                pass
+        with lock.unopened(str(root)):
+            # Who opens it meanwhile waits, and we live.
+            opening = subprocess.Popen(
+                [sys.executable, "-c", _OPENED, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            waited = threading.Event()
+            assert not waited.wait(0.5)
+        assert opening.stdout is not None and opening.stdout.readline() == "held\n"
+        opening.communicate()
+
+
+def test_another_run_that_has_the_file_open_is_no_broker(root: Path) -> None:
+    with other_process(_RUN, root), lock.hold(str(root), [T1]), lock.turn(str(root)), lock.unopened(str(root)):
+        pass
+
+
+def test_a_store_that_was_not_stopped_in_order_is_refused_unless_told(root: Path) -> None:
+    lock.refuse_unclean(str(root), goes_on=False)
+    (root / "abort").touch()
+    with pytest.raises(LogHeld, match="killed.*--unclean"):
+        lock.refuse_unclean(str(root), goes_on=False)
+    (root / "abort").write_bytes(b"4711")
+    with pytest.raises(LogHeld, match=r"process 4711\) was killed"):
+        lock.refuse_unclean(str(root), goes_on=False)
+    lock.refuse_unclean(str(root), goes_on=True)
+    assert lock.was_killed(str(root))
+    with other_process(_BROKER, root) as broker, pytest.raises(LogHeld, match=f"process {broker.pid}, holds the store"):
+        lock.refuse_unclean(str(root), goes_on=False)
+
+
+def test_a_lock_file_that_is_missing_is_made_for_a_run_and_not_for_a_look(tmp_path: Path) -> None:
+    lock.refuse_if_held(str(tmp_path))
+    assert not os.listdir(tmp_path)
+    with lock.hold(str(tmp_path), [T0]):
+        assert os.listdir(tmp_path) == ["lock"]
+
+
+def test_a_queues_byte_is_no_brokers_and_no_turn() -> None:
+    bytes_ = {lock.PLACE.byte_of(TopicPartition("t", n)) for n in range(500)}
+    assert len(bytes_) == 500 and min(bytes_) > 1 and max(bytes_) < 2**63 - 1
