@@ -1,0 +1,529 @@
+"""What lies in a RocketMQ store directory: which files, of what, how large; and their bytes.
+
+A store is a handful of logs, each made of equally large files laid end to end. A file's name is the address of its
+first byte, so an address finds its file by the names, never by a division: names may jump, and how large the files
+are is what the files say, whatever a setting said when they were made.
+
+Source: RocketMQ 5.5.0 and 4.9.3; spec/rocketmq.md sections 2, 7, 8, 11, 18.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+
+from lastwrite.errors import NotALog
+from lastwrite.formats.rocketmq import names
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.reading import SegmentReader
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+
+DELETED_SUFFIX = ".delete"  # of files that a compaction run has replaced
+WORK_FOLDERS = ("compacting", "replicating")  # inside a queue's folders, while a run or a rebuild is under way
+
+_OPEN_FILES = 64  # kept open by one reader
+_SNIFFED_BYTES = 512
+_MESSAGE_MAGICS = (-626843481, -626843477, -875286124)  # message v1, v2, blank
+
+
+class Part(StrEnum):
+    """One of a store's logs or folders; the value is its path below the store."""
+
+    COMMIT_LOG = "commitlog"
+    CONSUME_QUEUE = "consumequeue"
+    EXTENSION = "consumequeue_ext"
+    BATCH_QUEUE = "batchconsumequeue"
+    COMPACTION_LOG = "compaction/compactionLog"
+    COMPACTION_INDEX = "compaction/compactionCq"
+    COMPACTION = "compaction"
+    INDEX = "index"
+    CONFIG = "config"
+
+    @property
+    def has_queues(self) -> bool:
+        """Whether it is divided by topic and queue."""
+        return self in QUEUE_PARTS
+
+
+QUEUE_PARTS = (
+    Part.CONSUME_QUEUE, Part.EXTENSION, Part.BATCH_QUEUE, Part.COMPACTION_LOG, Part.COMPACTION_INDEX,
+)  # fmt: skip
+
+
+class FileKind(StrEnum):
+    """What one file is."""
+
+    COMMIT_LOG = "commit log"
+    CONSUME_QUEUE = "consume queue"
+    EXTENSION = "consume queue extension"
+    BATCH_QUEUE = "batch consume queue"
+    COMPACTION_LOG = "compaction log"
+    COMPACTION_INDEX = "compaction index"
+    INDEX = "index file"
+    CHECKPOINT = "checkpoint"
+    ABORT = "abort"
+    LOCK = "lock"
+    TOPICS = "topics"
+    CONSUMER_OFFSETS = "consumer offsets"
+    POSITIONS = "position checkpoint"
+    CONFIG = "config"  # another JSON file of the folder config
+
+    @property
+    def has_records(self) -> bool:
+        return self in (FileKind.COMMIT_LOG, FileKind.COMPACTION_LOG)
+
+
+_KIND_OF_PART = {
+    Part.COMMIT_LOG: FileKind.COMMIT_LOG,
+    Part.CONSUME_QUEUE: FileKind.CONSUME_QUEUE,
+    Part.EXTENSION: FileKind.EXTENSION,
+    Part.BATCH_QUEUE: FileKind.BATCH_QUEUE,
+    Part.COMPACTION_LOG: FileKind.COMPACTION_LOG,
+    Part.COMPACTION_INDEX: FileKind.COMPACTION_INDEX,
+    Part.INDEX: FileKind.INDEX,
+}
+
+_SIDE_FILES = {
+    "checkpoint": FileKind.CHECKPOINT,
+    "abort": FileKind.ABORT,
+    "lock": FileKind.LOCK,
+    "topics.json": FileKind.TOPICS,
+    "consumerOffset.json": FileKind.CONSUMER_OFFSETS,
+    "position-checkpoint": FileKind.POSITIONS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """One file of a log. ``start`` is the address of its first byte, as its name says."""
+
+    path: str
+    start: int
+    size_bytes: int
+    mtime_ns: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size_bytes
+
+    def open(self) -> SegmentReader:
+        """The file for reading by position.
+
+        Raises:
+            CommitConflict: it vanished or changed since it was listed.
+        """
+        return SegmentReader(self.path, self.size_bytes, self.mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class MappedLog:
+    """Files of one size laid end to end, by address. ``problems``: what is not as a broker would have it."""
+
+    files: tuple[MappedFile, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    file_size: int | None = None  # of each file; None: there is none
+    starts: tuple[int, ...] = field(default=(), repr=False)
+
+    @property
+    def start(self) -> int:
+        """The first address; 0 where there is no file."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def end(self) -> int:
+        """The address behind the last file, written or not."""
+        return self.files[-1].end if self.files else 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    def find(self, address: int) -> MappedFile | None:
+        """The file that holds ``address``."""
+        n = bisect_right(self.starts, address) - 1
+        return self.files[n] if n >= 0 and address < self.files[n].end else None
+
+    def is_last(self, file: MappedFile) -> bool:
+        return bool(self.files) and self.files[-1].path == file.path
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a path names. ``root`` is the store, None for a file that lies outside of one."""
+
+    path: str
+    root: str | None
+    part: Part | None = None  # None: the store itself, or a file at its root
+    topic: str | None = None
+    queue: int | None = None
+    file: FileKind | None = None  # None: a folder
+
+    @property
+    def name(self) -> TopicPartition | None:
+        return None if self.topic is None or self.queue is None else TopicPartition(self.topic, self.queue)
+
+
+# ---------------------------------------------------------------------- what a path is
+
+
+def is_store(path: str) -> bool:
+    """Whether the folder is a broker's ``storePathRootDir``."""
+    return any(
+        os.path.isdir(os.path.join(path, part))
+        for part in (Part.COMMIT_LOG, Part.CONSUME_QUEUE, Part.BATCH_QUEUE, Part.COMPACTION_LOG)
+    ) or os.path.isfile(os.path.join(path, Part.CONFIG, "topics.json"))
+
+
+def locate(path: str) -> Place | None:
+    """What lies at ``path``; None: nothing of RocketMQ's.
+
+    A file is known by its name and the folders above it, a log file that lies alone by its first bytes.
+    """
+    path = str(path)
+    if os.path.isdir(path) and is_store(path):
+        return Place(path, path)
+    found = _by_folders(path)
+    if os.path.isdir(path):
+        return found if found is not None and found.file is None else None
+    if not os.path.isfile(path):
+        return None
+    if found is not None:
+        return found
+    base = os.path.basename(path)
+    kind = _SIDE_FILES.get(base.removesuffix(".bak").removesuffix(".tmp"))
+    if kind is not None:
+        return Place(path, _root_of_side_file(path, kind), file=kind)
+    if names.parse_file_name(base.removesuffix(DELETED_SUFFIX)) is not None or _is_index_name(base):
+        kind = _sniff(path, is_index=_is_index_name(base))
+        return None if kind is None else Place(path, None, file=kind)
+    return None
+
+
+def find_place(path: str) -> Place:
+    """What lies at ``path``.
+
+    Raises:
+        NotALog: nothing of RocketMQ's.
+    """
+    found = locate(path)
+    if found is None:
+        is_there = os.path.exists(path)
+        raise NotALog(
+            "nothing of a RocketMQ store" if is_there else "no such file or folder", path=path,
+            remedy="give a store (a broker's storePathRootDir), a folder or a file inside of it",
+        )  # fmt: skip
+    return found
+
+
+def _by_folders(path: str) -> Place | None:
+    """What the folders above say; the nearest that fits, one below a real store before others."""
+    whole = os.path.abspath(path)
+    steps = whole.split(os.sep)
+    is_file = os.path.isfile(whole)
+    best: Place | None = None
+    for n in range(1, len(steps)):
+        for part in Part:
+            wanted = part.split("/")
+            if steps[n : n + len(wanted)] != wanted:
+                continue
+            root = os.sep.join(steps[:n]) or os.sep
+            place = _below(path, root, part, steps[n + len(wanted) :], is_file)
+            if place is not None and (best is None or is_store(root)):
+                best = place
+    return best
+
+
+def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> Place | None:
+    folders = rest[:-1] if is_file else rest
+    if part is Part.COMPACTION:
+        if is_file and not folders and _SIDE_FILES.get(rest[-1].removesuffix(".bak")) is FileKind.POSITIONS:
+            return Place(path, root, part, file=FileKind.POSITIONS)
+        return Place(path, root, part) if not is_file and not folders else None
+    if part is Part.CONFIG:
+        if folders:
+            return None
+        if not is_file:
+            return Place(path, root, part)
+        base = rest[-1].removesuffix(".bak").removesuffix(".tmp")
+        return Place(path, root, part, file=_SIDE_FILES.get(base, FileKind.CONFIG)) if ".json" in base else None
+    topic: str | None = None
+    queue: int | None = None
+    if part.has_queues:
+        if folders and folders[-1] in WORK_FOLDERS:
+            folders = folders[:-1]
+        if len(folders) > 2 or (len(folders) == 2 and not _is_queue_name(folders[1])):
+            return None
+        topic = folders[0] if folders else None
+        queue = int(folders[1]) if len(folders) == 2 else None
+        if is_file and queue is None:
+            return None
+    elif folders:
+        return None
+    if not is_file:
+        return Place(path, root, part, topic, queue)
+    base = rest[-1].removesuffix(DELETED_SUFFIX)
+    known = _is_index_name(base) if part is Part.INDEX else names.parse_file_name(base) is not None
+    return Place(path, root, part, topic, queue, _KIND_OF_PART[part]) if known else None
+
+
+def _root_of_side_file(path: str, kind: FileKind) -> str | None:
+    folder = os.path.dirname(os.path.abspath(path))
+    if kind in (FileKind.TOPICS, FileKind.CONSUMER_OFFSETS, FileKind.POSITIONS):
+        folder = os.path.dirname(folder)
+    return folder if is_store(folder) else None
+
+
+def _is_queue_name(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) < 10
+
+
+def _is_index_name(name: str) -> bool:
+    """``yyyyMMddHHmmssSSS``"""
+    return len(name) == 17 and name.isascii() and name.isdigit()
+
+
+def _sniff(path: str, is_index: bool) -> FileKind | None:
+    """What a file is by its first bytes."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_SNIFFED_BYTES)
+    except OSError as error:
+        raise to_log_error(error, path, "read the file") from error
+    if is_index:
+        return FileKind.INDEX
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(data[at : at + size], "big", signed=True)
+
+    if len(data) >= 8 and number(0, 4) > 0 and number(4, 4) in _MESSAGE_MAGICS:
+        return FileKind.COMMIT_LOG
+    if len(data) >= 46 and number(0, 8) >= 0 and number(8, 4) > 0 and number(28, 8) >= 0:
+        if number(36, 2) > 0 and number(38, 8) == -1 << 32:  # compacted offset -1, reserved 0
+            return FileKind.BATCH_QUEUE
+    if len(data) >= 20 and number(0, 8) >= 0 and number(8, 4) > 0 and number(0, 8) >> 48 == 0:
+        return FileKind.CONSUME_QUEUE
+    if len(data) >= 20 and 20 <= number(0, 2) and number(18, 2) == number(0, 2) - 20:
+        return FileKind.EXTENSION
+    return None
+
+
+# ---------------------------------------------------------------------- lists
+
+
+def commit_log_folders(root: str, config: Mapping[str, object] | None = None) -> list[str]:
+    """Where commit log files lie: those of ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths``, else below
+    the store. Several are set apart by commas, as in the broker's own settings."""
+    folders: list[str] = []
+    for setting in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
+        text = str((config or {}).get(setting) or "")
+        folders += [folder.strip() for folder in text.split(",") if folder.strip()]
+        if not folders:
+            folders.append(os.path.join(root, Part.COMMIT_LOG))
+    return list(dict.fromkeys(folders))
+
+
+def read_commit_log(root: str, config: Mapping[str, object] | None = None) -> MappedLog:
+    """The files of the commit log over all its folders.
+
+    ``config`` may name the folders: see ``commit_log_folders``.
+
+    Raises:
+        LogError: a folder that was named cannot be read.
+    """
+    return read_files(*commit_log_folders(root, config))
+
+
+def read_queue(root: str, part: Part, name: TopicPartition) -> MappedLog:
+    """The files of one queue in one part of the store; without any where it has none."""
+    return read_files(os.path.join(root, part, name.topic, str(name.partition)))
+
+
+def read_index_files(root: str) -> MappedLog:
+    """The files of key hashes by time of their creation; ``start`` is their name as a number."""
+    return read_files(os.path.join(root, Part.INDEX), is_index=True)
+
+
+def list_queues(root: str, part: Part) -> list[TopicPartition]:
+    """The queues that have a folder in ``part``, sorted. Entries that are no queue are skipped, as the broker does."""
+    found = []
+    folder = os.path.join(root, part)
+    for topic in _entries(folder):
+        if os.path.isdir(os.path.join(folder, topic)):
+            for queue in _entries(os.path.join(folder, topic)):
+                if _is_queue_name(queue) and os.path.isdir(os.path.join(folder, topic, queue)):
+                    found.append(TopicPartition(topic, int(queue)))
+    return sorted(found)
+
+
+def read_files(*folders: str, is_index: bool = False) -> MappedLog:
+    """The files of one log in ``folders``, sorted by address.
+
+    What a broker's loader takes offence at is a problem: a name that is no number, a length unlike the others'; a
+    zero-length last file, which it deletes, is left out.
+    """
+    found: list[MappedFile] = []
+    problems: list[Problem] = []
+    for folder in folders:
+        for name in _entries(folder):
+            path = os.path.join(folder, name)
+            try:
+                seen = os.stat(path)
+            except OSError:
+                continue  # a live broker may delete files at any moment
+            if os.path.isdir(path):
+                if name in WORK_FOLDERS:
+                    problems.append(_left_over(path))
+                continue
+            start = (int(name) if _is_index_name(name) else None) if is_index else names.parse_file_name(name)
+            if start is None:
+                if seen.st_size:
+                    problems.append(_foreign(path, name))
+                continue
+            found.append(MappedFile(path, start, seen.st_size, seen.st_mtime_ns))
+    found.sort(key=lambda file: (file.start, file.path))
+    if found and not found[-1].size_bytes:
+        found.pop()
+    kept: list[MappedFile] = []
+    for file in found:
+        if kept and kept[-1].start == file.start:
+            problems.append(
+                Problem(ProblemKind.DAMAGED, "two files of the same name in one log", file.path, None,
+                        f"the other one is {kept[-1].path}: keep the right one")
+            )  # fmt: skip
+        else:
+            kept.append(file)
+    size = _common_size(kept)
+    for n, file in enumerate(kept):
+        if file.size_bytes != size:
+            problems.append(
+                Problem(ProblemKind.DAMAGED, f"a file of {file.size_bytes} bytes in a log of files of {size}",
+                        file.path, None, "a broker does not load it: restore it from a replica or a backup")
+            )  # fmt: skip
+        if n and not is_index and file.start < kept[n - 1].end:
+            problems.append(
+                Problem(ProblemKind.DAMAGED, f"begins at {file.start}, before the file ahead ends at "
+                        f"{kept[n - 1].end}", file.path, None, "names say where a file's bytes belong: rename it")
+            )  # fmt: skip
+    return MappedLog(tuple(kept), tuple(problems), size, tuple(file.start for file in kept))
+
+
+def _common_size(files: list[MappedFile]) -> int | None:
+    """The length that most files have; of equally frequent ones the largest, since a file may have been cut short."""
+    counts = Counter(file.size_bytes for file in files)
+    return max(counts, key=lambda size: (counts[size], size), default=None)
+
+
+def _left_over(path: str) -> Problem:
+    return Problem(
+        ProblemKind.RECOVERED, "left by a compaction run or a rebuild that did not end", path, None,
+        "nothing in it is served; a broker's next run writes over it",
+    )  # fmt: skip
+
+
+def _foreign(path: str, name: str) -> Problem:
+    if name.endswith(DELETED_SUFFIX):
+        wrong = "a file that a compaction run has replaced"
+        remedy = "a broker does not start as long as it lies there: remove it"
+    else:
+        wrong = "no file of the log has such a name"
+        remedy = "a broker does not load a log that holds it: move it away"
+    return Problem(ProblemKind.DAMAGED, wrong, path, None, remedy)
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise to_log_error(error, folder, "list the folder") from error
+
+
+# ---------------------------------------------------------------------- bytes
+
+
+class LogReader:
+    """A log's bytes by address. Keeps a bounded number of files open, so that lookups do not open one each."""
+
+    def __init__(self, log: MappedLog) -> None:
+        self.log = log
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def read(self, address: int, size: int) -> bytes:
+        """At most ``size`` bytes from ``address`` on: fewer where the file ends, none where there is no such file.
+
+        Raises:
+            LogError: a file cannot be read.
+        """
+        file = self.log.find(address)
+        if file is None or size <= 0:
+            return b""
+        size = min(size, file.end - address)
+        try:
+            return os.pread(self._handle(file.path), size, address - file.start)
+        except OSError as error:
+            raise to_log_error(error, file.path, "read the log") from error
+
+    def _handle(self, path: str) -> int:
+        handle = self._open.get(path)
+        if handle is None:
+            handle = self._open[path] = os.open(path, os.O_RDONLY)
+            if len(self._open) > _OPEN_FILES:
+                os.close(self._open.popitem(last=False)[1])
+        else:
+            self._open.move_to_end(path)
+        return handle
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_whole(file: MappedFile, limit_bytes: int) -> bytes:
+    """The first ``limit_bytes`` of a file of an index.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    try:
+        with open(file.path, "rb") as opened:
+            return opened.read(limit_bytes)
+    except OSError as error:
+        raise to_log_error(error, file.path, "read the file") from error
+
+
+def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
+    """The stretches of the file that the disk holds, as ``(start, end)`` positions: the rest was never written.
+
+    One stretch, the whole file, where the file system does not say.
+    """
+    end = 0
+    try:
+        handle = os.open(file.path, os.O_RDONLY)
+    except OSError as error:
+        raise to_log_error(error, file.path, "read the file") from error
+    try:
+        while end < file.size_bytes:
+            try:
+                start = os.lseek(handle, end, os.SEEK_DATA)
+            except OSError:  # no data behind, or a file system that does not know
+                if end == 0 and os.fstat(handle).st_blocks:
+                    yield 0, file.size_bytes
+                return
+            end = os.lseek(handle, start, os.SEEK_HOLE)
+            yield start, min(end, file.size_bytes)
+    finally:
+        os.close(handle)
