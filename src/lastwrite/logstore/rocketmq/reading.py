@@ -23,8 +23,7 @@ from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 
-DELETED_SUFFIX = ".delete"  # of files that a compaction run has replaced
-WORK_FOLDERS = ("compacting", "replicating")  # inside a queue's folders, while a run or a rebuild is under way
+WORK_FOLDERS = (names.COMPACTING, names.REPLICATING)  # inside a queue's folders, while a run or a rebuild is under way
 
 _OPEN_FILES = 64  # kept open by one reader
 _SNIFFED_BYTES = 512
@@ -78,6 +77,8 @@ class FileKind(StrEnum):
         return self in (FileKind.COMMIT_LOG, FileKind.COMPACTION_LOG)
 
 
+_COMPACTION_PARTS = (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+
 _KIND_OF_PART = {
     Part.COMMIT_LOG: FileKind.COMMIT_LOG,
     Part.CONSUME_QUEUE: FileKind.CONSUME_QUEUE,
@@ -87,6 +88,7 @@ _KIND_OF_PART = {
     Part.COMPACTION_INDEX: FileKind.COMPACTION_INDEX,
     Part.INDEX: FileKind.INDEX,
 }
+_PART_OF_KIND = {kind: part for part, kind in _KIND_OF_PART.items()}
 
 _SIDE_FILES = {
     "checkpoint": FileKind.CHECKPOINT,
@@ -173,10 +175,26 @@ class Place:
 
 def is_store(path: str) -> bool:
     """Whether the folder is a broker's ``storePathRootDir``."""
+    if os.path.isfile(os.path.join(path, Part.CONFIG, names.TOPICS)):
+        return True
+    return any(_holds(os.path.join(path, part), part) for part in (Part.COMMIT_LOG, *QUEUE_PARTS))
+
+
+def _holds(folder: str, part: Part) -> bool:
+    """Whether a folder of that name is what it is called: others may be called so too."""
+    if part is Part.COMMIT_LOG:
+        return any(names.parse_file_name(name) is not None for name in _entries(folder))
+    if part is Part.INDEX:
+        return any(map(names.is_index_name, _entries(folder)))
+    if part is Part.COMPACTION:
+        return any(os.path.isdir(os.path.join(os.path.dirname(folder), below)) for below in _COMPACTION_PARTS)
+    if part is Part.CONFIG:
+        return any(".json" in name for name in _entries(folder))
     return any(
-        os.path.isdir(os.path.join(path, part))
-        for part in (Part.COMMIT_LOG, Part.CONSUME_QUEUE, Part.BATCH_QUEUE, Part.COMPACTION_LOG)
-    ) or os.path.isfile(os.path.join(path, Part.CONFIG, "topics.json"))
+        names.parse_queue_name(queue) is not None
+        for topic in _entries(folder)
+        for queue in _entries(os.path.join(folder, topic))
+    )
 
 
 def locate(path: str) -> Place | None:
@@ -189,7 +207,7 @@ def locate(path: str) -> Place | None:
         return Place(path, path)
     found = _by_folders(path)
     if os.path.isdir(path):
-        return found if found is not None and found.file is None else None
+        return found or _lone_log(path)
     if not os.path.isfile(path):
         return None
     if found is not None:
@@ -198,9 +216,18 @@ def locate(path: str) -> Place | None:
     kind = _SIDE_FILES.get(base.removesuffix(".bak").removesuffix(".tmp"))
     if kind is not None:
         return Place(path, _root_of_side_file(path, kind), file=kind)
-    if names.parse_file_name(base.removesuffix(DELETED_SUFFIX)) is not None or _is_index_name(base):
-        kind = _sniff(path, is_index=_is_index_name(base))
+    if names.parse_file_name(base.removesuffix(names.DELETED_SUFFIX)) is not None or names.is_index_name(base):
+        kind = _sniff(path, is_index=names.is_index_name(base))
         return None if kind is None else Place(path, None, file=kind)
+    return None
+
+
+def _lone_log(path: str) -> Place | None:
+    """A folder of log files under a name of its own: a further commit log folder, or a copy."""
+    for name in _entries(path):
+        if names.parse_file_name(name) is not None:
+            kind = _sniff(os.path.join(path, name), is_index=False)
+            return None if kind is None else Place(path, None, _PART_OF_KIND[kind])
     return None
 
 
@@ -233,7 +260,9 @@ def _by_folders(path: str) -> Place | None:
                 continue
             root = os.sep.join(steps[:n]) or os.sep
             place = _below(path, root, part, steps[n + len(wanted) :], is_file)
-            if place is not None and (best is None or is_store(root)):
+            if place is None or not (is_file or _holds(os.path.join(root, part), part) or is_store(root)):
+                continue
+            if best is None or is_store(root):
                 best = place
     return best
 
@@ -256,7 +285,7 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
     if part.has_queues:
         if folders and folders[-1] in WORK_FOLDERS:
             folders = folders[:-1]
-        if len(folders) > 2 or (len(folders) == 2 and not _is_queue_name(folders[1])):
+        if len(folders) > 2 or (len(folders) == 2 and names.parse_queue_name(folders[1]) is None):
             return None
         topic = folders[0] if folders else None
         queue = int(folders[1]) if len(folders) == 2 else None
@@ -266,8 +295,8 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
         return None
     if not is_file:
         return Place(path, root, part, topic, queue)
-    base = rest[-1].removesuffix(DELETED_SUFFIX)
-    known = _is_index_name(base) if part is Part.INDEX else names.parse_file_name(base) is not None
+    base = rest[-1].removesuffix(names.DELETED_SUFFIX)
+    known = names.is_index_name(base) if part is Part.INDEX else names.parse_file_name(base) is not None
     return Place(path, root, part, topic, queue, _KIND_OF_PART[part]) if known else None
 
 
@@ -276,15 +305,6 @@ def _root_of_side_file(path: str, kind: FileKind) -> str | None:
     if kind in (FileKind.TOPICS, FileKind.CONSUMER_OFFSETS, FileKind.POSITIONS):
         folder = os.path.dirname(folder)
     return folder if is_store(folder) else None
-
-
-def _is_queue_name(name: str) -> bool:
-    return name.isascii() and name.isdigit() and len(name) < 10
-
-
-def _is_index_name(name: str) -> bool:
-    """``yyyyMMddHHmmssSSS``"""
-    return len(name) == 17 and name.isascii() and name.isdigit()
 
 
 def _sniff(path: str, is_index: bool) -> FileKind | None:
@@ -355,7 +375,7 @@ def list_queues(root: str, part: Part) -> list[TopicPartition]:
     for topic in _entries(folder):
         if os.path.isdir(os.path.join(folder, topic)):
             for queue in _entries(os.path.join(folder, topic)):
-                if _is_queue_name(queue) and os.path.isdir(os.path.join(folder, topic, queue)):
+                if names.parse_queue_name(queue) is not None and os.path.isdir(os.path.join(folder, topic, queue)):
                     found.append(TopicPartition(topic, int(queue)))
     return sorted(found)
 
@@ -379,7 +399,7 @@ def read_files(*folders: str, is_index: bool = False) -> MappedLog:
                 if name in WORK_FOLDERS:
                     problems.append(_left_over(path))
                 continue
-            start = (int(name) if _is_index_name(name) else None) if is_index else names.parse_file_name(name)
+            start = (int(name) if names.is_index_name(name) else None) if is_index else names.parse_file_name(name)
             if start is None:
                 if seen.st_size:
                     problems.append(_foreign(path, name))
@@ -426,7 +446,7 @@ def _left_over(path: str) -> Problem:
 
 
 def _foreign(path: str, name: str) -> Problem:
-    if name.endswith(DELETED_SUFFIX):
+    if name.endswith(names.DELETED_SUFFIX):
         wrong = "a file that a compaction run has replaced"
         remedy = "a broker does not start as long as it lies there: remove it"
     else:
