@@ -9,6 +9,7 @@ Source: RocketMQ 5.5.0 and 4.9.3; spec/rocketmq.md sections 2, 7, 8, 11, 18.
 
 from __future__ import annotations
 
+import mmap
 import os
 from bisect import bisect_right
 from collections import Counter, OrderedDict
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 
-from lastwrite.errors import NotALog
+from lastwrite.errors import LogError, NotALog
 from lastwrite.formats.rocketmq import names
 from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.reading import SegmentReader
@@ -547,3 +548,21 @@ def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
             yield start, min(end, file.size_bytes)
     finally:
         os.close(handle)
+
+
+def map_whole(file: MappedFile) -> memoryview:
+    """The file's bytes, read from the disk as they are looked at: an index file has hundreds of megabytes, of which a
+    lookup needs a few pages.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    try:
+        with open(file.path, "rb") as opened:
+            if not os.fstat(opened.fileno()).st_size:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ))
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError):
+            raise to_log_error(error, file.path, "read the file") from error
+        raise LogError(f"could not read the file: {error}", path=file.path) from error

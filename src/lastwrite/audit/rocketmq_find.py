@@ -1,0 +1,752 @@
+"""Find messages in a RocketMQ store: by queue offset, address, key, message id or time.
+
+Each is looked up where a broker would: a consume queue for offsets and times, an index file for keys, the address
+itself for message ids. What an index says is believed only where the record agrees. Where an index is missing, ends
+early, or lies, the answer is found in the commit log itself, as if the index had been built anew, and ``say`` is told.
+
+A consume queue lacks what a broker had not dispatched when it was killed: brokers dispatch the commit log in order,
+so all queues together tell how far they had come, and only what lies behind is searched for records that no queue
+knows.
+
+Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``IndexFile.selectPhyOffset``, ``MQAdminImpl.viewMessage``;
+spec/rocketmq.md sections 3.4, 4, 7, 8 and 15.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from lastwrite.audit.rocketmq_walk import RECORD_LIMIT_BYTES, Chunk, LogWalk
+from lastwrite.audit.window import problem_of
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.formats.rocketmq import kernels, names, properties, record, sides, units
+from lastwrite.formats.rocketmq.index_file import IndexFile
+from lastwrite.formats.rocketmq.java_hash import index_hash
+from lastwrite.formats.rocketmq.record import Message, decode_message
+from lastwrite.logstore.rocketmq.reading import (
+    LogReader,
+    MappedFile,
+    MappedLog,
+    Part,
+    commit_log_folders,
+    list_queues,
+    map_whole,
+    read_commit_log,
+    read_index_files,
+    read_queue,
+    read_whole,
+)
+from lastwrite.logstore.single import read_small
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+
+INDEX_LIMIT_BYTES = 1 << 30  # of one file of a queue's index, read whole
+
+# What led to a record.
+BY_ADDRESS = "address"
+BY_QUEUE = "consume queue"
+BY_BATCH_QUEUE = "batch consume queue"
+BY_INDEX = "index file"
+BY_COMPACTION_INDEX = "compaction index"
+BY_SCAN = "commit log (no index)"
+BY_COMPACTION_SCAN = "compaction log (no index)"
+
+_LMQ_QUEUE = 0  # where multi-dispatch queues have their messages
+_NO_UNIT = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
+_ALL = 1 << 62
+
+
+class Found(NamedTuple):
+    """A record, where it lies, and what led there."""
+
+    message: Message
+    file: str
+    position: int
+    found_by: str
+    is_commit_log: bool = True
+
+
+class _Unit(NamedTuple):
+    """What a queue's index says of one record."""
+
+    offset: int
+    address: int
+    size: int
+    number: int
+    file: str
+    position: int
+
+
+class _Lie(Exception):
+    """An index contradicts the log. Never leaves this module."""
+
+
+def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
+    """Every queue that has a unit of the record, as topic, queue and offset: its own first, then multi-dispatch."""
+    found = [(message.topic, message.queue_id, message.queue_offset)]
+    queues = message.properties.get(properties.MULTI_DISPATCH)
+    offsets = message.properties.get(properties.MULTI_QUEUE_OFFSET)
+    if queues and offsets:
+        for queue, offset in zip(queues.split(","), offsets.split(","), strict=False):
+            with suppress(ValueError):
+                found.append((queue, _LMQ_QUEUE if queue.startswith("%LMQ%") else message.queue_id, int(offset)))
+    return found
+
+
+def has_key(message: Message, key: str) -> bool:
+    """Whether an index file leads from the key to the message, or compaction knows it by that key."""
+    keys = message.properties.get(properties.KEYS, "")
+    return key == keys or key in keys.split(" ") or key == message.unique_key
+
+
+class StoreFinder:
+    """Finds in one store, or in one log file without a store (``log``).
+
+    ``note`` is told of damage, ``say`` of everything that was not found as a broker would have found it.
+    """
+
+    def __init__(
+        self, root: str | None, config: Mapping[str, object] | None, note: Callable[[Problem], None],
+        say: Callable[[str], None], log: MappedLog | None = None,
+    ) -> None:  # fmt: skip
+        self._root = root
+        self._note = note
+        self._said: set[str] = set()
+        self._tell = say
+        if log is None:
+            log = read_commit_log(root, config) if root is not None else MappedLog()
+        self.log = log
+        self.place = ", ".join(commit_log_folders(root, config)) if root is not None else "the log"
+        for problem in log.problems:
+            note(problem)
+        self._reader = LogReader(log)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def say(self, text: str) -> None:
+        """Each thing once."""
+        if text not in self._said:
+            self._said.add(text)
+            self._tell(text)
+
+    # ------------------------------------------------------------------ addresses
+
+    def read(self, address: int, size: int | None = None) -> Message:
+        """The record that begins at ``address``.
+
+        Raises:
+            CorruptLog: there is none, it is not ``size`` bytes long, or it says that it lies elsewhere.
+        """
+        if size is None:
+            size = int.from_bytes(self._reader.read(address, 4), "big", signed=True)
+        if not 0 < size <= RECORD_LIMIT_BYTES:
+            raise CorruptLog(f"no record begins at {address}")
+        data = self._reader.read(address, size)
+        message = decode_message(data, 0, len(data))
+        if message.size != size:
+            raise CorruptLog(f"the record at {address} has {message.size} bytes, not {size}")
+        if message.physical_offset != address:
+            raise CorruptLog(f"the record at {address} says that it lies at {message.physical_offset}")
+        return message
+
+    def found(self, message: Message, address: int, by: str) -> Found:
+        file = self.log.find(address)
+        assert file is not None  # it was read from there
+        return Found(message, file.path, address - file.start, by)
+
+    def at_address(self, address: int) -> Iterator[Found]:
+        """The record that begins at ``address``, else the one that has it inside."""
+        file = self.log.find(address)
+        if file is None:
+            self.say(f"no file of {self.place} holds address {address}: {self._bounds()}")
+            return
+        try:
+            yield self.found(self.read(address), address, BY_ADDRESS)
+            return
+        except LogError:
+            pass
+        for _, position, message in self._walk().records(file.start, file.end):
+            if file.start + position <= address < file.start + position + message.size:
+                self.say(
+                    f"no record begins at {address}: it is byte {address - file.start - position} of the one that "
+                    f"begins at {file.start + position}"
+                )
+                yield Found(message, file.path, position, BY_SCAN)
+                return
+        self.say(f"no record lies at address {address} of {file.path}")
+
+    def by_message_id(self, text: str, topic: str | None) -> Iterator[Found]:
+        """The record of an offset message id; where none is there, the records with this unique key.
+
+        Raises:
+            InvalidConfig: it is neither.
+        """
+        try:
+            host, address = record.parse_message_id(text)
+        except InvalidConfig:
+            if len(text) != 32:  # a unique key has 32 characters as a rule; anything else is a mistake
+                raise
+            host, address = None, -1
+        if host is not None and self.log.find(address) is not None:
+            try:
+                message = self.read(address)
+            except LogError as error:
+                self.say(f"{text} names address {address}, but {error.problem}")
+            else:
+                if message.store_host != host:
+                    self.say(f"{text} is of the store {host}; what lies at that address was stored by "
+                             f"{message.store_host}")  # fmt: skip
+                yield self.found(message, address, BY_ADDRESS)
+                return
+        before = len(self._said)
+        any_found = False
+        for found in self.by_key(text, topic, is_unique=True):
+            if not any_found:
+                self.say(f"no message lies where the id {text} says; it is taken for a unique key")
+            any_found = True
+            yield found
+        if not any_found and len(self._said) == before:
+            self.say(f"no message has the id or the unique key {text}")
+
+    def _bounds(self) -> str:
+        return f"it has {self.log.start} to {self.log.end - 1}" if self.log.files else "there is none"
+
+    def _walk(self) -> LogWalk:
+        return LogWalk(self.log, self._note)
+
+    # ------------------------------------------------------------------ queues
+
+    def queues(self, topic: str | None = None, queue: int | None = None) -> list[TopicPartition]:
+        """The queues that the store's folders know, narrowed; sorted."""
+        if self._root is None:
+            return []
+        found = {
+            name
+            for part in (Part.CONSUME_QUEUE, Part.BATCH_QUEUE, Part.COMPACTION_LOG)
+            for name in list_queues(self._root, part)
+            if topic in (None, name.topic) and queue in (None, name.partition)
+        }
+        return sorted(found)
+
+    def queues_in_log(self, topic: str | None, queue: int | None) -> list[TopicPartition]:
+        """The queues whose records the commit log has, by reading all of it."""
+        found: set[TopicPartition] = set()
+        for chunk in self._walk().chunks():
+            for name, _ in by_queue(chunk):
+                if topic in (None, name.topic) and queue in (None, name.partition):
+                    found.add(name)
+        return sorted(found)
+
+    def queue(self, name: TopicPartition, first: int = 0) -> Iterator[Found]:
+        """The queue's records from queue offset ``first`` on, as its consume queue leads to them."""
+        if self._root is None:
+            yield from self._scan(name, first)
+            return
+        next_offset = first
+        any_unit = False
+        for unit, by in self._units(name, first):
+            if unit.address < self.log.start:
+                self._say_expired(name)
+                next_offset = unit.offset + unit.number
+                any_unit = True
+                continue
+            if not any_unit and unit.offset > next_offset:
+                # What precedes the first unit may still be there: its files of the index may be lost.
+                for found in self._scan(name, next_offset, end=unit.address):
+                    if found.message.queue_offset < unit.offset:
+                        self.say(f"the {by} of {name} begins at offset {unit.offset}; what precedes was found in the "
+                                 "commit log")  # fmt: skip
+                        yield found
+            any_unit = True
+            try:
+                message = self._believed(unit, name, next_offset)
+            except _Lie as lie:
+                self.say(f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} lies ({lie}); the "
+                         f"index of {name} was rebuilt in memory from the commit log")  # fmt: skip
+                yield from self._scan(name, next_offset)
+                return
+            next_offset = unit.offset + unit.number
+            yield self.found(message, unit.address, by)
+        if not any_unit and first <= self._last_offset(name):
+            any_unit = True  # all its units lie below what was asked for
+        if not any_unit:
+            any_scanned = False
+            for found in self._scan(name, first):
+                if not any_scanned:
+                    self.say(f"no consume queue of {name} with offset {first} or more: its index was rebuilt in memory "
+                             "from the commit log")  # fmt: skip
+                any_scanned = True
+                yield found
+            return
+        for found in self._scan(name, next_offset, start=self.dispatched):
+            self.say(f"the consume queue of {name} ends before offset {found.message.queue_offset}; what follows was "
+                     "found in the commit log")  # fmt: skip
+            yield found
+
+    def _say_expired(self, name: TopicPartition) -> None:
+        self.say(f"the consume queue of {name} begins with messages that the commit log no longer has (it begins at "
+                 f"{self.log.start})")  # fmt: skip
+
+    def _believed(self, unit: _Unit, name: TopicPartition, at_least: int) -> Message:
+        if unit.offset < at_least:
+            raise _Lie(f"offset {unit.offset} where {at_least} or more should follow")
+        try:
+            message = self.read(unit.address, unit.size)
+        except LogError as error:
+            raise _Lie(error.problem) from error
+        if (name.topic, name.partition, unit.offset) not in dispatches_of(message):
+            if not message.is_inner_batch or (message.topic, message.queue_id) != (name.topic, name.partition):
+                raise _Lie(
+                    f"it leads to offset {message.queue_offset} of {message.topic}-{message.queue_id}"
+                )
+        return message
+
+    def _units(self, name: TopicPartition, first: int) -> Iterator[tuple[_Unit, str]]:
+        """The queue's units from queue offset ``first`` on, without fillers."""
+        assert self._root is not None
+        size = units.CONSUME_QUEUE_UNIT.size
+        log = read_queue(self._root, Part.CONSUME_QUEUE, name)
+        for problem in log.problems:
+            self._note(problem)
+        for file in log.files:
+            if file.end <= first * size:
+                continue
+            entries = units.consume_queue_units(read_whole(file, INDEX_LIMIT_BYTES))
+            number = file.start // size
+            count = units.valid_count(entries)
+            for n in range(max(first - number, 0), count):
+                address, record_size, _ = entries[n].tolist()
+                if record_size != units.FILLER_SIZE:
+                    yield _Unit(number + n, address, record_size, 1, file.path, n * size), BY_QUEUE
+            if count < len(entries) and not log.is_last(file):
+                # Where units are missing in the middle the next file's first would be taken for the next message.
+                yield _Unit(number + count, 0, 0, 1, file.path, count * size), BY_QUEUE
+        log = read_queue(self._root, Part.BATCH_QUEUE, name)
+        for problem in log.problems:
+            self._note(problem)
+        for file in log.files:
+            entries = units.batch_units(read_whole(file, INDEX_LIMIT_BYTES))
+            count = units.valid_count(entries)
+            for n in range(units.find_offset(entries, first, count), count):
+                unit = entries[n]
+                yield _Unit(
+                    int(unit["base"]), int(unit["physical_offset"]), int(unit["size"]), int(unit["number"]), file.path,
+                    n * units.BATCH_UNIT.size,
+                ), BY_BATCH_QUEUE  # fmt: skip
+
+    def _last_offset(self, name: TopicPartition) -> int:
+        """The last queue offset that the queue's index has; -1: none."""
+        assert self._root is not None
+        last = -1
+        for part in (Part.CONSUME_QUEUE, Part.BATCH_QUEUE):
+            log = read_queue(self._root, part, name)
+            for file in reversed(log.files):
+                data = read_whole(file, INDEX_LIMIT_BYTES)
+                if part is Part.CONSUME_QUEUE:
+                    count = units.valid_count(units.consume_queue_units(data))
+                    if count:
+                        last = max(last, file.start // units.CONSUME_QUEUE_UNIT.size + count - 1)
+                        break
+                else:
+                    batches = units.batch_units(data)
+                    count = units.valid_count(batches)
+                    if count:
+                        last = max(last, int(batches["base"][count - 1]) + int(batches["number"][count - 1]) - 1)
+                        break
+        return last
+
+    @cached_property
+    def dispatched(self) -> int:
+        """The address that all consume queues together have reached: what lies below was dispatched."""
+        reached = self.log.start
+        if self._root is None:
+            return reached
+        for part in (Part.CONSUME_QUEUE, Part.BATCH_QUEUE):
+            for name in list_queues(self._root, part):
+                for file in reversed(read_queue(self._root, part, name).files):
+                    data = read_whole(file, INDEX_LIMIT_BYTES)
+                    is_simple = part is Part.CONSUME_QUEUE
+                    entries = units.consume_queue_units(data) if is_simple else units.batch_units(data)
+                    count = units.valid_count(entries)
+                    if not count:
+                        continue
+                    address, size = int(entries["physical_offset"][count - 1]), int(entries["size"][count - 1])
+                    # A unit that lies must not hide what it does not lead to.
+                    if size != units.FILLER_SIZE and address >= reached:
+                        with suppress(LogError):
+                            self.read(address, size)
+                            reached = address + size
+                    break
+        return reached
+
+    def _scan(
+        self, name: TopicPartition, first: int, start: int = 0, end: int | None = None
+    ) -> Iterator[Found]:
+        """The queue's records with queue offset ``first`` or more, in the order of the commit log."""
+        if end is not None and end <= self.log.start:
+            return
+        topic = name.topic.encode()
+        for chunk in self._walk().chunks(start, end):
+            table = chunk.table
+            picked = (table["queue_id"] == name.partition) & (table["queue_offset"] >= first)
+            picked &= ~np.isin(table["sys_flag"] & record.TRANSACTION_MASK, _NO_UNIT)
+            picked &= _equal(chunk, "topic_at", "topic_length", topic)
+            # A batch may begin below and end above; of multi-dispatch only the properties tell.
+            picked |= (table["marks"] & (kernels.HAS_MULTI_DISPATCH | kernels.HAS_INNER)) != 0
+            for row in np.flatnonzero(picked).tolist():
+                message = chunk.message(row)
+                if any(
+                    (topic_, queue) == (name.topic, name.partition) and offset + _messages(message) > first
+                    for topic_, queue, offset in dispatches_of(message)
+                ):
+                    yield Found(message, chunk.file.path, chunk.position(row), BY_SCAN)
+
+    # ------------------------------------------------------------------ keys
+
+    def topics(self) -> list[str]:
+        """Every topic that the store's folders and its settings know."""
+        found = {name.topic for name in self.queues()}
+        if self._root is not None:
+            path = os.path.join(self._root, names.CONFIG, names.TOPICS)
+            if os.path.isfile(path):
+                try:
+                    found |= set(sides.decode_topics(read_small(path)))
+                except LogError as error:
+                    self._note(problem_of(error, path))
+        return sorted(found)
+
+    def by_key(self, key: str, topic: str | None = None, is_unique: bool = False) -> Iterator[Found]:
+        """The records of ``topic`` (None: of all) that have the key, in the order of the commit log.
+
+        ``is_unique``: the client's unique key, else that or one of the application's keys.
+        """
+        answer = self._addresses(key, topic, is_unique)
+        if answer is None:
+            yield from self._scan_key(key, topic, is_unique)
+            return
+        addresses, missing = answer
+        found = [self.found(self.read(address), address, BY_INDEX) for address in sorted(addresses)]
+        if not found and not missing:
+            missing = [(0, None)]
+            self.say(f"no index file leads to the key {key!r}; the commit log was searched for it")
+        rest: list[Found] = []
+        for start, end in missing:
+            rest += self._scan_key(key, topic, is_unique, start, end)
+        rest = [other for other in rest if other.message.physical_offset not in addresses]
+        if rest and found:
+            self.say("the index files do not reach over the whole commit log; the rest of it was searched")
+        yield from sorted(found + rest, key=lambda one: one.message.physical_offset)
+
+    def _addresses(
+        self, key: str, topic: str | None, is_unique: bool
+    ) -> tuple[set[int], list[tuple[int, int | None]]] | None:
+        """What the index files say: the records that have the key indeed, and which stretches of the commit log no
+        index file speaks of. None: they cannot be used."""
+        files = read_index_files(self._root) if self._root is not None else MappedLog()
+        for problem in files.problems:
+            self._note(problem)
+        if not files.files:
+            if self._root is not None:
+                self.say("there is no index file: the index was rebuilt in memory from the commit log")
+            return None
+        topics = [topic] if topic is not None else self.topics()
+        parts = [key] if " " not in key else [part for part in key.split(" ") if part][:1]
+        found: set[int] = set()
+        missing: list[tuple[int, int | None]] = []
+        reached = 0
+        for file in files.files:
+            try:
+                index = IndexFile.of(map_whole(file))
+                for topic_ in topics:
+                    for part in parts:
+                        for address in chain_of(index, topic_, part):
+                            if address >= self.log.start and self._has(address, topic_, part, key, is_unique):
+                                found.add(address)
+            except (LogError, _Lie) as error:
+                said = error.problem if isinstance(error, LogError) else str(error)
+                self.say(f"{file.path} lies ({said}): the index was rebuilt in memory from the commit log")
+                return None
+            header = index.header
+            if header.count > 1:
+                if header.first_physical_offset > reached:
+                    missing.append((reached, header.first_physical_offset))
+                reached = max(reached, header.last_physical_offset)
+        missing.append((reached, None))
+        return found, [(start, end) for start, end in missing if end is None or end > self.log.start]
+
+    def _has(self, address: int, topic: str, part: str, key: str, is_unique: bool) -> bool:
+        """Whether the record at ``address`` has the key; another one with the same hash is no lie.
+
+        Raises:
+            _Lie: no record is there, or none of its keys has such a hash.
+        """
+        try:
+            message = self.read(address)
+        except LogError as error:
+            raise _Lie(error.problem) from error
+        wanted = index_hash(topic, part)
+        keys = [*message.properties.get(properties.KEYS, "").split(" "), message.unique_key or ""]
+        if not any(one and index_hash(message.topic, one) == wanted for one in keys):
+            raise _Lie(f"it leads from {part!r} to {address}, where a record has no such key")
+        return message.topic == topic and _has_key(message, key, is_unique)
+
+    def _scan_key(
+        self, key: str, topic: str | None, is_unique: bool, start: int = 0, end: int | None = None
+    ) -> Iterator[Found]:
+        wanted = key.encode("utf-8", "surrogateescape")
+        for chunk in self._walk().chunks(start, end):
+            for row in _rows_with(chunk, wanted):
+                message = chunk.message(row)
+                if topic in (None, message.topic) and _has_key(message, key, is_unique):
+                    yield Found(message, chunk.file.path, chunk.position(row), BY_SCAN)
+
+    # ------------------------------------------------------------------ times
+
+    def address_at(self, time_ms: int) -> int | None:
+        """The address of the first record that was stored at ``time_ms`` or later; store times never fall in a log."""
+        files = [file for file in self.log.files if self._first_time(file) is not None]
+        times = [self._first_time(file) or 0 for file in files]
+        n = max(bisect_left(times, time_ms) - 1, 0)
+        start = files[n].start if files else 0
+        for chunk in self._walk().chunks(start):
+            late = chunk.table["store_time"] >= time_ms
+            if late.any():
+                return chunk.file.start + chunk.position(int(np.argmax(late)))
+        return None
+
+    def _first_time(self, file: MappedFile) -> int | None:
+        try:
+            return self.read(file.start).store_time_ms
+        except LogError:
+            return None
+
+    def offset_at(self, name: TopicPartition, time_ms: int) -> int | None:
+        """The queue offset of the first message that was stored at ``time_ms`` or later, as its consume queue tells.
+
+        None: there is none.
+        """
+        try:
+            return self._search_time(name, time_ms)
+        except _Lie as lie:
+            self.say(f"the consume queue of {name} cannot be searched for a time ({lie}): its index was rebuilt in "
+                     "memory from the commit log")  # fmt: skip
+        for found in self._scan(name, 0):
+            if found.message.store_time_ms >= time_ms:
+                return found.message.queue_offset
+        return None
+
+    def _search_time(self, name: TopicPartition, time_ms: int) -> int | None:
+        """By halves over the units that the commit log still has."""
+        if self._root is None:
+            raise _Lie("there is none")
+        simple = read_queue(self._root, Part.CONSUME_QUEUE, name)
+        batches = read_queue(self._root, Part.BATCH_QUEUE, name)
+        if not simple.files and not batches.files:
+            raise _Lie("there is none")
+        dtype = units.CONSUME_QUEUE_DTYPE if simple.files else units.BATCH_DTYPE
+        size = dtype.itemsize
+        log = simple if simple.files else batches
+        reader = LogReader(log)
+        try:
+            counts = [file.size_bytes // size for file in log.files]
+            counts[-1] = units.valid_count(np.frombuffer(read_whole(log.files[-1], INDEX_LIMIT_BYTES)[: counts[-1] * size], dtype))
+            low, high = 0, sum(counts)
+
+            def unit(number: int) -> np.void:
+                for file, count in zip(log.files, counts, strict=True):
+                    if number < count:
+                        data = reader.read(file.start + number * size, size)
+                        if len(data) < size:
+                            break
+                        one: np.void = np.frombuffer(data, dtype)[0]
+                        return one
+                    number -= count
+                raise _Lie("a unit cannot be read")
+
+            def is_late(number: int) -> bool:
+                one = unit(number)
+                address, bytes_ = int(one["physical_offset"]), int(one["size"])
+                if bytes_ == units.FILLER_SIZE or 0 < bytes_ and address < self.log.start:
+                    return False
+                try:
+                    return self.read(address, bytes_).store_time_ms >= time_ms
+                except LogError as error:
+                    raise _Lie(error.problem) from error
+
+            total = high
+            while low < high:
+                middle = (low + high) // 2
+                if is_late(middle):
+                    high = middle
+                else:
+                    low = middle + 1
+            if low == total:
+                for found in self._scan(name, 0, start=self.dispatched):
+                    if found.message.store_time_ms >= time_ms:
+                        return found.message.queue_offset
+                return None
+            if dtype is units.BATCH_DTYPE:
+                return int(unit(low)["base"])
+            return log.files[0].start // size + low
+        finally:
+            reader.close()
+
+    # ------------------------------------------------------------------ compaction logs
+
+    def compacted(self, name: TopicPartition, first: int = 0) -> Iterator[Found]:
+        """The records of the queue's compaction log from queue offset ``first`` on, as its index leads to them.
+
+        Behind the last unit of a file there may be zeros or stale records: nobody reads them.
+        """
+        assert self._root is not None
+        log = read_queue(self._root, Part.COMPACTION_LOG, name)
+        index = read_queue(self._root, Part.COMPACTION_INDEX, name)
+        for problem in chain(log.problems, index.problems):
+            self._note(problem)
+        by_name = {file.start: file for file in index.files}
+        for lonely in sorted(by_name.keys() - {file.start for file in log.files}):
+            self._note(
+                Problem(ProblemKind.DAMAGED, "an index without its log file", by_name[lonely].path, None,
+                        "a broker does not start on it: restore the file of the same name in compactionLog")
+            )  # fmt: skip
+        next_offset = first
+        reader = LogReader(log)
+        try:
+            for file in log.files:
+                pair = by_name.get(file.start)
+                try:
+                    for found in self._indexed(file, pair, reader, next_offset):
+                        next_offset = found.message.queue_offset + 1
+                        yield found
+                except _Lie as lie:
+                    self.say(f"{pair.path if pair else file.path}: {lie}; the index of {os.path.basename(file.path)} "
+                             f"of {name} was rebuilt in memory from the compaction log")  # fmt: skip
+                    for found in self._framed(file, next_offset):
+                        next_offset = found.message.queue_offset + 1
+                        yield found
+        finally:
+            reader.close()
+
+    def _indexed(
+        self, file: MappedFile, pair: MappedFile | None, reader: LogReader, first: int
+    ) -> Iterator[Found]:
+        if pair is None:
+            raise _Lie("it has no index file")
+        entries = units.batch_units(read_whole(pair, INDEX_LIMIT_BYTES))
+        count = units.valid_count(entries)
+        for n in range(units.find_offset(entries, first, count), count):
+            address, size = int(entries["physical_offset"][n]), int(entries["size"][n])
+            offset = int(entries["base"][n])
+            where = f"unit {n} (offset {offset}) lies"
+            if not file.start <= address <= file.end - size:
+                raise _Lie(f"{where}: its record would lie in another file")
+            if offset < first:
+                raise _Lie(f"{where}: {first} or more should follow")
+            data = reader.read(address, size)
+            try:
+                message = decode_message(data, 0, len(data))
+            except LogError as error:
+                raise _Lie(f"{where}: {error.problem}") from error
+            if message.queue_offset != offset or message.size != size:
+                raise _Lie(f"{where}: it leads to offset {message.queue_offset} of {message.size} bytes")
+            first = offset + 1
+            yield Found(message, file.path, address - file.start, BY_COMPACTION_INDEX, False)
+
+    def _framed(self, file: MappedFile, first: int) -> Iterator[Found]:
+        alone = MappedLog((file,), (), file.size_bytes, (file.start,))
+        for _, position, message in LogWalk(alone, self._note, is_compaction=True).records():
+            if message.queue_offset >= first:
+                first = message.queue_offset + 1
+                yield Found(message, file.path, position, BY_COMPACTION_SCAN, False)
+
+
+def chain_of(index: IndexFile, topic: str, key: str) -> list[int]:
+    """The addresses that an index file has for the key's hash, newest first.
+
+    Raises:
+        _Lie: the chain leaves its slot, or does not go down.
+    """
+    wanted = index_hash(topic, key)
+    slot = wanted % index.slots
+    number = index.slot(slot)
+    found = []
+    while number:
+        if not 0 < number < index.header.count:
+            raise _Lie(f"slot {slot} leads to entry {number} of {index.header.count - 1}")
+        entry = index.entry(number)
+        if entry.hash % index.slots != slot or entry.hash < 0:
+            raise _Lie(f"slot {slot} leads to entry {number}, which belongs elsewhere")
+        if entry.hash == wanted:
+            found.append(entry.physical_offset)
+        if not 0 <= entry.previous < number:
+            raise _Lie(f"entry {number} is followed by {entry.previous}")
+        number = entry.previous
+    return found
+
+
+def by_queue(chunk: Chunk) -> Iterator[tuple[TopicPartition, Int64Array]]:
+    """The rows of a chunk by the queue that their record names, in order."""
+    table = chunk.table
+    for length in np.unique(table["topic_length"]).tolist():
+        rows = np.flatnonzero(table["topic_length"] == length)
+        topics = _gather(chunk.buffer, table["topic_at"][rows], length)
+        keys = np.concatenate([topics, table["queue_id"][rows].astype(">i4").view(np.uint8).reshape(-1, 4)], axis=1)
+        flat = np.ascontiguousarray(keys).view(np.dtype((np.void, length + 4))).ravel()
+        _, firsts, which = np.unique(flat, return_index=True, return_inverse=True)
+        for group, first in enumerate(firsts.tolist()):
+            row = int(rows[first])
+            topic = chunk.bytes_at(int(table["topic_at"][row]), length).decode("utf-8", "replace")
+            yield TopicPartition(topic, int(table["queue_id"][row])), rows[which == group]
+
+
+def _equal(chunk: Chunk, at: str, length: str, wanted: bytes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Row for row whether a field of the records is ``wanted``."""
+    out = chunk.table[length] == len(wanted)
+    rows = np.flatnonzero(out)
+    if len(rows) and wanted:
+        same = _gather(chunk.buffer, chunk.table[at][rows], len(wanted)) == np.frombuffer(wanted, np.uint8)
+        out[rows] = same.all(axis=1)
+    return out
+
+
+def _gather(buffer: ByteArray, starts: Int64Array, length: int) -> ByteArray:
+    """``length`` bytes from each start, a row each."""
+    return buffer[starts[:, None] + np.arange(length)]
+
+
+def _rows_with(chunk: Chunk, wanted: bytes) -> list[int]:
+    """The rows in whose properties the bytes stand, wherever; each once."""
+    table = chunk.table
+    if not len(table) or not wanted:
+        return []
+    end = int(table["position"][-1] + table["size"][-1])
+    data = chunk.bytes_at(0, end)
+    hits = []
+    at = data.find(wanted)
+    while at >= 0:
+        hits.append(at)
+        at = data.find(wanted, at + 1)
+    rows = np.searchsorted(table["position"], np.asarray(hits, dtype=np.int64), side="right") - 1
+    inside = rows >= 0
+    rows, places = rows[inside], np.asarray(hits, dtype=np.int64)[inside]
+    rows = rows[places >= table["properties_at"][rows]]
+    return [int(row) for row in np.unique(rows)]
+
+
+def _has_key(message: Message, key: str, is_unique: bool) -> bool:
+    return message.unique_key == key if is_unique else has_key(message, key)
+
+
+def _messages(message: Message) -> int:
+    """How many queue offsets the record takes."""
+    text = message.properties.get(properties.INNER_NUM, "")
+    return int(text) if message.is_inner_batch and text.isascii() and text.isdigit() and len(text) < 10 else 1

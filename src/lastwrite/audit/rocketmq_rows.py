@@ -1,0 +1,179 @@
+"""A RocketMQ store as rows for ``dump``: records, index entries, small files. The names of fields are a contract.
+
+Numbers are those on disk, times are milliseconds, bytes are base64.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.formats.rocketmq import properties as properties_
+from lastwrite.formats.rocketmq import record, units
+from lastwrite.formats.rocketmq.record import Message
+from lastwrite.model.log import TopicPartition
+
+Row = dict[str, Any]
+
+BODY_LIMIT_BYTES = 256 << 20  # of one body, decompressed
+
+_TRANSACTIONS = {
+    record.TRANSACTION_PREPARED: "prepared",
+    record.TRANSACTION_COMMIT: "commit",
+    record.TRANSACTION_ROLLBACK: "rollback",
+}
+
+
+def base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def message_rows(
+    message: Message, file: str, position: int, found_by: str, is_commit_log: bool = True, whole_batches: bool = False
+) -> Iterator[Row]:
+    """The messages of one record, a row each: several only of an inner batch, unless ``whole_batches``.
+
+    ``position`` is where the record begins in ``file``; ``found_by`` names what led there.
+    """
+    if not message.is_inner_batch or whole_batches:
+        yield message_row(message, file, position, found_by, is_commit_log)
+        return
+    try:
+        inside = record.split_inner(message, BODY_LIMIT_BYTES)
+    except LogError as error:
+        yield message_row(message, file, position, found_by, is_commit_log, problem=error.problem)
+        return
+    problem = None if message.body_crc_holds else _crc_problem(message)
+    for number, inner in enumerate(inside):
+        row = message_row(inner, file, position, found_by, is_commit_log, number, problem, message.size)
+        yield row | {"body_crc": message.body_crc, "compression": _compression(message)}
+
+
+def message_row(
+    message: Message, file: str, position: int, found_by: str, is_commit_log: bool = True,
+    batch_index: int | None = None, problem: str | None = None, size: int | None = None,
+) -> Row:  # fmt: skip
+    """One message. ``body`` is null where it cannot be had, and ``problem`` says why."""
+    body: bytes | None
+    if batch_index is not None:
+        body = message.body  # the batch was decompressed as a whole
+    else:
+        try:
+            body = record.body_of(message, BODY_LIMIT_BYTES)
+        except LogError as error:
+            body, problem = None, problem or error.problem
+        if not message.body_crc_holds:
+            problem = problem or _crc_problem(message)
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "physical_offset": message.physical_offset,
+        "size": message.size if size is None else size,
+        "magic": message.magic,
+        "body_crc": message.body_crc,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "born_timestamp": message.born_time_ms,
+        "born_host": str(message.born_host),
+        "store_timestamp": message.store_time_ms,
+        "store_host": str(message.store_host),
+        "reconsume_times": message.reconsume_times,
+        "prepared_transaction_offset": message.prepared_offset,
+        "properties": message.properties,
+        "body": None if body is None else base64_of(body),
+        "stored_body": base64_of(message.body),
+        "compression": _compression(message),
+        "file": file,
+        "position": position,
+        "message_id": record.offset_message_id(message.store_host, message.physical_offset) if is_commit_log else None,
+        "transaction": _TRANSACTIONS.get(message.sys_flag & record.TRANSACTION_MASK),
+        "batch_index": batch_index,
+        "properties_raw": None if _is_told_whole(message) else base64_of(message.properties_bytes),
+        "found_by": found_by,
+        "problem": problem,
+    }
+
+
+def _crc_problem(message: Message) -> str:
+    return f"body with crc {message.body_crc:#010x} whose bytes give {record.body_crc(message.body):#010x}"
+
+
+def _compression(message: Message) -> str:
+    try:
+        return str(record.compression_of(message.sys_flag))
+    except LogError:
+        return f"unknown ({(message.sys_flag & record.COMPRESSION_MASK) >> 8})"
+
+
+def _is_told_whole(message: Message) -> bool:
+    """Whether the parsed properties say all that the bytes do: each name once, nothing ignored, no broken text."""
+    raw = message.properties_bytes
+    items = properties_.items(raw)
+    joined = b"\x02".join(name + b"\x01" + value for name, value in items)
+    if raw not in (joined, joined + b"\x02") or len(items) != len(message.properties):
+        return False
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------- entries of indexes
+
+
+def _name(name: TopicPartition | None) -> Row:
+    return {"topic": name.topic if name else None, "queue_id": name.partition if name else None}
+
+
+def consume_queue_rows(
+    data: bytes, name: TopicPartition | None, file: str, start: int, first: int = 0
+) -> Iterator[Row]:
+    """The units of one file whose first byte has the address ``start``: from queue offset ``first`` on, no fillers."""
+    entries = units.consume_queue_units(data)
+    number = start // units.CONSUME_QUEUE_UNIT.size
+    for n in range(max(first - number, 0), units.valid_count(entries)):
+        address, size, code = entries[n].tolist()
+        if size != units.FILLER_SIZE:
+            yield {
+                "index": "consumequeue", **_name(name), "queue_offset": number + n, "physical_offset": address,
+                "size": size, "tags_code": code, "file": file, "position": n * units.CONSUME_QUEUE_UNIT.size,
+            }  # fmt: skip
+
+
+def batch_unit_rows(
+    data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0
+) -> Iterator[Row]:
+    """The units of one file of a batch consume queue or a compaction index, from queue offset ``first`` on."""
+    entries = units.batch_units(data)
+    count = units.valid_count(entries)
+    for n in range(units.find_offset(entries, first, count), count):
+        address, size, code, time, base, number, compacted, reserved = entries[n].tolist()
+        yield {
+            "index": index, **_name(name), "queue_offset": base, "messages": number, "physical_offset": address,
+            "size": size, "tags_code": code, "store_timestamp": time, "compacted_offset": compacted,
+            "reserved": reserved, "file": file, "position": n * units.BATCH_UNIT.size,
+        }  # fmt: skip
+
+
+def extension_rows(data: bytes, name: TopicPartition | None, file: str, start: int) -> Iterator[Row]:
+    """The units of one file of a consume queue's extension; ``address`` is what a tags code says to mean them.
+
+    Raises:
+        CorruptLog: lengths that contradict each other; what precedes was given.
+    """
+    at = 0
+    while (unit := units.decode_extension(data, at, len(data))) is not None:
+        yield {
+            "index": "consumequeue_ext", **_name(name), "address": start + at + units.EXTENSION_BASE,
+            "size": unit.size, "tags_code": unit.tags_code, "store_timestamp": unit.store_time_ms,
+            "bitmap": unit.bitmap.hex(), "file": file, "position": at,
+        }  # fmt: skip
+        at += unit.size
+
+
+def damaged(error: CorruptLog, path: str) -> CorruptLog:
+    return CorruptLog(error.problem, error.at, error.path or path, error.remedy)

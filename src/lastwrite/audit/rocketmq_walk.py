@@ -1,0 +1,256 @@
+"""Read a commit log or a compaction log from front to back, past blank ends and whatever is damaged.
+
+A record is believed where its frame adds up *and* it says of itself the address at which it lies. That tells three
+things apart that look alike: the end of what was written, stale bytes behind it (a broker may pad a write from a used
+buffer), and damage with whole records behind it. Behind damage the walk goes on at the next place that says its own
+address.
+
+Source: RocketMQ 5.5.0 ``CommitLog.checkMessageAndReturnSize``; spec/rocketmq.md sections 3.2, 22 and 24.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from lastwrite.audit.window import CHUNK_BYTES, DAMAGE_REMEDY
+from lastwrite.errors import LogError
+from lastwrite.formats.rocketmq import kernels
+from lastwrite.formats.rocketmq.kernels import MESSAGE, MessageTable
+from lastwrite.formats.rocketmq.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    PHYSICAL_OFFSET_AT,
+    SMALLEST_RECORD_BYTES,
+    Message,
+    decode_message,
+)
+from lastwrite.logstore.reading import SegmentReader
+from lastwrite.logstore.rocketmq.reading import MappedFile, MappedLog
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import Problem, ProblemKind
+
+RECORD_LIMIT_BYTES = 256 << 20
+TORN_REMEDY = "a broker cuts the log here when it starts: what follows was never acknowledged whole"
+
+_BAD_ADDRESS = -1  # beside the codes of ``kernels``
+_FRAME_BYTES = PHYSICAL_OFFSET_AT + 8
+_MAGICS = tuple((magic & 0xFFFF_FFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+
+Note = Callable[[Problem], None]
+
+
+class Chunk(NamedTuple):
+    """Whole records of one file; all positions in ``table`` are of ``buffer``, whose first byte is ``base`` in the file.
+
+    Valid until the next is asked for.
+    """
+
+    file: MappedFile
+    base: int
+    buffer: ByteArray
+    table: MessageTable
+
+    def message(self, row: int) -> Message:
+        at = int(self.table["position"][row])
+        return decode_message(self.buffer, at, at + int(self.table["size"][row]))
+
+    def position(self, row: int) -> int:
+        """Of the record in its file."""
+        return self.base + int(self.table["position"][row])
+
+    def bytes_at(self, at: int, length: int) -> bytes:
+        return self.buffer[at : at + length].tobytes()
+
+
+class Ending(NamedTuple):
+    """How a file ends."""
+
+    position: int  # behind the last record
+    blank: bool  # by a blank record
+    damage: str | None = None  # by bytes that are neither a record nor an end
+
+
+class LogWalk:
+    """The records of a log by address. Problems go to ``note``; ``endings`` says how each file that was read ended.
+
+    ``checks_crc``: bodies are held against their checksum, and those that do not agree are noted; their records are
+    among the rows all the same. ``is_compaction``: zeros may end any file, and a wrong address is only noted.
+    """
+
+    def __init__(
+        self, log: MappedLog, note: Note, checks_crc: bool = False, is_compaction: bool = False,
+        advance: Callable[[int], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._log = log
+        self._note = note
+        self._checks_crc = checks_crc
+        self._is_compaction = is_compaction
+        self._advance = advance or (lambda count: None)
+        self._buffer: ByteArray = np.empty(CHUNK_BYTES, dtype=np.uint8)
+        self._table: MessageTable = np.zeros(CHUNK_BYTES // SMALLEST_RECORD_BYTES // 2, dtype=MESSAGE)
+        self.endings: dict[str, Ending] = {}
+        self.bad_crcs = 0
+        written = [file for file in log.files if is_compaction or _is_written(file)]
+        self._last_written = written[-1].path if written else None
+
+    def chunks(self, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
+        """The records whose address lies in ``[start, end)``; ``start`` is one's, or below all."""
+        for file in self._log.files:
+            if file.end <= start or (end is not None and file.start >= end):
+                continue
+            yield from self._file(file, max(start - file.start, 0), end)
+
+    def records(self, start: int = 0, end: int | None = None) -> Iterator[tuple[MappedFile, int, Message]]:
+        """The same one by one, each with its file and its position there."""
+        for chunk in self.chunks(start, end):
+            for row in range(len(chunk.table)):
+                yield chunk.file, chunk.position(row), chunk.message(row)
+
+    # ------------------------------------------------------------------ one file
+
+    def _file(self, file: MappedFile, position: int, end: int | None) -> Iterator[Chunk]:
+        stop = file.size_bytes if end is None else min(end - file.start, file.size_bytes)
+        with file.open() as reader:
+            while position < stop:
+                have = min(len(self._buffer), file.size_bytes - position)
+                reader.read_into(self._buffer[:have], position)
+                rows, consumed, code, at, wanted = kernels.split(self._buffer, 0, have, self._table, self._checks_crc)
+                if code == kernels.BAD_CRC:
+                    self._note_crc(file, position + at)
+                    more, consumed, code, at, wanted = kernels.split(
+                        self._buffer, consumed, have, self._table[rows : rows + 1], False
+                    )
+                    rows += more
+                table = self._table[:rows]
+                if not self._is_compaction:
+                    strays = table["physical_offset"] != file.start + position + table["position"]
+                    if strays.any():
+                        rows = int(np.argmax(strays))
+                        at = consumed = int(table["position"][rows])
+                        code, table = _BAD_ADDRESS, table[:rows]
+                if stop < file.size_bytes:
+                    table = table[: int(np.searchsorted(table["position"], stop - position))]
+                if len(table):
+                    yield Chunk(file, position, self._buffer, table)
+                self._advance(consumed)
+                position += int(consumed)
+                if code == kernels.OK:
+                    continue
+                if code == kernels.NEED_MORE and position + wanted <= file.size_bytes:
+                    if consumed == 0 and not self._grow(wanted):
+                        code = kernels.BAD_SIZE
+                    else:
+                        continue
+                if code == kernels.NEED_MORE and file.size_bytes - position < 8 and self._is_compaction:
+                    break  # a file may be filled to its last byte
+                found = self._past(file, reader, position, int(code), int(wanted))
+                if found is None:
+                    self._advance(file.size_bytes - position)
+                    return
+                self._advance(found - position)
+                position = found
+        self.endings[file.path] = Ending(min(position, file.size_bytes), False)
+
+    def _grow(self, wanted: int) -> bool:
+        if wanted > RECORD_LIMIT_BYTES:
+            return False
+        if wanted > len(self._buffer):
+            self._buffer = np.empty(int(wanted), dtype=np.uint8)
+        return True
+
+    def _past(self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int) -> int | None:
+        """Where records go on behind a place where there is none; None: the file ends there. Says what is wrong."""
+        room = file.size_bytes - position
+        is_last = self._is_compaction or file.path == self._last_written
+        if code == kernels.BLANK:
+            self.endings[file.path] = Ending(position, True)
+            if wanted != room:
+                wrong = f"a blank record that says {wanted} bytes are left, where {room} are"
+                self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position, DAMAGE_REMEDY))
+            return None
+        if code == kernels.END and is_last and (self._is_compaction or self._is_blank(reader, position, room)):
+            self.endings[file.path] = Ending(position, False)
+            return None
+        after = self._next_record(file, reader, position + 1)
+        wrong = "a record that lies elsewhere by what it says" if code == _BAD_ADDRESS else kernels.CODES[code]
+        if code == kernels.NEED_MORE:
+            wrong = f"a record of {wanted} bytes where {room} are left"
+        if after is not None:
+            wrong = f"{wrong}; {after - position} bytes up to the next whole record are lost"
+            self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position, DAMAGE_REMEDY))
+            return after
+        self.endings[file.path] = Ending(position, False, wrong)
+        if not is_last:
+            wrong = f"the log ends here, and files follow: {wrong}"
+            self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position, DAMAGE_REMEDY))
+        elif code in (kernels.END, _BAD_ADDRESS):
+            wrong = "stale bytes behind the log's end"
+            self._note(Problem(ProblemKind.RECOVERED, wrong, file.path, position, "a broker never reads them"))
+        else:
+            self._note(Problem(ProblemKind.RECOVERED, f"torn tail: {wrong}", file.path, position, TORN_REMEDY))
+        return None
+
+    def _is_blank(self, reader: SegmentReader, position: int, room: int) -> bool:
+        """Whether nothing but zeros follows at once; a file of zeros is not read to its end."""
+        head = self._buffer[: min(room, 1 << 16)]
+        reader.read_into(head, position)
+        return not head.any()
+
+    def _next_record(self, file: MappedFile, reader: SegmentReader, position: int) -> int | None:
+        """The first place from ``position`` on with a whole record that says its own address; None: there is none."""
+        buffer = np.empty(min(CHUNK_BYTES, max(file.size_bytes - position, 0)), dtype=np.uint8)
+        while file.size_bytes - position >= SMALLEST_RECORD_BYTES:
+            have = min(len(buffer), file.size_bytes - position)
+            reader.read_into(buffer[:have], position)
+            if not buffer[:have].any() and file.path == self._last_written:
+                return None  # behind what was written
+            data = buffer[:have].tobytes()
+            for hit in sorted(_hits(data)):
+                at = hit - 4
+                said = int.from_bytes(data[at + PHYSICAL_OFFSET_AT : at + _FRAME_BYTES], "big", signed=True)
+                if said == file.start + position + at and self._is_whole(file, reader, position + at):
+                    return position + at
+            if have < len(buffer) or position + have >= file.size_bytes:
+                return None
+            position += have - _FRAME_BYTES
+        return None
+
+    def _is_whole(self, file: MappedFile, reader: SegmentReader, position: int) -> bool:
+        frame = np.empty(4, dtype=np.uint8)
+        reader.read_into(frame, position)
+        size = int.from_bytes(frame.tobytes(), "big", signed=True)
+        if not SMALLEST_RECORD_BYTES <= size <= min(file.size_bytes - position, RECORD_LIMIT_BYTES):
+            return False
+        whole = np.empty(size, dtype=np.uint8)
+        reader.read_into(whole, position)
+        try:
+            decode_message(whole, 0, size)
+        except LogError:
+            return False
+        return True
+
+    def _note_crc(self, file: MappedFile, position: int) -> None:
+        self.bad_crcs += 1
+        self._note(
+            Problem(ProblemKind.DAMAGED, kernels.CODES[kernels.BAD_CRC], file.path, int(position), DAMAGE_REMEDY)
+        )
+
+
+def _hits(data: bytes) -> Iterator[int]:
+    """Where a record's magic lies with room for its address, in no order."""
+    for magic in _MAGICS:
+        at = data.find(magic, 4)
+        while 0 <= at <= len(data) - _FRAME_BYTES + 4:
+            yield at
+            at = data.find(magic, at + 1)
+
+
+def _is_written(file: MappedFile) -> bool:
+    """Whether the broker has begun with the file: the one that it makes ahead is all zeros."""
+    head = np.zeros(min(8, file.size_bytes), dtype=np.uint8)
+    with file.open() as reader:
+        reader.read_into(head, 0)
+    return bool(head.any())
