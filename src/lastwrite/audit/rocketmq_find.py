@@ -4,9 +4,8 @@ Each is looked up where a broker would: a consume queue for offsets and times, a
 itself for message ids. What an index says is believed only where the record agrees. Where an index is missing, ends
 early, or lies, the answer is found in the commit log itself, as if the index had been built anew, and ``say`` is told.
 
-A consume queue lacks what a broker had not dispatched when it was killed: brokers dispatch the commit log in order,
-so all queues together tell how far they had come, and only what lies behind is searched for records that no queue
-knows.
+A consume queue lacks what a broker had not dispatched when it was killed, so at its end the commit log behind its last
+message is asked too.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``IndexFile.selectPhyOffset``, ``MQAdminImpl.viewMessage``;
 spec/rocketmq.md sections 3.4, 4, 7, 8 and 15.
@@ -15,10 +14,9 @@ spec/rocketmq.md sections 3.4, 4, 7, 8 and 15.
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -61,7 +59,6 @@ BY_COMPACTION_SCAN = "compaction log (no index)"
 
 _LMQ_QUEUE = 0  # where multi-dispatch queues have their messages
 _NO_UNIT = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
-_ALL = 1 << 62
 
 
 class Found(NamedTuple):
@@ -99,12 +96,6 @@ def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
             with suppress(ValueError):
                 found.append((queue, _LMQ_QUEUE if queue.startswith("%LMQ%") else message.queue_id, int(offset)))
     return found
-
-
-def has_key(message: Message, key: str) -> bool:
-    """Whether an index file leads from the key to the message, or compaction knows it by that key."""
-    keys = message.properties.get(properties.KEYS, "")
-    return key == keys or key in keys.split(" ") or key == message.unique_key
 
 
 class StoreFinder:
@@ -247,49 +238,48 @@ class StoreFinder:
         return sorted(found)
 
     def queue(self, name: TopicPartition, first: int = 0) -> Iterator[Found]:
-        """The queue's records from queue offset ``first`` on, as its consume queue leads to them."""
-        if self._root is None:
-            yield from self._scan(name, first)
-            return
-        next_offset = first
+        """The queue's records from queue offset ``first`` on, as its consume queue leads to them.
+
+        Where offsets are left out, between units and behind the last, the commit log itself is asked.
+        """
+        next_offset, reached = first, self.log.start
         any_unit = False
         for unit, by in self._units(name, first):
-            if unit.address < self.log.start:
+            if 0 <= unit.address < self.log.start:
                 self._say_expired(name)
-                next_offset = unit.offset + unit.number
-                any_unit = True
+                next_offset, any_unit = unit.offset + unit.number, True
                 continue
-            if not any_unit and unit.offset > next_offset:
-                # What precedes the first unit may still be there: its files of the index may be lost.
-                for found in self._scan(name, next_offset, end=unit.address):
-                    if found.message.queue_offset < unit.offset:
-                        self.say(f"the {by} of {name} begins at offset {unit.offset}; what precedes was found in the "
-                                 "commit log")  # fmt: skip
-                        yield found
-            any_unit = True
             try:
                 message = self._believed(unit, name, next_offset)
             except _Lie as lie:
-                self.say(f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} lies ({lie}); the "
+                self.say(f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} lies ({lie}): the "
                          f"index of {name} was rebuilt in memory from the commit log")  # fmt: skip
-                yield from self._scan(name, next_offset)
+                yield from self._scan(name, next_offset, reached)
                 return
-            next_offset = unit.offset + unit.number
+            if unit.offset > next_offset:
+                for found in self._scan(name, next_offset, reached, unit.address):
+                    self.say(f"the {by} of {name} lacks offset {found.message.queue_offset}: it was found in the "
+                             "commit log")  # fmt: skip
+                    yield found
+            any_unit = True
+            next_offset, reached = unit.offset + unit.number, unit.address + unit.size
             yield self.found(message, unit.address, by)
-        if not any_unit and first <= self._last_offset(name):
-            any_unit = True  # all its units lie below what was asked for
-        if not any_unit:
-            any_scanned = False
-            for found in self._scan(name, first):
-                if not any_scanned:
-                    self.say(f"no consume queue of {name} with offset {first} or more: its index was rebuilt in memory "
-                             "from the commit log")  # fmt: skip
-                any_scanned = True
-                yield found
-            return
-        for found in self._scan(name, next_offset, start=self.dispatched):
-            self.say(f"the consume queue of {name} ends before offset {found.message.queue_offset}; what follows was "
-                     "found in the commit log")  # fmt: skip
+        last = None if any_unit else self._last_unit(name)
+        if last is not None:  # all its units lie below what was asked for
+            any_unit = True
+            with suppress(_Lie):
+                self._believed(last, name, 0)
+                reached = last.address + last.size
+        any_scanned = False
+        for found in self._scan(name, next_offset, reached):
+            if not any_scanned and self._root is not None:
+                self.say(
+                    f"the consume queue of {name} ends before offset {found.message.queue_offset}: what follows was "
+                    "found in the commit log"
+                    if any_unit
+                    else f"there is no consume queue of {name}: its index was rebuilt in memory from the commit log"
+                )
+            any_scanned = True
             yield found
 
     def _say_expired(self, name: TopicPartition) -> None:
@@ -312,9 +302,8 @@ class StoreFinder:
 
     def _units(self, name: TopicPartition, first: int) -> Iterator[tuple[_Unit, str]]:
         """The queue's units from queue offset ``first`` on, without fillers."""
-        assert self._root is not None
         size = units.CONSUME_QUEUE_UNIT.size
-        log = read_queue(self._root, Part.CONSUME_QUEUE, name)
+        log = self._files(Part.CONSUME_QUEUE, name)
         for problem in log.problems:
             self._note(problem)
         for file in log.files:
@@ -329,8 +318,8 @@ class StoreFinder:
                     yield _Unit(number + n, address, record_size, 1, file.path, n * size), BY_QUEUE
             if count < len(entries) and not log.is_last(file):
                 # Where units are missing in the middle the next file's first would be taken for the next message.
-                yield _Unit(number + count, 0, 0, 1, file.path, count * size), BY_QUEUE
-        log = read_queue(self._root, Part.BATCH_QUEUE, name)
+                yield _Unit(number + count, -1, 0, 1, file.path, count * size), BY_QUEUE
+        log = self._files(Part.BATCH_QUEUE, name)
         for problem in log.problems:
             self._note(problem)
         for file in log.files:
@@ -343,50 +332,23 @@ class StoreFinder:
                     n * units.BATCH_UNIT.size,
                 ), BY_BATCH_QUEUE  # fmt: skip
 
-    def _last_offset(self, name: TopicPartition) -> int:
-        """The last queue offset that the queue's index has; -1: none."""
-        assert self._root is not None
-        last = -1
-        for part in (Part.CONSUME_QUEUE, Part.BATCH_QUEUE):
-            log = read_queue(self._root, part, name)
-            for file in reversed(log.files):
-                data = read_whole(file, INDEX_LIMIT_BYTES)
-                if part is Part.CONSUME_QUEUE:
-                    count = units.valid_count(units.consume_queue_units(data))
-                    if count:
-                        last = max(last, file.start // units.CONSUME_QUEUE_UNIT.size + count - 1)
-                        break
-                else:
-                    batches = units.batch_units(data)
-                    count = units.valid_count(batches)
-                    if count:
-                        last = max(last, int(batches["base"][count - 1]) + int(batches["number"][count - 1]) - 1)
-                        break
-        return last
+    def _files(self, part: Part, name: TopicPartition) -> MappedLog:
+        return read_queue(self._root, part, name) if self._root is not None else MappedLog()
 
-    @cached_property
-    def dispatched(self) -> int:
-        """The address that all consume queues together have reached: what lies below was dispatched."""
-        reached = self.log.start
-        if self._root is None:
-            return reached
-        for part in (Part.CONSUME_QUEUE, Part.BATCH_QUEUE):
-            for name in list_queues(self._root, part):
-                for file in reversed(read_queue(self._root, part, name).files):
-                    data = read_whole(file, INDEX_LIMIT_BYTES)
-                    is_simple = part is Part.CONSUME_QUEUE
-                    entries = units.consume_queue_units(data) if is_simple else units.batch_units(data)
-                    count = units.valid_count(entries)
-                    if not count:
-                        continue
-                    address, size = int(entries["physical_offset"][count - 1]), int(entries["size"][count - 1])
-                    # A unit that lies must not hide what it does not lead to.
-                    if size != units.FILLER_SIZE and address >= reached:
-                        with suppress(LogError):
-                            self.read(address, size)
-                            reached = address + size
-                    break
-        return reached
+    def _last_unit(self, name: TopicPartition) -> _Unit | None:
+        """The last valid unit of the queue's index; None: it has none."""
+        for part, decode in ((Part.CONSUME_QUEUE, units.consume_queue_units), (Part.BATCH_QUEUE, units.batch_units)):
+            for file in reversed(self._files(part, name).files):
+                entries = decode(read_whole(file, INDEX_LIMIT_BYTES))
+                count = units.valid_count(entries)
+                if count:
+                    one, size = entries[count - 1], entries.dtype.itemsize
+                    is_batch = part is Part.BATCH_QUEUE
+                    return _Unit(
+                        int(one["base"]) if is_batch else file.start // size + count - 1, int(one["physical_offset"]),
+                        int(one["size"]), int(one["number"]) if is_batch else 1, file.path, (count - 1) * size,
+                    )  # fmt: skip
+        return None
 
     def _scan(
         self, name: TopicPartition, first: int, start: int = 0, end: int | None = None
@@ -434,16 +396,19 @@ class StoreFinder:
             yield from self._scan_key(key, topic, is_unique)
             return
         addresses, missing = answer
-        found = [self.found(self.read(address), address, BY_INDEX) for address in sorted(addresses)]
-        if not found and not missing:
-            missing = [(0, None)]
-            self.say(f"no index file leads to the key {key!r}; the commit log was searched for it")
-        rest: list[Found] = []
-        for start, end in missing:
-            rest += self._scan_key(key, topic, is_unique, start, end)
-        rest = [other for other in rest if other.message.physical_offset not in addresses]
-        if rest and found:
-            self.say("the index files do not reach over the whole commit log; the rest of it was searched")
+        found = [self.found(self.read(address), address, BY_INDEX) for address in addresses]
+        rest = [
+            other
+            for start, end in missing
+            for other in self._scan_key(key, topic, is_unique, start, end)
+            if other.message.physical_offset not in addresses
+        ]
+        if rest:
+            self.say("the index files do not reach over the whole commit log: the rest of it was searched")
+        elif not found:
+            rest = list(self._scan_key(key, topic, is_unique))
+            if rest:
+                self.say(f"no index file leads to the key {key!r}: the index was rebuilt in memory from the commit log")
         yield from sorted(found + rest, key=lambda one: one.message.physical_offset)
 
     def _addresses(
@@ -497,7 +462,7 @@ class StoreFinder:
         keys = [*message.properties.get(properties.KEYS, "").split(" "), message.unique_key or ""]
         if not any(one and index_hash(message.topic, one) == wanted for one in keys):
             raise _Lie(f"it leads from {part!r} to {address}, where a record has no such key")
-        return message.topic == topic and _has_key(message, key, is_unique)
+        return message.topic == topic and has_key(message, key, is_unique)
 
     def _scan_key(
         self, key: str, topic: str | None, is_unique: bool, start: int = 0, end: int | None = None
@@ -506,7 +471,7 @@ class StoreFinder:
         for chunk in self._walk().chunks(start, end):
             for row in _rows_with(chunk, wanted):
                 message = chunk.message(row)
-                if topic in (None, message.topic) and _has_key(message, key, is_unique):
+                if topic in (None, message.topic) and has_key(message, key, is_unique):
                     yield Found(message, chunk.file.path, chunk.position(row), BY_SCAN)
 
     # ------------------------------------------------------------------ times
@@ -545,67 +510,62 @@ class StoreFinder:
         return None
 
     def _search_time(self, name: TopicPartition, time_ms: int) -> int | None:
-        """By halves over the units that the commit log still has."""
-        if self._root is None:
+        """By halves over the units."""
+        log, dtype = self._files(Part.CONSUME_QUEUE, name), units.CONSUME_QUEUE_DTYPE
+        is_batch = not log.files
+        if is_batch:
+            log, dtype = self._files(Part.BATCH_QUEUE, name), units.BATCH_DTYPE
+        if not log.files:
             raise _Lie("there is none")
-        simple = read_queue(self._root, Part.CONSUME_QUEUE, name)
-        batches = read_queue(self._root, Part.BATCH_QUEUE, name)
-        if not simple.files and not batches.files:
-            raise _Lie("there is none")
-        dtype = units.CONSUME_QUEUE_DTYPE if simple.files else units.BATCH_DTYPE
         size = dtype.itemsize
-        log = simple if simple.files else batches
-        reader = LogReader(log)
-        try:
-            counts = [file.size_bytes // size for file in log.files]
-            counts[-1] = units.valid_count(np.frombuffer(read_whole(log.files[-1], INDEX_LIMIT_BYTES)[: counts[-1] * size], dtype))
-            low, high = 0, sum(counts)
+        firsts = [0]  # the number of each file's first unit
+        for file in log.files:
+            firsts.append(firsts[-1] + file.size_bytes // size)
+        last = units.valid_count(_units_of(read_whole(log.files[-1], INDEX_LIMIT_BYTES), dtype))
+        low, high = 0, firsts[-2] + last
+        total = high
+        with LogReader(log) as reader:
 
-            def unit(number: int) -> np.void:
-                for file, count in zip(log.files, counts, strict=True):
-                    if number < count:
-                        data = reader.read(file.start + number * size, size)
-                        if len(data) < size:
-                            break
-                        one: np.void = np.frombuffer(data, dtype)[0]
-                        return one
-                    number -= count
-                raise _Lie("a unit cannot be read")
+            def unit_at(number: int) -> _Unit:
+                n = bisect_right(firsts, number) - 1
+                file, at = log.files[n], (number - firsts[n]) * size
+                data = reader.read(file.start + at, size)
+                if len(data) < size:
+                    raise _Lie("a unit cannot be read")
+                one = np.frombuffer(data, dtype)[0]
+                return _Unit(
+                    int(one["base"]) if is_batch else (file.start + at) // size, int(one["physical_offset"]),
+                    int(one["size"]), int(one["number"]) if is_batch else 1, file.path, at,
+                )  # fmt: skip
 
             def is_late(number: int) -> bool:
-                one = unit(number)
-                address, bytes_ = int(one["physical_offset"]), int(one["size"])
-                if bytes_ == units.FILLER_SIZE or 0 < bytes_ and address < self.log.start:
+                unit = unit_at(number)
+                if unit.size == units.FILLER_SIZE or (unit.size > 0 and 0 <= unit.address < self.log.start):
                     return False
-                try:
-                    return self.read(address, bytes_).store_time_ms >= time_ms
-                except LogError as error:
-                    raise _Lie(error.problem) from error
+                return self._believed(unit, name, 0).store_time_ms >= time_ms
 
-            total = high
             while low < high:
                 middle = (low + high) // 2
                 if is_late(middle):
                     high = middle
                 else:
                     low = middle + 1
-            if low == total:
-                for found in self._scan(name, 0, start=self.dispatched):
-                    if found.message.store_time_ms >= time_ms:
-                        return found.message.queue_offset
-                return None
-            if dtype is units.BATCH_DTYPE:
-                return int(unit(low)["base"])
-            return log.files[0].start // size + low
-        finally:
-            reader.close()
+            if low < total:
+                return unit_at(low).offset
+            after = unit_at(total - 1) if total else None
+        reached = after.address + after.size if after is not None and after.size != units.FILLER_SIZE else 0
+        for found in self._scan(name, 0, reached):
+            if found.message.store_time_ms >= time_ms:
+                return found.message.queue_offset
+        return None
 
     # ------------------------------------------------------------------ compaction logs
 
-    def compacted(self, name: TopicPartition, first: int = 0) -> Iterator[Found]:
+    def compacted(self, name: TopicPartition, first: int = 0, only: str | None = None) -> Iterator[Found]:
         """The records of the queue's compaction log from queue offset ``first`` on, as its index leads to them.
 
-        Behind the last unit of a file there may be zeros or stale records: nobody reads them.
+        ``only``: nothing but this file's. Behind the last unit of a file there may be zeros or stale records: nobody reads
+        them.
         """
         assert self._root is not None
         log = read_queue(self._root, Part.COMPACTION_LOG, name)
@@ -622,6 +582,8 @@ class StoreFinder:
         reader = LogReader(log)
         try:
             for file in log.files:
+                if only is not None and os.path.basename(file.path) != os.path.basename(only):
+                    continue
                 pair = by_name.get(file.start)
                 try:
                     for found in self._indexed(file, pair, reader, next_offset):
@@ -742,8 +704,17 @@ def _rows_with(chunk: Chunk, wanted: bytes) -> list[int]:
     return [int(row) for row in np.unique(rows)]
 
 
-def _has_key(message: Message, key: str, is_unique: bool) -> bool:
-    return message.unique_key == key if is_unique else has_key(message, key)
+def _units_of(data: bytes, dtype: np.dtype[np.void]) -> units.Units:
+    return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+
+
+def has_key(message: Message, key: str, is_unique: bool = False) -> bool:
+    """Whether an index file leads from the key to the message, or compaction knows it by that key.
+
+    ``is_unique``: only the client's unique key counts.
+    """
+    keys = message.properties.get(properties.KEYS, "")
+    return key == message.unique_key or (not is_unique and (key == keys or key in keys.split(" ")))
 
 
 def _messages(message: Message) -> int:

@@ -566,3 +566,18 @@ def map_whole(file: MappedFile) -> memoryview:
         if isinstance(error, OSError):
             raise to_log_error(error, file.path, "read the file") from error
         raise LogError(f"could not read the file: {error}", path=file.path) from error
+
+
+def read_one_file(path: str) -> MappedLog:
+    """A log of a single file, wherever it lies; ``start`` is what its name says.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    base = os.path.basename(path).removesuffix(names.DELETED_SUFFIX)
+    try:
+        seen = os.stat(path)
+    except OSError as error:
+        raise to_log_error(error, path, "read the file") from error
+    start = int(base) if names.is_index_name(base) else names.parse_file_name(base) or 0
+    return MappedLog((MappedFile(path, start, seen.st_size, seen.st_mtime_ns),), (), seen.st_size, (start,))
