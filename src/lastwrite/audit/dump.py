@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import google_crc32c
 
-from lastwrite.audit.window import BATCH_LIMIT_BYTES, problem_of, whole_batches
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, UnsupportedFormat
+from lastwrite.audit.rocketmq_place import is_rocketmq
+from lastwrite.audit.window import BATCH_LIMIT_BYTES, limited, problem_of, whole_batches
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.formats.kafka import index as indexes
 from lastwrite.formats.kafka import names, snapshot, text
 from lastwrite.formats.kafka.batch import (
@@ -50,6 +51,13 @@ def dump(
     key: bytes | None = None,
     decode: bool = False,
     spark: object = None,
+    commit_log_offset: int | None = None,
+    unique_key: str | None = None,
+    message_id: str | None = None,
+    time_ms: int | None = None,
+    compacted: bool = False,
+    config: Mapping[str, object] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Iterator[Row]:
     """The records at ``path``, in the order of partition and offset, one dictionary each.
 
@@ -64,13 +72,35 @@ def dump(
             and values are text.
         spark: taken as by the other commands, and not needed: rows come in order, from this process.
 
+    Of a RocketMQ store ``partition`` is the queue, ``key`` one of a message's keys, ``batches`` leaves inner batches whole,
+    and these are its own:
+
+        commit_log_offset: the message at this address in the commit log.
+        unique_key: the messages with this unique key. message_id: the message that this id names.
+        time_ms: from the first message on that was stored at this time or later.
+        compacted: what the compaction logs have, not the commit log.
+        config: ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths`` where the commit log lies elsewhere.
+        say: is told what was not found as a broker would have found it; None: nobody is.
+
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first row.
         CorruptLog: after the last row, the first problem that was met; nothing that is whole was left out.
     """
-    from lastwrite.pipeline.system import system_named
+    if is_rocketmq(path, system):
+        from lastwrite.audit.rocketmq_dump import Wanted, dump_store  # not before it is needed: numba
 
-    system_named(system)
+        wanted = Wanted(
+            topic=topic, queue=partition, offset=offset, commit_log_offset=commit_log_offset, unique_key=unique_key,
+            key=None if key is None else key.decode("utf-8", "surrogateescape"), message_id=message_id, time_ms=time_ms,
+            whole_batches=batches, index=index, compacted=compacted, decode=decode, config=config or {},
+        )  # fmt: skip
+        return dump_store(path, wanted, limit, say or _nobody)
+    for name, value in (
+        ("commit_log_offset", commit_log_offset), ("unique_key", unique_key), ("message_id", message_id),
+        ("time_ms", time_ms), ("compacted", compacted or None), ("config", config or None),
+    ):  # fmt: skip
+        if value is not None:
+            raise InvalidConfig(f"{name} is for RocketMQ stores", path=path)
     if batches and index:
         raise InvalidConfig("batches and index exclude each other")
     if key is not None and (batches or index):
@@ -88,6 +118,10 @@ def dump(
     return job.limited(job.folders(folders), limit)
 
 
+def _nobody(text: str) -> None:
+    """Where nobody listens."""
+
+
 class _Dump:
     """What one call asks for, and the problems it met."""
 
@@ -100,20 +134,7 @@ class _Dump:
         self._problems: list[Problem] = []
 
     def limited(self, rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
-        """At most ``limit`` rows; at their end the first problem, raised."""
-        count = 0
-        if limit is None or limit > 0:
-            for row in rows:
-                yield row
-                count += 1
-                if count == limit:
-                    break
-        if self._problems:
-            damage = [problem for problem in self._problems if problem.kind is ProblemKind.DAMAGED]
-            first = (damage or self._problems)[0]
-            more = f" (and {len(self._problems) - 1} more problems)" if len(self._problems) > 1 else ""
-            kind = CorruptLog if damage else UnsupportedFormat
-            raise kind(first.message + more, first.position, first.path, first.remedy)
+        return limited(rows, limit, self._problems)
 
     def note(self, problem: Problem) -> None:
         self._problems.append(problem)

@@ -6,7 +6,8 @@ that is damaged inside is passed by its length, a segment whose framing is lost 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from lastwrite.formats.kafka.batch import LENGTH_END, SHORTEST_ENTRY_BYTES, Batc
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import Problem, ProblemKind, Segment
+
+RowT = TypeVar("RowT")
 
 CHUNK_BYTES = 4 << 20
 BATCH_LIMIT_BYTES = 256 << 20  # of one batch, as it lies on disk and decompressed
@@ -62,6 +65,23 @@ def problem_of(error: LogError, path: str, shift: int = 0) -> Problem:
     at = None if error.at is None else error.at + shift
     remedy = error.remedy or (DAMAGE_REMEDY if kind is ProblemKind.DAMAGED else None)
     return Problem(kind, error.problem, error.path or path, at, remedy)
+
+
+def limited(rows: Iterator[RowT], limit: int | None, problems: Sequence[Problem]) -> Iterator[RowT]:
+    """At most ``limit`` rows; at their end the first of the ``problems`` that were met meanwhile, raised."""
+    count = 0
+    if limit is None or limit > 0:
+        for row in rows:
+            yield row
+            count += 1
+            if count == limit:
+                break
+    if problems:
+        damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED]
+        first = (damage or problems)[0]
+        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+        kind = CorruptLog if damage else UnsupportedFormat
+        raise kind(first.message + more, first.position, first.path, first.remedy)
 
 
 def torn_tail(path: str, position: int, left: int, wanted: int) -> Problem:

@@ -11,15 +11,17 @@ from typing import Annotated, Any
 import typer
 
 from lastwrite.cli.options import (
+    ConfigFileOption,
+    ConfigOption,
     JsonOption,
     KeyBase64Option,
     KeyHexOption,
     KeyOption,
-    PartitionOption,
     PathArgument,
     SystemOption,
     TopicOption,
     key_bytes,
+    settings,
 )
 from lastwrite.cli.output import Output, moment
 
@@ -32,10 +34,16 @@ def dump(
     path: PathArgument,
     system: SystemOption = None,
     topic: TopicOption = None,
-    partition: PartitionOption = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "--queue", metavar="NUMBER", min=0, help="Only this partition or queue of each topic."),
+    ] = None,
     batches: Annotated[bool, typer.Option("--batches", help="One line a batch.")] = False,
     index: Annotated[bool, typer.Option("--index", help="One line an index entry.")] = False,
-    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Nothing below this offset.")] = 0,
+    offset: Annotated[
+        int | None,
+        typer.Option("--offset", metavar="N", min=0, help="From this offset on; with --limit 1 this one.", show_default=False),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.", show_default=False)
     ] = None,
@@ -57,7 +65,9 @@ def dump(
     output: Output = context.obj
     rows = lastwrite.dump(
         path, system=system, topic=topic, partition=partition, batches=batches, index=index, offset=offset, limit=limit,
-        key=key_bytes(key, key_base64, key_hex), decode=decode,
+        key=key_bytes(key, key_base64, key_hex), decode=decode, commit_log_offset=commit_log_offset,
+        unique_key=unique_key, message_id=message_id, time_ms=time, compacted=compacted,
+        config=settings(config, config_file), say=lambda text: output.say(f"lastwrite: {text}"),
     )  # fmt: skip
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     show: Callable[[dict[str, Any]], str] = encode if output.as_json else as_text
@@ -69,7 +79,11 @@ def dump(
 
 def as_text(row: dict[str, Any]) -> str:
     """A row for people. Records get a form of their own, the rest are names and values."""
-    place = "" if row.get("topic") is None else f"{row['topic']}-{row['partition']} "
+    if "stored_body" in row:
+        return _message(row)
+    if "partition" not in row:
+        return _fields_of(row)
+    place = "" if row["topic"] is None else f"{row['topic']}-{row['partition']} "
     if "headers" in row:
         return place + _record(row)
     if "base_offset" in row:
@@ -77,6 +91,40 @@ def as_text(row: dict[str, Any]) -> str:
     rest = {name: value for name, value in row.items() if name not in ("topic", "partition")}
     return place + "  ".join(
         f"{name} {moment(value) if name == 'timestamp' else value}" for name, value in rest.items()
+    )
+
+
+def _message(row: dict[str, Any]) -> str:
+    """A RocketMQ message."""
+    properties = dict(row["properties"])
+    key = properties.pop("KEYS", None)
+    said = f"{row['topic']}-{row['queue_id']} @{row['queue_offset']}"
+    if row["batch_index"] is not None:
+        said += f" [{row['batch_index']}]"
+    said += f"  {moment(row['store_timestamp'])}  "
+    said += f"{'no key' if key is None else json_.dumps(key, ensure_ascii=False)} = {_shown(row['body'])}"
+    if properties:
+        said += f"  {_fields(properties)}"
+    said += f"  at {row['physical_offset']}, {row['size']:,} bytes"
+    if row["compression"] != "none":
+        said += f", {row['compression']}"
+    if row["transaction"] is not None:
+        said += f", transaction {row['transaction']}"
+    said += f", from {row['born_host']}"
+    if row["found_by"].endswith("(no index)"):
+        said += f", found in the {row['found_by']}"
+    return said if row["problem"] is None else f"{said}  DAMAGED: {row['problem']}"
+
+
+def _fields_of(row: dict[str, Any]) -> str:
+    """Names and values of a row; times as people read them."""
+    place = ""
+    if row.get("topic") is not None:
+        place = row["topic"] + ("" if row.get("queue_id") is None else f"-{row['queue_id']}") + " "
+    return place + "  ".join(
+        f"{name} {moment(value) if name.endswith('timestamp') and value else _fields(value)}"
+        for name, value in row.items()
+        if name not in ("topic", "queue_id")
     )
 
 
