@@ -54,11 +54,46 @@ def dump(
         bool,
         typer.Option("--decode", help="Say what records of Kafka's own topics mean: offsets, groups, transactions."),
     ] = False,
+    commit_log_offset: Annotated[
+        int | None,
+        typer.Option(
+            "--commit-log-offset", metavar="P", min=0, help="RocketMQ: the message at this address.", show_default=False
+        ),
+    ] = None,
+    unique_key: Annotated[
+        str | None, typer.Option("--unique-key", metavar="TEXT", help="RocketMQ: messages with this client-made key.")
+    ] = None,
+    message_id: Annotated[
+        str | None, typer.Option("--message-id", metavar="ID", help="RocketMQ: the message that this id names.")
+    ] = None,
+    time: Annotated[
+        int | None,
+        typer.Option(
+            "--time", metavar="MILLIS", help="RocketMQ: from the first message stored then or later.", show_default=False
+        ),
+    ] = None,
+    compacted: Annotated[
+        bool, typer.Option("--compacted", help="RocketMQ: what the compaction logs have, not the commit log.")
+    ] = False,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Print records, batches or index entries.
+    """Print records, batches or index entries, or find a message.
 
     With --json one object a line. Damage does not end the dump: it is named when all that is whole has been printed.
+
+    Of a RocketMQ store, or a folder or file of it: messages in the order of the commit log, with --topic in that of its
+    queues; --index prints what the indexes have. A message is looked up as a broker would. Where an index is missing or
+    lies the commit log is searched; standard error and the field found_by say so.
+
+    \b
+      lastwrite dump STORE --topic orders --queue 3 --offset 4711 --limit 1
+      lastwrite dump STORE --commit-log-offset 1073741824
+      lastwrite dump STORE --topic orders --key order-1
+      lastwrite dump STORE --message-id 7F00000100002A9F0000000000000000
+      lastwrite dump STORE --topic orders --time 1700000000000 --json
+      lastwrite dump STORE --topic orders --compacted
     """
     import lastwrite
 
