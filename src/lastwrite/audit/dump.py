@@ -72,8 +72,8 @@ def dump(
             and values are text.
         spark: taken as by the other commands, and not needed: rows come in order, from this process.
 
-    Of a RocketMQ store ``partition`` is the queue, ``key`` one of a message's keys, ``batches`` leaves inner batches whole,
-    and these are its own:
+    Of a RocketMQ store ``partition`` is the queue, ``key`` one of a message's keys, ``batches`` leaves inner batches
+    whole, and these are its own:
 
         commit_log_offset: the message at this address in the commit log.
         unique_key: the messages with this unique key. message_id: the message that this id names.

@@ -92,9 +92,7 @@ class Wanted:
     @property
     def is_found(self) -> bool:
         """Whether one message, or those of a key, are asked for, and not a stretch."""
-        return any(
-            value is not None for value in (self.commit_log_offset, self.key, self.unique_key, self.message_id)
-        )
+        return any(value is not None for value in (self.commit_log_offset, self.key, self.unique_key, self.message_id))
 
 
 def dump_store(path: str, wanted: Wanted, limit: int | None, say: Callable[[str], None]) -> Iterator[Row]:
@@ -162,7 +160,11 @@ class _StoreDump:
                     found.message, found.file, found.position, found.found_by, found.is_commit_log,
                     wanted.whole_batches,
                 ):  # fmt: skip
-                    if wanted.offset is not None and row["queue_offset"] < wanted.offset and row["batch_index"] is not None:
+                    if (
+                        wanted.offset is not None
+                        and row["queue_offset"] < wanted.offset
+                        and row["batch_index"] is not None
+                    ):
                         continue
                     any_row = True
                     if row["problem"] is not None:

@@ -291,9 +291,7 @@ class _Inspection:
 
     # ------------------------------------------------------------------ queues
 
-    def _queue_indexes(
-        self, root: str, only: list[Part] | None, log: MappedLog
-    ) -> dict[TopicPartition, _QueueProof]:
+    def _queue_indexes(self, root: str, only: list[Part] | None, log: MappedLog) -> dict[TopicPartition, _QueueProof]:
         proofs: dict[TopicPartition, _QueueProof] = {}
         for part, attribute in _QUEUE_INDEXES.items():
             if only is not None and part not in only:
@@ -337,9 +335,7 @@ class _Inspection:
                 )  # fmt: skip
         return found
 
-    def _survey_file(
-        self, file: MappedFile, one: FileOfLog, part: Part, found: IndexOfQueue, log: MappedLog
-    ) -> None:
+    def _survey_file(self, file: MappedFile, one: FileOfLog, part: Part, found: IndexOfQueue, log: MappedLog) -> None:
         data = read_whole(file, INDEX_LIMIT_BYTES)
         entries = units.consume_queue_units(data) if part is Part.CONSUME_QUEUE else units.batch_units(data)
         count = units.valid_count(entries)
@@ -417,7 +413,7 @@ class _Inspection:
         for file in log.files:
             if log.file_size and file.start % log.file_size:
                 note(
-                    Problem(ProblemKind.DAMAGED, f"named {file.start}, no multiple of the {log.file_size} bytes of a file",
+                    Problem(ProblemKind.DAMAGED, f"named {file.start}, no multiple of its {log.file_size} bytes",
                             file.path, None, "a broker cuts such a queue when it starts: rename the pair")
                 )  # fmt: skip
             alone = MappedLog((file,), (), file.size_bytes, (file.start,))
@@ -438,7 +434,9 @@ class _Inspection:
                 table = chunk.table[rows]
                 offsets = table["queue_offset"]
                 if int(offsets[0]) <= last_offset or (np.diff(offsets) <= 0).any():
-                    note(Problem(ProblemKind.DAMAGED, "queue offsets do not rise", file.path, chunk.base, DAMAGE_REMEDY))
+                    note(
+                        Problem(ProblemKind.DAMAGED, "queue offsets do not rise", file.path, chunk.base, DAMAGE_REMEDY)
+                    )
                 last_offset = max(last_offset, int(offsets.max()))
                 _widen(found.contents, int(offsets[0]), int(offsets[-1]))
                 if one.first_offset is None:
@@ -675,7 +673,11 @@ class _QueueProof:
         self._judge(table, there["physical_offset"], there["size"], absent)
 
     def _judge(
-        self, table: kernels.MessageTable, addresses: np.ndarray, sizes: np.ndarray, absent: np.ndarray  # type: ignore[type-arg]
+        self,
+        table: kernels.MessageTable,
+        addresses: np.ndarray,
+        sizes: np.ndarray,
+        absent: np.ndarray,
     ) -> None:
         found = self._found
         good = (addresses == table["physical_offset"]) & (sizes == table["size"])

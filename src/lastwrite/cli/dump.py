@@ -17,6 +17,7 @@ from lastwrite.cli.options import (
     KeyBase64Option,
     KeyHexOption,
     KeyOption,
+    PartitionOption,
     PathArgument,
     SystemOption,
     TopicOption,
@@ -34,15 +35,14 @@ def dump(
     path: PathArgument,
     system: SystemOption = None,
     topic: TopicOption = None,
-    partition: Annotated[
-        int | None,
-        typer.Option("--partition", "--queue", metavar="NUMBER", min=0, help="Only this partition or queue of each topic."),
-    ] = None,
+    partition: PartitionOption = None,
     batches: Annotated[bool, typer.Option("--batches", help="One line a batch.")] = False,
     index: Annotated[bool, typer.Option("--index", help="One line an index entry.")] = False,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", metavar="N", min=0, help="From this offset on; with --limit 1 this one.", show_default=False),
+        typer.Option(
+            "--offset", metavar="N", min=0, help="From this offset on; with --limit 1 this one.", show_default=False
+        ),
     ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.", show_default=False)
@@ -69,7 +69,10 @@ def dump(
     time: Annotated[
         int | None,
         typer.Option(
-            "--time", metavar="MILLIS", help="RocketMQ: from the first message stored then or later.", show_default=False
+            "--time",
+            metavar="MILLIS",
+            help="RocketMQ: from the first message stored then or later.",
+            show_default=False,
         ),
     ] = None,
     compacted: Annotated[

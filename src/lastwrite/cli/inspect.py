@@ -21,9 +21,11 @@ from lastwrite.cli.options import (
     settings,
 )
 from lastwrite.cli.output import Output, counted, in_words, moment
+from lastwrite.cli.store import show_store
 from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection, SegmentInspection
 from lastwrite.model.log import Problem
 from lastwrite.model.report import PartitionReport
+from lastwrite.model.store_inspection import StoreReport
 
 _MOST_ROWS = 40  # of a table of segments on a screen
 _MOST_OPEN = 10  # transactions
@@ -47,6 +49,9 @@ def inspect(
 
     Partitions, segments, records, batches, dirty bytes, formats and codecs; every batch is read and its checksum
     computed. Nothing is changed.
+
+    Of a RocketMQ store: its commit log, queues, compaction logs and index files, each index held against the records
+    that it speaks of. PATH may be the store, a folder of it, a topic, a queue, or one file of any kind.
     """
     import lastwrite
 
@@ -57,6 +62,9 @@ def inspect(
     )  # fmt: skip
     if output.as_json:
         output.document(report.to_dict())
+        return report.exit_status
+    if isinstance(report, StoreReport):
+        output.text(problem_lines(show_store(output, report, segments)))
         return report.exit_status
     if report.partitions:
         _partitions(output, report)

@@ -19,7 +19,8 @@ SystemOption: TypeAlias = Annotated[
 ]
 TopicOption: TypeAlias = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Only this topic.")]
 PartitionOption: TypeAlias = Annotated[
-    int | None, typer.Option("--partition", metavar="NUMBER", min=0, help="Only this partition of each topic.")
+    int | None,
+    typer.Option("--partition", "--queue", metavar="NUMBER", min=0, help="Only this partition or queue of each topic."),
 ]
 ConfigOption: TypeAlias = Annotated[
     list[str] | None,
