@@ -560,7 +560,7 @@ class StoreFinder:
     def compacted(self, name: TopicPartition, first: int = 0, only: str | None = None) -> Iterator[Found]:
         """The records of the queue's compaction log from queue offset ``first`` on, as its index leads to them.
 
-        ``only``: nothing but this file's. Behind a file's last unit there may be zeros or stale records: nobody reads them.
+        ``only``: nothing but this file's. Behind a file's last unit may be zeros or stale records: nobody reads them.
         """
         assert self._root is not None
         log = read_queue(self._root, Part.COMPACTION_LOG, name)
