@@ -287,7 +287,7 @@ class StoreFinder:
                  f"{self.log.start})")  # fmt: skip
 
     def _believed(self, unit: _Unit, name: TopicPartition, at_least: int) -> Message:
-        if unit.offset < at_least:
+        if unit.offset + unit.number <= at_least:
             raise _Lie(f"offset {unit.offset} where {at_least} or more should follow")
         try:
             message = self.read(unit.address, unit.size)

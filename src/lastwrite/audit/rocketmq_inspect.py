@@ -260,8 +260,7 @@ class _Inspection:
                 if self._is_wanted(name):
                     mine = self._of(name).contents
                     mine.add(counted)
-                    offsets = chunk.table["queue_offset"][rows]
-                    _widen(mine, int(offsets.min()), int(offsets.max()))
+                    _widen_by(mine, chunk, rows)
                     if name in proofs:
                         proofs[name].compare(chunk, rows)
                     elif self._place.root is not None and self._place.part in (None, *_QUEUE_INDEXES):
@@ -512,9 +511,10 @@ class _Inspection:
                 self._survey_extension(file, one)
             else:
                 rows = list(side_rows(place))
-                one.entries = len(rows)
                 if kind in (FileKind.CHECKPOINT, FileKind.ABORT, FileKind.LOCK):
                     one.details = rows[0]
+                else:
+                    one.entries = len(rows)
         except LogError as error:
             self._note_store(problem_of(error, place.path))
         self._report.files.append(one)
@@ -536,8 +536,7 @@ class _Inspection:
                 if self._is_wanted(name):
                     mine = self._of(name).contents
                     mine.add(counted)
-                    offsets = chunk.table["queue_offset"][rows]
-                    _widen(mine, int(offsets.min()), int(offsets.max()))
+                    _widen_by(mine, chunk, rows)
         ending = walk.endings.get(file.path)
         if ending is not None:
             one.end_position = ending.position
@@ -593,6 +592,13 @@ def count_messages(chunk: Chunk, rows: Int64Array) -> Messages:
 def _widen(found: Messages, first: int, last: int) -> None:
     found.first_offset = first if found.first_offset is None else min(found.first_offset, first)
     found.last_offset = last if found.last_offset is None else max(found.last_offset, last)
+
+
+def _widen_by(found: Messages, chunk: Chunk, rows: Int64Array) -> None:
+    """By the queue offsets of ``rows``; what was rolled back has none."""
+    offsets = chunk.table["queue_offset"][rows[_dispatched_rows(chunk, rows)]]
+    if len(offsets):
+        _widen(found, int(offsets.min()), int(offsets.max()))
 
 
 def _with_keys(keys: set[bytes] | None, chunk: Chunk, rows: Int64Array) -> set[bytes] | None:

@@ -1,0 +1,591 @@
+"""Rows of a dump of a RocketMQ store: their fields, how a message is found, and what damage leaves."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.cli import run
+from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
+from lastwrite.formats.rocketmq import properties, record, sides
+from lastwrite.formats.rocketmq.record import MAGIC_V2, Message, body_of, encode_blank, encode_message, split_inner
+from lastwrite.logstore.rocketmq import lock
+from lastwrite.model.log import TopicPartition
+from tests.rocketmq_stores import BORN, StoreWriter, shop
+
+FIELDS = [
+    "topic", "queue_id", "queue_offset", "physical_offset", "size", "magic", "body_crc", "flag", "sys_flag",
+    "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times", "prepared_transaction_offset",
+    "properties", "body", "stored_body", "compression", "file", "position", "message_id", "transaction", "batch_index",
+    "properties_raw", "found_by", "problem",
+]  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def coded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+class Heard(list[str]):
+    """What was said beside the rows."""
+
+    def any(self, *words: str) -> bool:
+        return any(all(word in line for word in words) for line in self)
+
+
+def dumped(path: Path, **options: Any) -> tuple[list[Row], Heard]:
+    heard = Heard()
+    return list(lastwrite.dump(str(path), say=heard.append, **options)), heard
+
+
+def damaged(path: Path, **options: Any) -> tuple[list[Row], CorruptLog, Heard]:
+    heard, rows = Heard(), []
+    with pytest.raises(CorruptLog) as caught:
+        for row in lastwrite.dump(str(path), say=heard.append, **options):
+            rows.append(row)
+    return rows, caught.value, heard
+
+
+def addresses(rows: list[Row]) -> list[int]:
+    return [row["physical_offset"] for row in rows]
+
+
+def sent_to(writer: StoreWriter, topic: str, queue: int) -> list[Message]:
+    return [
+        message for message in writer.sent
+        if (message.topic, message.queue_id) == (topic, queue)
+        and message.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> StoreWriter:
+    writer = shop(tmp_path / "store")
+    writer.write()
+    return writer
+
+
+# ---------------------------------------------------------------------- every record, every field
+
+
+def test_every_record_with_every_field(writer: StoreWriter) -> None:
+    rows, heard = dumped(writer.root)
+    assert addresses(rows) == [message.physical_offset for message in writer.sent]
+    assert all(list(row) == FIELDS for row in rows)
+    for row, message in zip(rows, writer.sent, strict=True):
+        assert row["properties"] == message.properties and row["queue_offset"] == message.queue_offset
+        assert row["body"] == coded(body_of(message)) and row["stored_body"] == coded(message.body)
+    assert rows[1] == {
+        "topic": "orders", "queue_id": 1, "queue_offset": 0, "physical_offset": 240, "size": 216,
+        "magic": record.MAGIC_V1, "body_crc": record.body_crc(b"value 1 " * 7), "flag": 0, "sys_flag": 0,
+        "born_timestamp": BORN + 10, "born_host": "127.0.0.1:54321", "store_timestamp": BORN + 11,
+        "store_host": "127.0.0.1:10911", "reconsume_times": 0, "prepared_transaction_offset": 0,
+        "properties": {"KEYS": "key-1", "UNIQ_KEY": f"{1:032X}", "TAGS": "tag1"}, "body": coded(b"value 1 " * 7),
+        "stored_body": coded(b"value 1 " * 7), "compression": "none",
+        "file": str(writer.root / "commitlog" / f"{0:020}"), "position": 240,
+        "message_id": "7F00000100002A9F00000000000000F0", "transaction": None, "batch_index": None,
+        "properties_raw": None, "found_by": "commit log", "problem": None,
+    }  # fmt: skip
+    assert {row["compression"] for row in rows} == {"none", "zlib", "lz4", "zstd"}
+    assert {row["transaction"] for row in rows} == {None, "rollback"}
+    assert any(row["born_host"] == "[::1]:54321" for row in rows)
+    assert not heard
+
+
+def test_the_same_from_a_folder_and_from_files(writer: StoreWriter) -> None:
+    rows, _ = dumped(writer.root)
+    assert dumped(writer.root / "commitlog")[0] == rows
+    files = sorted((writer.root / "commitlog").iterdir())
+    assert [row for file in files for row in dumped(file)[0]] == rows
+    alone = writer.root.parent / files[1].name  # no folder says what it is
+    shutil.copy(files[1], alone)
+    assert addresses(dumped(alone)[0]) == [row["physical_offset"] for row in rows if row["file"] == str(files[1])]
+
+
+def test_magic_v2_and_old_properties_and_what_properties_hide(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path)
+    writer.send("t" * 200, b"x", {"KEYS": "a"}, magic=MAGIC_V2)
+    writer.send("t", b"x", {"KEYS": "a", "TAGS": "b"}, closed=False)
+    writer.write()
+    data = bytearray((tmp_path / "commitlog" / f"{0:020}").read_bytes())
+    at = data.rindex(b"KEYS\x01a")
+    data[at + 5] = 0xFF  # no UTF-8
+    (tmp_path / "commitlog" / f"{0:020}").write_bytes(bytes(data))
+    wide, old = dumped(tmp_path)[0]
+    assert wide["topic"] == "t" * 200 and wide["magic"] == MAGIC_V2
+    assert old["properties"] == {"KEYS": "\ufffd", "TAGS": "b"}
+    assert old["properties_raw"] == coded(b"KEYS\x01\xff\x02TAGS\x01b")
+
+
+def test_inner_batches(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path)
+    pairs = [properties.build({"KEYS": f"k{n}"}) for n in range(3)]
+    writer.send("b", inner=[(n, b"body %d" % n, pairs[n]) for n in range(3)])
+    batch = writer.send("b", inner=[(0, b"", pairs[0]), (0, b"z", pairs[1])])
+    writer.write()
+    rows, _ = dumped(tmp_path)
+    assert [(row["queue_offset"], row["batch_index"], row["flag"]) for row in rows] == [
+        (0, 0, 0), (1, 1, 1), (2, 2, 2), (3, 0, 0), (4, 1, 0),
+    ]  # fmt: skip
+    assert [row["body"] for row in rows[3:]] == ["", coded(b"z")]
+    assert [inner.properties for inner in split_inner(batch)] == [row["properties"] for row in rows[3:]]
+    whole, _ = dumped(tmp_path, batches=True)
+    assert [row["body"] for row in whole] == [coded(message.body) for message in writer.sent]
+    found, heard = dumped(tmp_path, topic="b", partition=0, offset=1)
+    assert [row["queue_offset"] for row in found] == [1, 2, 3, 4]
+    assert {row["found_by"] for row in found} == {"batch consume queue"} and not heard
+    shutil.rmtree(tmp_path / "batchconsumequeue")
+    assert [row["queue_offset"] for row in dumped(tmp_path, topic="b", partition=0, offset=4)[0]] == [4]
+
+
+# ---------------------------------------------------------------------- by queue offset
+
+
+@pytest.mark.parametrize("offset", [0, 1, 9, 10, 37, 38, 1000])
+def test_by_queue_offset_through_the_consume_queue(writer: StoreWriter, offset: int) -> None:
+    wanted = [message.physical_offset for message in sent_to(writer, "orders", 1) if message.queue_offset >= offset]
+    rows, heard = dumped(writer.root, topic="orders", partition=1, offset=offset)
+    assert addresses(rows) == wanted
+    assert all(row["found_by"] == "consume queue" for row in rows) and not heard
+    assert addresses(dumped(writer.root, topic="orders", partition=1, offset=offset, limit=1)[0]) == wanted[:1]
+
+
+def test_a_whole_topic_queue_by_queue(writer: StoreWriter) -> None:
+    rows, _ = dumped(writer.root, topic="orders")
+    wanted = [message.physical_offset for queue in (0, 1) for message in sent_to(writer, "orders", queue)]
+    assert addresses(rows) == wanted
+
+
+def test_without_consume_queues_they_are_rebuilt(writer: StoreWriter) -> None:
+    rows, _ = dumped(writer.root, topic="orders")
+    shutil.rmtree(writer.root / "consumequeue" / "orders" / "1")
+    again, heard = dumped(writer.root, topic="orders")
+    assert addresses(again) == addresses(rows)
+    assert heard.any("orders-1", "rebuilt in memory")
+    assert {row["found_by"] for row in again if row["queue_id"] == 1} == {"commit log (no index)"}
+    shutil.rmtree(writer.root / "consumequeue")
+    assert addresses(dumped(writer.root, topic="orders")[0]) == addresses(rows)
+
+
+@pytest.mark.parametrize("at", [0, 7, 8, 11, 12])
+@pytest.mark.parametrize("unit", [0, 5, 19, 37])
+def test_a_consume_queue_that_lies(writer: StoreWriter, unit: int, at: int) -> None:
+    wanted = [message.physical_offset for message in sent_to(writer, "orders", 1)]
+    path = writer.root / "consumequeue" / "orders" / "1" / f"{unit * 20 // 200 * 200:020}"
+    data = bytearray(path.read_bytes())
+    data[unit * 20 % 200 + at] ^= 0x01
+    path.write_bytes(bytes(data))
+    rows, heard = dumped(writer.root, topic="orders", partition=1)
+    assert addresses(rows) == wanted
+    assert bool(heard) == (at < 12)  # the tags code leads nowhere
+    for offset in range(max(unit - 1, 0), unit + 1):
+        one, _ = dumped(writer.root, topic="orders", partition=1, offset=offset, limit=1)
+        assert addresses(one) == [wanted[offset]]
+
+
+@pytest.mark.parametrize("lost", [0, 200, 400, 600])
+def test_a_file_of_the_consume_queue_is_lost(writer: StoreWriter, lost: int) -> None:
+    (writer.root / "consumequeue" / "orders" / "1" / f"{lost:020}").unlink()
+    rows, heard = dumped(writer.root, topic="orders", partition=1)
+    assert addresses(rows) == [message.physical_offset for message in sent_to(writer, "orders", 1)]
+    assert heard
+
+
+def test_messages_that_were_not_dispatched(writer: StoreWriter) -> None:
+    path = sorted((writer.root / "consumequeue" / "orders" / "1").iterdir())[-1]
+    path.write_bytes(path.read_bytes()[:20].ljust(200, b"\0"))
+    rows, heard = dumped(writer.root, topic="orders", partition=1, offset=30)
+    assert [row["queue_offset"] for row in rows] == list(range(30, 38))
+    assert [row["found_by"] for row in rows] == ["consume queue"] + ["commit log (no index)"] * 7
+    assert heard.any("ends before offset 31")
+
+
+def test_fillers_and_what_has_expired(tmp_path: Path) -> None:
+    writer = shop(tmp_path)
+    writer.write(first_file=3)
+    start = 3 * writer.log_bytes
+    wanted = [message for message in sent_to(writer, "orders", 0) if message.physical_offset >= start]
+    rows, heard = dumped(tmp_path, topic="orders", partition=0)
+    assert addresses(rows) == [message.physical_offset for message in wanted]
+    assert heard.any("no longer has")
+    # A broker that lost the queue's begin fills its first file.
+    first = wanted[0].queue_offset
+    for n, path in enumerate(sorted((tmp_path / "consumequeue" / "orders" / "0").iterdir())):
+        data = bytearray(path.read_bytes())
+        for unit in range(n * 10, min(n * 10 + 10, first)):
+            data[unit % 10 * 20 : unit % 10 * 20 + 20] = bytes(8) + b"\x7f\xff\xff\xff" + bytes(8)
+        path.write_bytes(bytes(data))
+    rows, heard = dumped(tmp_path, topic="orders", partition=0)
+    assert addresses(rows) == [message.physical_offset for message in wanted]
+    assert dumped(tmp_path, topic="orders", partition=0, index=True)[0][0]["queue_offset"] == first
+
+
+def test_multi_dispatch(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path)
+    pairs = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "INNER_MULTI_QUEUE_OFFSET": "4,9"}
+    message = writer.send("parent", b"x", pairs)
+    writer.write()
+    for topic, offset in (("%LMQ%a", 4), ("%LMQ%b", 9)):
+        rows, _ = dumped(tmp_path, topic=topic, partition=0, offset=offset)
+        assert addresses(rows) == [message.physical_offset]
+        assert dumped(tmp_path, topic=topic, partition=0, offset=offset + 1)[0] == []
+
+
+# ---------------------------------------------------------------------- by address and id
+
+
+def test_by_address_and_message_id(writer: StoreWriter) -> None:
+    for message in writer.sent[::13]:
+        rows, heard = dumped(writer.root, commit_log_offset=message.physical_offset)
+        assert addresses(rows) == [message.physical_offset] and rows[0]["found_by"] == "address" and not heard
+        again, _ = dumped(writer.root, message_id=rows[0]["message_id"])
+        assert again == rows
+
+
+def test_an_address_inside_of_a_record_and_beside_all(writer: StoreWriter) -> None:
+    message = writer.sent[50]
+    rows, heard = dumped(writer.root, commit_log_offset=message.physical_offset + 17)
+    assert addresses(rows) == [message.physical_offset] and heard.any("byte 17 of the one that begins")
+    rows, heard = dumped(writer.root, commit_log_offset=3995)  # in the blank
+    assert rows == [] and heard.any("no record lies at")
+    rows, heard = dumped(writer.root, commit_log_offset=10**9)
+    assert rows == [] and heard.any("no file")
+
+
+def test_an_id_that_is_a_unique_key(writer: StoreWriter) -> None:
+    rows, heard = dumped(writer.root, message_id=f"{77:032X}")
+    assert addresses(rows) == [writer.sent[77].physical_offset] and heard.any("taken for a unique key")
+    with pytest.raises(InvalidConfig):
+        dumped(writer.root, message_id="xyz")
+    assert dumped(writer.root, message_id="F" * 32)[0] == []
+
+
+# ---------------------------------------------------------------------- by key
+
+
+def of_key(writer: StoreWriter, topic: str | None, key: str) -> list[int]:
+    return [
+        message.physical_offset for message in writer.sent
+        if topic in (None, message.topic) and key in (message.keys or "").split(" ")
+        and message.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", ["orders", "invoices", None])
+@pytest.mark.parametrize("key", [*(f"key-{n}" for n in range(11)), "extra"])
+def test_by_key_through_the_index_files(writer: StoreWriter, topic: str | None, key: str) -> None:
+    rows, heard = dumped(writer.root, topic=topic, key=key.encode())
+    assert addresses(rows) == of_key(writer, topic, key)
+    assert {row["found_by"] for row in rows} <= {"index file"} and not heard
+
+
+def test_by_key_without_the_index_or_with_a_part_of_it(writer: StoreWriter) -> None:
+    rows, _ = dumped(writer.root, topic="orders", key=b"key-3")
+    files = sorted((writer.root / "index").iterdir())
+    for lost in files:
+        kept = lost.read_bytes()
+        lost.unlink()
+        again, heard = dumped(writer.root, topic="orders", key=b"key-3")
+        assert set(addresses(again)) == set(addresses(rows))
+        lost.write_bytes(kept)
+    shutil.rmtree(writer.root / "index")
+    again, heard = dumped(writer.root, topic="orders", key=b"key-3")
+    assert set(addresses(rows)) <= set(addresses(again)) and heard.any("rebuilt in memory")
+    assert {row["found_by"] for row in again} == {"commit log (no index)"}
+
+
+@pytest.mark.parametrize("at", [40, 44, 60, 68 + 20, 68 + 24 + 7, 68 + 36 + 3, 32, 36, 39])
+def test_an_index_that_lies(writer: StoreWriter, at: int) -> None:
+    wanted = {key: of_key(writer, "orders", key) for key in ("key-1", "key-2", "key-8")}
+    path = sorted((writer.root / "index").iterdir())[0]
+    whole = path.read_bytes()
+    for bit in (0, 3):
+        data = bytearray(whole)
+        data[at] ^= 1 << bit
+        path.write_bytes(bytes(data))
+        for key, where in wanted.items():
+            rows, _ = dumped(writer.root, topic="orders", key=key.encode())
+            found = [row["physical_offset"] for row in rows if row["transaction"] is None]
+            assert found == where, (at, bit, key)
+
+
+def test_a_key_that_is_nowhere(writer: StoreWriter) -> None:
+    rows, heard = dumped(writer.root, topic="orders", key=b"nobody")
+    assert rows == [] and heard.any("no such message")
+
+
+def test_by_unique_key(writer: StoreWriter) -> None:
+    rows, heard = dumped(writer.root, unique_key=f"{31:032X}")
+    assert addresses(rows) == [writer.sent[31].physical_offset] and not heard
+    assert dumped(writer.root, unique_key="key-1")[0] == []
+
+
+# ---------------------------------------------------------------------- by time
+
+
+@pytest.mark.parametrize("wanted", [0, BORN, BORN + 1, BORN + 2, BORN + 555, BORN + 1191, BORN + 1192, 1 << 50])
+def test_by_time(writer: StoreWriter, wanted: int) -> None:
+    rows, heard = dumped(writer.root, time_ms=wanted)
+    assert addresses(rows) == [m.physical_offset for m in writer.sent if m.store_time_ms >= wanted]
+    rows, heard = dumped(writer.root, time_ms=wanted, topic="orders", partition=1)
+    in_queue = [m.physical_offset for m in sent_to(writer, "orders", 1) if m.store_time_ms >= wanted]
+    assert addresses(rows) == in_queue and not heard
+    shutil.rmtree(writer.root / "consumequeue")
+    rows, heard = dumped(writer.root, time_ms=wanted, topic="orders", partition=1)
+    assert addresses(rows) == in_queue and heard
+
+
+# ---------------------------------------------------------------------- compaction logs
+
+
+def test_a_compaction_log(writer: StoreWriter) -> None:
+    writer.write_compaction("orders", 0)
+    wanted = [message.queue_offset for message in sent_to(writer, "orders", 0)]
+    rows, heard = dumped(writer.root, topic="orders", compacted=True)
+    assert [row["queue_offset"] for row in rows] == wanted and not heard
+    assert {row["found_by"] for row in rows} == {"compaction index"} and {row["message_id"] for row in rows} == {None}
+    assert dumped(writer.root / "compaction")[0] == dumped(writer.root / "compaction" / "compactionLog" / "orders")[0]
+    assert dumped(writer.root / "compaction")[0] == rows
+    files = sorted((writer.root / "compaction" / "compactionLog" / "orders" / "0").iterdir())
+    assert [row for file in files for row in dumped(file)[0]] == rows
+    assert [row["queue_offset"] for row in dumped(writer.root, compacted=True, offset=25)[0]] == wanted[25:]
+    assert [row["queue_offset"] for row in dumped(writer.root, compacted=True, key=b"key-4")[0]] == [
+        m.queue_offset for m in sent_to(writer, "orders", 0) if m.properties["KEYS"].split(" ")[0] == "key-4"
+    ]
+    assert len(dumped(writer.root, compacted=True, index=True)[0]) == len(rows)
+
+
+def test_a_compaction_index_that_lies_or_is_gone(writer: StoreWriter) -> None:
+    writer.write_compaction("orders", 0)
+    rows, _ = dumped(writer.root, compacted=True)
+    path = sorted((writer.root / "compaction" / "compactionCq" / "orders" / "0").iterdir())[0]
+    data = bytearray(path.read_bytes())
+    data[46 * 3 + 7] ^= 1
+    path.write_bytes(bytes(data))
+    again, heard = dumped(writer.root, compacted=True)
+    assert addresses(again) == addresses(rows) and heard.any("rebuilt in memory from the compaction log")
+    path.unlink()
+    assert addresses(dumped(writer.root, compacted=True)[0]) == addresses(rows)
+
+
+def test_what_expired_is_found_in_the_compaction_log(tmp_path: Path) -> None:
+    writer = shop(tmp_path)
+    writer.write(first_file=4)
+    writer.write_compaction("orders", 0)
+    rows, heard = dumped(tmp_path, topic="orders", partition=0)
+    assert [row["queue_offset"] for row in rows] == [m.queue_offset for m in sent_to(writer, "orders", 0)]
+    assert heard.any("these are its compaction log's")
+    assert {row["found_by"] for row in rows} == {"compaction index", "consume queue"}
+    shutil.rmtree(tmp_path / "commitlog")
+    shutil.rmtree(tmp_path / "consumequeue")
+    rows, heard = dumped(tmp_path)
+    assert [row["queue_offset"] for row in rows] == [m.queue_offset for m in sent_to(writer, "orders", 0)]
+
+
+# ---------------------------------------------------------------------- indexes and small files
+
+
+def test_index_entries(writer: StoreWriter) -> None:
+    rows, _ = dumped(writer.root, index=True)
+    units = [row for row in rows if row["index"] == "consumequeue"]
+    assert len(units) == sum(len(sent_to(writer, topic, queue)) for topic in writer.topics for queue in (0, 1))
+    keys = [row for row in rows if row["index"] == "index"]
+    assert {row["physical_offset"] for row in keys} <= {message.physical_offset for message in writer.sent}
+    assert all(row["previous"] < row["entry"] for row in keys)
+    one = dumped(writer.root / "consumequeue" / "orders" / "1" / f"{200:020}")[0]
+    assert [row["queue_offset"] for row in one] == list(range(10, 20))
+    assert len(dumped(writer.root / "index")[0]) == len(keys)
+
+
+def test_small_files(writer: StoreWriter) -> None:
+    (writer.root / "abort").write_text("4711")
+    writer.write_compaction("orders", 0, position=17)
+    rows = {
+        name: dumped(writer.root / name)[0]
+        for name in ("checkpoint", "lock", "abort", "config/topics.json", "config/consumerOffset.json",
+                     "compaction/position-checkpoint")
+    }  # fmt: skip
+    assert rows["checkpoint"][0]["consume_queue_offset"] == 99 and rows["checkpoint"][0]["commit_log_timestamp"] == BORN
+    assert rows["lock"] == [{"lock": "lock"}] and rows["abort"] == [{"abort": True, "process": 4711}]
+    assert {row["topic"] for row in rows["config/topics.json"]} == {"orders", "invoices"}
+    assert rows["config/consumerOffset.json"] == [
+        {"topic": "orders", "group": "readers", "queue_id": queue, "offset": offset}
+        for queue, offset in ((0, 3), (1, 5))
+    ]
+    assert rows["compaction/position-checkpoint"] == [{"topic": "orders", "queue_id": 0, "position": 17}]
+    assert dumped(writer.root / "config")[0] == rows["config/topics.json"] + rows["config/consumerOffset.json"]
+    (writer.root / "config" / "topics.json").write_text("{")
+    assert damaged(writer.root / "config" / "topics.json")[0] == []
+
+
+# ---------------------------------------------------------------------- several folders, ends, damage
+
+
+def test_several_commit_log_folders(tmp_path: Path) -> None:
+    writer = shop(tmp_path / "store")
+    writer.write()
+    rows, _ = dumped(writer.root)
+    shutil.rmtree(writer.root / "commitlog")
+    writer.write_commit_log(folders=("disk1", "disk2"))
+    config = {"storePathCommitLog": f"{writer.root}/disk1", "readOnlyCommitLogStorePaths": f"{writer.root}/disk2"}
+    again, _ = dumped(writer.root, config=config)
+    assert addresses(again) == addresses(rows)
+    both = {"storePathCommitLog": f"{writer.root}/disk1,{writer.root}/disk2"}
+    assert addresses(dumped(writer.root, config=both, topic="orders", key=b"key-1")[0]) == of_key(
+        writer, "orders", "key-1"
+    )
+    assert len(dumped(writer.root / "disk1")[0]) < len(rows)
+
+
+def test_a_file_made_ahead_and_stale_bytes(writer: StoreWriter) -> None:
+    rows, _ = dumped(writer.root)
+    (writer.root / "commitlog" / f"{7 * 4000:020}").write_bytes(bytes(4000))
+    assert dumped(writer.root) == (rows, [])
+    last = writer.root / "commitlog" / f"{6 * 4000:020}"
+    data = bytearray(last.read_bytes())
+    end = data.rstrip(b"\0").__len__()
+    stale = encode_message(writer.sent[3])
+    data[end : end + len(stale)] = stale
+    last.write_bytes(bytes(data))
+    again, heard = dumped(writer.root)
+    assert again == rows and heard.any("stale bytes")
+
+
+@pytest.mark.parametrize("cut", [1, 8, 40, 100])
+def test_a_torn_tail(writer: StoreWriter, cut: int) -> None:
+    rows, _ = dumped(writer.root)
+    last = writer.root / "commitlog" / f"{6 * 4000:020}"
+    data = bytearray(last.read_bytes())
+    end = rows[-1]["position"] + rows[-1]["size"]
+    data[end - cut : end] = bytes(cut)
+    last.write_bytes(bytes(data))
+    if cut == 1:  # the last byte of the properties, which no checksum covers
+        assert addresses(dumped(writer.root)[0]) == addresses(rows)
+        return
+    again, heard = dumped(writer.root)
+    assert addresses(again) in (addresses(rows)[:-1], addresses(rows))
+    assert len(again) == len(rows) or heard.any("torn tail")
+
+
+def test_damage_hides_no_record_behind_it(writer: StoreWriter) -> None:
+    rows, _ = dumped(writer.root)
+    path = writer.root / "commitlog" / f"{4000:020}"
+    inside = [row for row in rows if row["file"] == str(path)]
+    data = bytearray(path.read_bytes())
+    data[inside[4]["position"] + 5] ^= 0xFF  # its magic
+    data[inside[9]["position"] + 2] ^= 0x40  # its size
+    path.write_bytes(bytes(data))
+    again, error, _ = damaged(writer.root)
+    lost = {inside[4]["physical_offset"], inside[9]["physical_offset"]}
+    assert addresses(again) == [at for at in addresses(rows) if at not in lost]
+    assert error.path == str(path) and error.at == inside[4]["position"] and "1 more" in error.problem
+
+
+def test_a_body_whose_checksum_does_not_hold_is_shown_and_named(writer: StoreWriter) -> None:
+    rows, _ = dumped(writer.root)
+    bad = rows[3]
+    path = Path(bad["file"])
+    data = bytearray(path.read_bytes())
+    data[bad["position"] + 90] ^= 0x20
+    path.write_bytes(bytes(data))
+    again, error, _ = damaged(writer.root)
+    assert len(again) == len(rows) and "crc" in again[3]["problem"] and "crc" in error.problem
+    assert damaged(writer.root, commit_log_offset=bad["physical_offset"])[0][0]["problem"] == again[3]["problem"]
+
+
+def test_every_byte_of_a_record_may_lie(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path)
+    for n in range(4):
+        writer.send("t", b"body %d" % n, {"KEYS": f"k{n}"})
+    writer.write()
+    path = tmp_path / "commitlog" / f"{0:020}"
+    whole = path.read_bytes()
+    start, end = writer.sent[1].physical_offset, writer.sent[2].physical_offset
+    for at in range(start, end):
+        for value in (0x00, 0x7F, 0x80, 0xFF):
+            data = bytearray(whole)
+            data[at] = value
+            path.write_bytes(bytes(data))
+            rows = []
+            try:
+                for row in lastwrite.dump(str(tmp_path)):
+                    rows.append(row)
+            except CorruptLog:
+                pass
+            kept = [row["physical_offset"] for row in rows if row["physical_offset"] != start]
+            assert kept[0] == 0 and kept[-1] == writer.sent[3].physical_offset, (at, value)
+
+
+def test_a_log_without_files_in_the_middle(writer: StoreWriter) -> None:
+    rows, _ = dumped(writer.root)
+    (writer.root / "commitlog" / f"{8000:020}").unlink()
+    again, _ = dumped(writer.root)
+    assert addresses(again) == [at for at in addresses(rows) if not 8000 <= at < 12000]
+
+
+# ---------------------------------------------------------------------- wrong use, and who holds it
+
+
+def test_wrong_use(writer: StoreWriter, tmp_path: Path) -> None:
+    for options in (
+        {"key": b"a", "commit_log_offset": 1}, {"index": True, "key": b"a"}, {"offset": 1, "time_ms": 5},
+        {"index": True, "batches": True},
+    ):  # fmt: skip
+        with pytest.raises(InvalidConfig):
+            dumped(writer.root, **options)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotALog):
+        dumped(tmp_path / "empty", system="rocketmq")
+    with pytest.raises(NotALog):
+        dumped(tmp_path / "nowhere", system="rocketmq")
+    with pytest.raises(InvalidConfig):
+        dumped(tmp_path / "empty", system="rabbit")
+
+
+def test_a_store_that_is_held(writer: StoreWriter) -> None:
+    with lock.hold(str(writer.root), [TopicPartition("orders", 0)]), pytest.raises(LogHeld):
+        dumped(writer.root)
+
+
+# ---------------------------------------------------------------------- at the command line
+
+
+def test_at_the_command_line(writer: StoreWriter, capfd: pytest.CaptureFixture[str]) -> None:
+    status = run(
+        ["dump", str(writer.root), "--topic", "orders", "--queue", "1", "--offset", "3", "--limit", "1", "--json"]
+    )
+    out = capfd.readouterr()
+    row = json.loads(out.out)
+    assert status == 0 and row["queue_offset"] == 3 and list(row) == FIELDS
+    shutil.rmtree(writer.root / "consumequeue")
+    assert run(["dump", str(writer.root), "--topic", "orders", "--queue", "1", "--offset", "3", "--limit", "1"]) == 0
+    out = capfd.readouterr()
+    assert out.out.startswith('orders-1 @3  2023-11-14T22:13:20.111Z  "key-0" = "value 11')
+    assert "commit log (no index)" in out.out and "rebuilt in memory" in out.err
+    assert run(["dump", str(writer.root), "--index", "--limit", "1"]) == 0
+    assert capfd.readouterr().out.startswith("index index  entry 1  slot")
+    assert run(["dump", str(writer.root / "checkpoint")]) == 0
+    assert "consume_queue_offset 99" in capfd.readouterr().out
+    assert run(["dump", "--help"]) == 0
+    assert "--commit-log-offset" in capfd.readouterr().out
+
+
+def test_blank_records_that_lie(writer: StoreWriter) -> None:
+    path = writer.root / "commitlog" / f"{0:020}"
+    data = bytearray(path.read_bytes())
+    at = data.index(encode_blank(4000 - data.index(bytes.fromhex("cbd43194")) + 4))
+    data[at : at + 4] = (77).to_bytes(4, "big")
+    path.write_bytes(bytes(data))
+    rows, error, _ = damaged(writer.root)
+    assert len(rows) == len(writer.sent) and error.at == at and "77 bytes are left" in error.problem
+
+
+def test_a_topics_file_names_queues(writer: StoreWriter) -> None:
+    assert sides.decode_topics((writer.root / "config" / "topics.json").read_bytes())["orders"].write_queues == 2
