@@ -24,7 +24,7 @@ def test_a_queue_without_message(files: list[OffsetRange | None]) -> None:
 
 
 def test_the_specifications_run() -> None:
-    # Section 20.3, after the first run: offsets 77 to 83 in the first file, 84 to 99 in the active one, which holds 100, too.
+    # Section 20.3 after the first run; offset 100 has no key and is in no file.
     files = [R(77, 83), R(84, 99)]
     for offset in (0, 1, 50, 77):
         assert outcome(answer(offset, files)) == (PullStatus.FOUND, offset, 0)
