@@ -23,6 +23,8 @@ _PLACES = {
     "dump": "lastwrite.audit.dump",
     "explain": "lastwrite.audit.explain",
     "release": "lastwrite.pipeline.release",
+    "latest": "lastwrite.serving.latest",
+    "read": "lastwrite.serving.read",
 }
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from lastwrite.pipeline.compact import compact as compact
     from lastwrite.pipeline.compact import plan as plan
     from lastwrite.pipeline.release import release as release
+    from lastwrite.serving.latest import latest as latest
+    from lastwrite.serving.read import read as read
 
 
 def __getattr__(name: str) -> Any:
@@ -43,4 +47,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["clean", "compact", "dump", "explain", "inspect", "plan", "release", "verify"]
+__all__ = ["clean", "compact", "dump", "explain", "inspect", "latest", "plan", "read", "release", "verify"]

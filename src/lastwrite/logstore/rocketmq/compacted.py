@@ -1,0 +1,549 @@
+"""A queue's compaction log for readers: from a queue offset on, file by file, through the index.
+
+A file's index is searched by halves, so that finding an offset reads some 20 units, and the records that follow are
+read a chunk at a time along it. What the index does not name is not read: behind its last unit may lie stale bytes of
+another run (spec/rocketmq.md sections 14.3 and 22). Each record is held against its unit. Where the two disagree the
+file is walked record by record, which tells a damaged record (it is left out, and said so) from an index that lies
+(another is made in memory, and said so). A file whose index is missing is walked, too.
+
+Files may go while they are read: a live broker renames and deletes. So both files of a pair are opened before either
+is read, and where one is gone ``FilesMoved`` says that the folder has to be listed anew; an offset stays what it was.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from lastwrite.compaction.pull import OffsetRange
+from lastwrite.errors import CommitConflict, CorruptLog, OutOfMemoryBudget
+from lastwrite.formats.rocketmq import kernels
+from lastwrite.formats.rocketmq.kernels import MESSAGE, MessageTable
+from lastwrite.formats.rocketmq.record import MAGIC_V1, MAGIC_V2, RECORD_HEAD, RecordHead
+from lastwrite.formats.rocketmq.units import BATCH_UNIT, BatchUnit, batch_units, valid_count
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.rocketmq.reading import MappedFile, Part, read_queue
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+
+CHUNK_BYTES = 4 << 20
+_INDEX_LIMIT_BYTES = 1 << 30  # of one index file; by default they have 10 MiB
+_WALKED_ROWS = 1 << 12
+_UNIT_BYTES = BATCH_UNIT.size
+_MOST_LISTINGS = 8  # until a queue whose files keep changing is given up
+
+_RESTORE = "restore this file from a replica or a backup"
+_CODES_OF_DAMAGE = (
+    kernels.NEED_MORE, kernels.BAD_SIZE, kernels.BAD_MAGIC, kernels.BAD_LENGTHS, kernels.BAD_CRC, kernels.BAD_ORDER,
+)  # fmt: skip
+
+
+class FilesMoved(Exception):
+    """The queue's files are not those that were listed: ``refresh``, and go on at the same offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A file of the log and its index."""
+
+    log: MappedFile
+    index: MappedFile | None
+
+
+class Entries(NamedTuple):
+    """The records of one file, a row each, in order."""
+
+    positions: Int64Array  # in the log's file
+    sizes: Int64Array
+    bases: Int64Array  # queue offsets; of an inner batch, which the broker does not make here, the first
+    lasts: Int64Array
+    is_rebuilt: bool  # by a walk through the log
+
+    @property
+    def range(self) -> OffsetRange | None:
+        return OffsetRange(int(self.bases[0]), int(self.lasts[-1])) if len(self.bases) else None
+
+
+class Block(NamedTuple):
+    """Whole records in a buffer, one behind another. Positions in ``table`` are the buffer's; ``shift`` is what they
+    lack to the file's."""
+
+    file: MappedFile
+    buffer: ByteArray
+    table: MessageTable
+    shift: int
+    is_rebuilt: bool
+    last_offset: int
+
+
+class _Stop(NamedTuple):
+    """Why a walk ended, and where in the file."""
+
+    code: int
+    position: int
+
+
+class Ranges(Sequence[OffsetRange | None]):
+    """The offsets that each file names, found when they are asked for."""
+
+    def __init__(self, queue: CompactedQueue) -> None:
+        self._queue = queue
+
+    def __len__(self) -> int:
+        return len(self._queue.pairs)
+
+    @overload
+    def __getitem__(self, number: int) -> OffsetRange | None: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[OffsetRange | None]: ...
+    def __getitem__(self, number: int | slice) -> OffsetRange | None | Sequence[OffsetRange | None]:
+        if isinstance(number, slice):
+            return [self[n] for n in range(*number.indices(len(self)))]
+        return self._queue.range_of(range(len(self))[number])
+
+
+class CompactedQueue:
+    """The compaction log of one queue. Reads only; nothing is held open between two calls.
+
+    ``notes``: what is not as a broker would have it, and what was done about it. ``damage``: records that are lost to a
+    reader.
+    """
+
+    def __init__(self, root: str, name: TopicPartition) -> None:
+        self.root = root
+        self.name = name
+        self.notes: list[Problem] = []
+        self.damage: list[Problem] = []
+        self.pairs: tuple[Pair, ...] = ()
+        self.exists = False
+        self._ranges: dict[int, OffsetRange | None] = {}
+        self._rebuilt: dict[int, Entries] = {}
+        self._seen: tuple[tuple[int, int], ...] = ()
+        self._listings = 0
+        self.refresh()
+
+    @property
+    def ranges(self) -> Ranges:
+        return Ranges(self)
+
+    def refresh(self) -> None:
+        """List the files anew.
+
+        Raises:
+            CommitConflict: they keep changing.
+        """
+        self._listings += 1
+        if self._listings > _MOST_LISTINGS:
+            raise CommitConflict(
+                "the queue's files keep changing", path=self._folder(Part.COMPACTION_LOG),
+                remedy="stop whatever writes there, or read a copy",
+            )  # fmt: skip
+        self._ranges, self._rebuilt = {}, {}
+        self._seen = self._look()
+        self.exists = all(os.path.isdir(self._folder(part)) for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX))
+        logs = read_queue(self.root, Part.COMPACTION_LOG, self.name)
+        indexes = read_queue(self.root, Part.COMPACTION_INDEX, self.name)
+        index_of = {file.start: file for file in indexes.files}
+        self.pairs = tuple(Pair(file, index_of.pop(file.start, None)) for file in logs.files)
+        for problem in (*logs.problems, *indexes.problems):
+            self._note(problem)
+        for file in index_of.values():
+            self._note(
+                Problem(ProblemKind.DAMAGED, "an index without its log file", file.path, None,
+                        "a broker does not start on this store: restore the log file")
+            )  # fmt: skip
+
+    def range_of(self, number: int) -> OffsetRange | None:
+        """The offsets that the file's index names; None: none, as in a new pair of files.
+
+        Raises:
+            FilesMoved: the file is gone.
+        """
+        if number not in self._ranges:
+            self._ranges[number] = self._find_range(number)
+        return self._ranges[number]
+
+    def entries(self, number: int) -> Entries:
+        """All records of the file, as its index names them, or as a walk finds them where the index cannot be right.
+
+        Raises:
+            FilesMoved: a file is gone.
+            OutOfMemoryBudget: an index file is far larger than any broker makes it.
+        """
+        if number not in self._rebuilt:
+            found = self._read_index(number)
+            if found is not None:
+                return found
+            self._rebuild(number, "the index contradicts itself")
+        return self._rebuilt[number]
+
+    def blocks(self, offset: int = 0) -> Iterator[Block]:
+        """The records from ``offset`` on, through all files; each block is valid until the next is asked for.
+
+        Raises:
+            CommitConflict: the files keep changing.
+        """
+        number = 0
+        while True:
+            try:
+                while number < len(self.pairs):
+                    held = self.range_of(number)
+                    if held is not None and held.last >= offset:
+                        for block in self.blocks_of(number, offset):
+                            offset = block.last_offset + 1
+                            yield block
+                    number += 1
+                return
+            except FilesMoved:
+                self.refresh()
+                number = 0
+
+    def blocks_of(self, number: int, offset: int, check_crc: bool = True) -> Iterator[Block]:
+        """The records of one file from ``offset`` on; each block is valid until the next is asked for.
+
+        Raises:
+            FilesMoved: a file is gone.
+        """
+        pair = self.pairs[number]
+        entries = self.entries(number)
+        buffer: ByteArray = np.empty(0, np.uint8)
+        with _Opened(pair.log) as log:
+            at = int(np.searchsorted(entries.lasts, offset))
+            while at < len(entries.bases):
+                until = _chunk_end(entries, at)
+                begin, end = int(entries.positions[at]), int(entries.positions[until - 1] + entries.sizes[until - 1])
+                if len(buffer) < end - begin:
+                    buffer = np.empty(end - begin, np.uint8)
+                log.read_into(buffer[: end - begin], begin)
+                table: MessageTable = np.zeros(until - at, MESSAGE)
+                rows, *stop = kernels.split(buffer, 0, end - begin, table, check_crc)
+                good = _agreeing(table[:rows], entries, at, begin)
+                if good:
+                    last = int(entries.lasts[at + good - 1])
+                    yield Block(pair.log, buffer, table[:good], begin, entries.is_rebuilt, last)
+                    offset = last + 1
+                at += good
+                if at == until:
+                    continue
+                if good == rows and stop[1] in _CODES_OF_DAMAGE:
+                    wrong = _Stop(int(stop[1]), begin + int(stop[2]))
+                else:
+                    wrong = _Stop(kernels.BAD_ORDER, int(entries.positions[at]))
+                if self._is_true(number, entries, at, wrong):
+                    at += 1
+                else:
+                    entries = self._rebuilt[number]
+                    at = int(np.searchsorted(entries.lasts, offset))
+
+    # ------------------------------------------------------------------ the index
+
+    def _find_range(self, number: int) -> OffsetRange | None:
+        pair = self.pairs[number]
+        wrong = "the index is missing"
+        if pair.index is not None:
+            with _Opened(pair.log) as log, _Opened(pair.index) as index:
+                slots = pair.index.size_bytes // _UNIT_BYTES
+                count = bisect_left(range(slots), True, key=lambda slot: not _is_valid(index.unit(slot)))
+                if count:
+                    first, last = index.unit(0), index.unit(count - 1)
+                    if first.base <= last.base and log.is_record(first) and log.is_record(last):
+                        return OffsetRange(first.base, last.base + last.number - 1)
+                    wrong = "the index names places where no such record lies"
+                elif log.first_size() == 0:
+                    return None
+                else:
+                    wrong = "the index is empty, the log is not"
+        self._rebuild(number, wrong)
+        return self._rebuilt[number].range
+
+    def _read_index(self, number: int) -> Entries | None:
+        """The index as it lies there; None: it cannot be right."""
+        pair = self.pairs[number]
+        if self.range_of(number) is None:  # looks at its first and last unit, and walks where they are wrong
+            none: Int64Array = np.empty(0, np.int64)
+            return Entries(none, none, none, none, is_rebuilt=False)
+        if number in self._rebuilt:
+            return self._rebuilt[number]
+        assert pair.index is not None
+        if pair.index.size_bytes > _INDEX_LIMIT_BYTES:
+            raise OutOfMemoryBudget(f"an index of {pair.index.size_bytes} bytes", path=pair.index.path)
+        data: ByteArray = np.empty(pair.index.size_bytes // _UNIT_BYTES * _UNIT_BYTES, np.uint8)
+        with _Opened(pair.index) as index:
+            index.read_into(data, 0)
+        units = batch_units(data.data)
+        units = units[: valid_count(units)]
+        bases = units["base"].astype(np.int64)
+        lasts = bases + units["number"] - 1
+        positions = units["physical_offset"].astype(np.int64) - pair.log.start
+        sizes = units["size"].astype(np.int64)
+        ends = positions + sizes
+        is_right = (
+            len(units) > 0 and positions[0] >= 0 and ends[-1] <= pair.log.size_bytes
+            and bool((bases[1:] > lasts[:-1]).all()) and bool((positions[1:] >= ends[:-1]).all())
+            and bool((lasts >= bases).all())
+        )  # fmt: skip
+        found = Entries(positions, sizes, bases, lasts, is_rebuilt=False)
+        return found if is_right and found.range == self.range_of(number) else None
+
+    def _rebuild(self, number: int, wrong: str) -> None:
+        """Make an index of the file in memory, and say so."""
+        self._check_unmoved()
+        pair = self.pairs[number]
+        entries, stop = self._walk(number)
+        self._take(number, entries)
+        path = pair.log.path if pair.index is None else pair.index.path
+        self._note(
+            Problem(ProblemKind.RECOVERED, f"{wrong}: it was made anew in memory from the log's {len(entries.bases)} "
+                    "records", path, None, "a broker needs the file itself: restore it from a replica or a backup")
+        )  # fmt: skip
+        if stop.code in _CODES_OF_DAMAGE:
+            self._note(
+                Problem(ProblemKind.RECOVERED, "without an index nothing tells whether what follows is damaged or left "
+                        f"by another run: {kernels.CODES[stop.code]}", pair.log.path, stop.position)
+            )  # fmt: skip
+
+    def _take(self, number: int, entries: Entries) -> None:
+        self._rebuilt[number] = entries
+        self._ranges[number] = entries.range
+
+    def _is_true(self, number: int, entries: Entries, at: int, stop: _Stop) -> bool:
+        """Whether the index is right about entry ``at``, which no whole record answers: then the record is damaged,
+        which is noted. Else the index lies, and a better one takes its place."""
+        self._check_unmoved()
+        pair = self.pairs[number]
+        if not entries.is_rebuilt:
+            walked, end = self._walk(number)
+            place = int(np.searchsorted(walked.positions, entries.positions[at]))
+            is_framed = place < len(walked.bases) and all(
+                int(column[place]) == int(entry[at]) for column, entry in zip(walked[:4], entries[:4], strict=True)
+            )
+            is_behind = place == len(walked.bases) and all(
+                np.array_equal(column, entry[:place]) for column, entry in zip(walked[:4], entries[:4], strict=True)
+            )
+            if not is_framed and not is_behind:
+                self._take(number, walked)
+                self._note(
+                    Problem(ProblemKind.RECOVERED, "the index names records that do not lie there: it was made anew in "
+                            f"memory from the log's {len(walked.bases)} records",
+                            pair.index.path if pair.index else pair.log.path, None,
+                            "a broker needs the file itself: restore it from a replica or a backup")
+                )  # fmt: skip
+                if end.code in _CODES_OF_DAMAGE:
+                    self.damage.append(
+                        Problem(ProblemKind.DAMAGED, f"without a true index no message can be found from here on: "
+                                f"{kernels.CODES[end.code]}", pair.log.path, end.position, _RESTORE)
+                    )  # fmt: skip
+                return False
+        problem = Problem(
+            ProblemKind.DAMAGED, f"the message of queue offset {int(entries.bases[at])} is damaged: "
+            f"{kernels.CODES[stop.code]}", pair.log.path, int(entries.positions[at]), _RESTORE,
+        )  # fmt: skip
+        if problem not in self.damage:
+            self.damage.append(problem)
+        return True
+
+    # ------------------------------------------------------------------ the log alone
+
+    def _walk(self, number: int) -> tuple[Entries, _Stop]:
+        """The records of a log file from its first byte on, as far as they can be this file's.
+
+        Queue offsets rise and stay below the next file's; where the first record states its own address the others
+        do, too. What breaks this is left of another run.
+        """
+        file = self.pairs[number].log
+        below = self._first_of(number + 1)
+        columns: list[Int64Array] = []
+        floor = -1
+        states_address: bool | None = None
+        stop = _Stop(kernels.END, 0)
+        table: MessageTable = np.zeros(_WALKED_ROWS, MESSAGE)
+        buffer: ByteArray = np.empty(min(CHUNK_BYTES, file.size_bytes), np.uint8)
+        begin = at = filled = 0
+        with _Opened(file) as log:
+            while True:
+                rows, at, code, where, wanted = kernels.split(buffer, at, filled, table, False)
+                if rows:
+                    some = table[:rows]
+                    if states_address is None:
+                        states_address = int(some["physical_offset"][0]) == file.start + begin + int(
+                            some["position"][0]
+                        )
+                    fits = _is_rising(some["queue_offset"], floor) & (some["queue_offset"] < below)
+                    if states_address:
+                        fits &= some["physical_offset"] == some["position"] + (file.start + begin)
+                    count = rows if fits.all() else int(np.argmin(fits))
+                    if count:
+                        floor = int(some["queue_offset"][count - 1])
+                        columns.append(np.stack([
+                            some["position"][:count] + begin, some["size"][:count], some["queue_offset"][:count],
+                        ]))  # fmt: skip
+                    if count < rows:
+                        stop = _Stop(kernels.BAD_ORDER, begin + int(some["position"][count]))
+                        break
+                if code == kernels.OK and rows == len(table):
+                    continue
+                left = file.size_bytes - begin - at
+                if code not in (kernels.OK, kernels.NEED_MORE):
+                    stop = _Stop(int(code), begin + int(where))
+                    break
+                if at == filled == file.size_bytes - begin or left < max(int(wanted), 8):
+                    stop = _Stop(kernels.END if left < 8 else kernels.NEED_MORE, begin + at)
+                    break
+                begin += at
+                at, filled = 0, min(max(int(wanted), CHUNK_BYTES), left)
+                if len(buffer) < filled:
+                    buffer = np.empty(filled, np.uint8)
+                log.read_into(buffer[:filled], begin)
+        found = np.concatenate(columns, axis=1) if columns else np.empty((3, 0), np.int64)
+        return Entries(found[0], found[1], found[2], found[2], is_rebuilt=True), stop
+
+    def _first_of(self, number: int) -> int:
+        """The first offset of a file, as far as its index says it truly; else one that none reaches."""
+        index = self.pairs[number].index if number < len(self.pairs) else None
+        if index is not None:
+            with _Opened(self.pairs[number].log) as log, _Opened(index) as opened:
+                first = opened.unit(0) if index.size_bytes >= _UNIT_BYTES else None
+                if first is not None and _is_valid(first) and log.is_record(first):
+                    return first.base
+        return np.iinfo(np.int64).max
+
+    # ------------------------------------------------------------------ files
+
+    def _folder(self, part: Part) -> str:
+        return os.path.join(self.root, part, self.name.topic, str(self.name.partition))
+
+    def _look(self) -> tuple[tuple[int, int], ...]:
+        """What changes when a file comes, goes or is renamed, or when the whole tree is exchanged."""
+        seen = []
+        for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
+            try:
+                found = os.stat(self._folder(part))
+                seen.append((found.st_ino, found.st_mtime_ns))
+            except OSError:
+                seen.append((-1, -1))
+        return tuple(seen)
+
+    def _check_unmoved(self) -> None:
+        """Files of two states of the queue would contradict each other without any damage."""
+        if self._look() != self._seen:
+            raise FilesMoved
+
+    def _note(self, problem: Problem) -> None:
+        if problem not in self.notes:
+            self.notes.append(problem)
+
+
+class _Opened:
+    """One file, open.
+
+    Raises:
+        FilesMoved: it is gone, or is another one.
+        LogError: it cannot be read.
+    """
+
+    def __init__(self, file: MappedFile) -> None:
+        self.file = file
+        try:
+            self._handle = os.open(file.path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise FilesMoved from None
+        except OSError as error:
+            raise to_log_error(error, file.path, "read the file") from error
+        if os.fstat(self._handle).st_size != file.size_bytes:
+            os.close(self._handle)
+            raise FilesMoved
+
+    def read_into(self, target: ByteArray, position: int) -> None:
+        """Fill ``target`` with the bytes from ``position`` on."""
+        view = memoryview(target)
+        while len(view):
+            try:
+                count = os.preadv(self._handle, [view], position)
+            except OSError as error:
+                raise to_log_error(error, self.file.path, "read the file") from error
+            if not count:
+                raise FilesMoved
+            view, position = view[count:], position + count
+
+    def bytes_at(self, position: int, count: int) -> bytes:
+        """``count`` bytes; fewer at the file's end."""
+        try:
+            return os.pread(self._handle, count, position)
+        except OSError as error:
+            raise to_log_error(error, self.file.path, "read the file") from error
+
+    def unit(self, slot: int) -> BatchUnit:
+        """A unit of an index file."""
+        data = self.bytes_at(slot * _UNIT_BYTES, _UNIT_BYTES)
+        if len(data) < _UNIT_BYTES:
+            raise FilesMoved
+        return BatchUnit._make(BATCH_UNIT.unpack_from(data, 0))
+
+    def first_size(self) -> int:
+        """The size that a log file's first record states, 0 where no record begins there."""
+        data = self.bytes_at(0, 8)
+        is_record = int.from_bytes(data[4:8], "big", signed=True) in (MAGIC_V1, MAGIC_V2)
+        return int.from_bytes(data[:4], "big", signed=True) if is_record else 0
+
+    def is_record(self, unit: BatchUnit) -> bool:
+        """Whether a log file has what a unit of its index names."""
+        position = unit.physical_offset - self.file.start
+        if position < 0 or unit.size < RECORD_HEAD.size or position + unit.size > self.file.size_bytes:
+            return False
+        data = self.bytes_at(position, RECORD_HEAD.size)
+        if len(data) < RECORD_HEAD.size:
+            return False
+        head = RecordHead._make(RECORD_HEAD.unpack_from(data, 0))
+        return head.magic in (MAGIC_V1, MAGIC_V2) and (head.size, head.queue_offset) == (unit.size, unit.base)
+
+    def __enter__(self) -> _Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+
+def _is_valid(unit: BatchUnit) -> bool:
+    return unit.physical_offset >= 0 and unit.size > 0 and unit.base >= 0 and unit.number > 0
+
+
+def _chunk_end(entries: Entries, at: int) -> int:
+    """The entry behind those that are read together with ``at``: they touch each other, and fill a chunk."""
+    ends = entries.positions + entries.sizes
+    until = max(int(np.searchsorted(ends, entries.positions[at] + CHUNK_BYTES, side="right")), at + 1)
+    gaps = np.flatnonzero(ends[at : until - 1] != entries.positions[at + 1 : until])
+    return at + 1 + int(gaps[0]) if len(gaps) else until
+
+
+def _agreeing(table: MessageTable, entries: Entries, at: int, begin: int) -> int:
+    """How many of the records, from the first on, are what the index says."""
+    until = at + len(table)
+    same = (
+        (table["size"] == entries.sizes[at:until]) & (table["queue_offset"] == entries.bases[at:until])
+        & (table["position"] + begin == entries.positions[at:until])
+    )  # fmt: skip
+    return len(table) if same.all() else int(np.argmin(same))
+
+
+def _is_rising(offsets: Int64Array, floor: int) -> npt.NDArray[np.bool_]:
+    """Whether each is above the one before it; the first above ``floor``."""
+    rises = np.empty(len(offsets), np.bool_)
+    rises[0] = offsets[0] > floor
+    rises[1:] = offsets[1:] > offsets[:-1]
+    return rises
+
+
+def first_damage(queues: Sequence[CompactedQueue]) -> CorruptLog | None:
+    """The first record that no reader gets, as an error."""
+    problems = [problem for queue in queues for problem in queue.damage]
+    if not problems:
+        return None
+    first = problems[0]
+    more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+    return CorruptLog(first.message + more, first.position, first.path, first.remedy)
