@@ -16,6 +16,7 @@ from lastwrite.pipeline.inline import INLINE
 from lastwrite.remote.rocketmq.client import Client, Pulled
 from lastwrite.remote.rocketmq.route import MessageQueue
 from tests.system.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.routes import await_route
 from tests.system.rocketmq.scenario import Topic, wait_until_dispatched
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -91,7 +92,7 @@ def test_every_offset_is_answered_as_by_the_broker(broker: Broker, tmp_path: Pat
     seen: set[str] = set()
     with broker, Client(broker.name_server) as client:
         for name in (*topics, "fresh"):
-            for queue in client.route(name).readable:
+            for queue in await_route(client, name).readable:
                 seen |= check_every_offset(client, queue, copy)
     assert seen == {
         "FOUND", "OFFSET_OVERFLOW_ONE", "OFFSET_OVERFLOW_BADLY", "OFFSET_FOUND_NULL", "NO_MESSAGE_IN_QUEUE",

@@ -21,6 +21,7 @@ from lastwrite.pipeline.inline import INLINE
 from lastwrite.pipeline.session import spark_session
 from lastwrite.remote.rocketmq.client import Client
 from tests.system.rocketmq.broker import COMPACTED, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.routes import await_route
 from tests.system.rocketmq.stock import StockClient
 
 if TYPE_CHECKING:
@@ -111,7 +112,9 @@ def test_the_uses(broker: Broker, spark: SparkSession) -> None:
         topic = TOPICS[title]
         before = lastwrite.latest(store, topic=topic)
         report = lastwrite.compact(store, topic=topic, config=CONFIG, spark=INLINE)
-        assert {partition.status for partition in report.partitions} <= {Status.CLEANED, Status.UNCHANGED}, report
+        # A queue that has one file only, the active one, has nothing to compact.
+        statuses = {partition.status for partition in report.partitions}
+        assert Status.CLEANED in statuses and statuses <= {Status.CLEANED, Status.SKIPPED}, report.to_dict()
         left = sum(partition.records_after or 0 for partition in report.partitions)
         assert left < sent[topic], f"nothing of {topic} was compacted"
         tables[topic] = lastwrite.latest(store, topic=topic)
@@ -125,7 +128,7 @@ def test_the_uses(broker: Broker, spark: SparkSession) -> None:
 
     with broker, StockClient(broker) as stock, Client(broker.name_server) as client:
         for topic, table in tables.items():
-            client.route(topic)
+            await_route(client, topic)
             consumed: dict[str, bytes] = {}
             count = 0
             for queue in range(QUEUES):
