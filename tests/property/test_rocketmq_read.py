@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.compaction.pull import OffsetRange, PullStatus, answer
-from lastwrite.errors import CorruptLog
+from lastwrite.errors import CorruptLog, LogError
 from lastwrite.formats.rocketmq.units import BATCH_UNIT
 from tests.rocketmq_queues import Sent, folded, paths_of, write_queue
 
@@ -223,3 +223,29 @@ def test_the_table_is_what_a_consumer_folds(written: list[list[list[Sent]]]) -> 
     with stored(*written) as store:
         model = folded([[sent for file in files for sent in file] for files in written])
         assert lastwrite.latest(str(store), topic=TOPIC) == model
+
+
+@given(queues(), st.data())
+def test_whatever_lies_there_ends_in_messages_or_an_error_of_ours(files: list[list[Sent]], data: st.DataObject) -> None:
+    """Numbers anywhere in the files may lie, as large as they can."""
+    with stored(files) as store:
+        for _ in range(data.draw(st.integers(1, 3))):
+            file = data.draw(st.integers(0, len(files) - 1))
+            path = paths_of(store, TOPIC, 0, file)[data.draw(st.integers(0, 1))]
+            content = bytearray(path.read_bytes())
+            used = max(len(bytes(content).rstrip(b"\0")), 1)
+            at = data.draw(st.integers(0, used - 1))
+            lie = data.draw(
+                st.sampled_from([b"\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", bytes(8), b"\0\0\x10\0", b"\1"])
+            )
+            content[at : at + len(lie)] = lie
+            path.write_bytes(content[: len(path.read_bytes())])
+        try:
+            for row in lastwrite.read(str(store), topic=TOPIC):
+                assert row["problem"] is not None or row["body"] is not None
+        except LogError:
+            pass
+        try:
+            lastwrite.latest(str(store), topic=TOPIC)
+        except LogError:
+            pass
