@@ -25,6 +25,8 @@ _PLACES = {
     "release": "lastwrite.pipeline.release",
     "restore": "lastwrite.pipeline.restore",
     "send": "lastwrite.remote.rocketmq.send",
+    "latest": "lastwrite.serving.latest",
+    "read": "lastwrite.serving.read",
 }
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from lastwrite.pipeline.release import release as release
     from lastwrite.pipeline.restore import restore as restore
     from lastwrite.remote.rocketmq.send import send as send
+    from lastwrite.serving.latest import latest as latest
+    from lastwrite.serving.read import read as read
 
 
 def __getattr__(name: str) -> Any:
@@ -47,4 +51,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["clean", "compact", "dump", "explain", "inspect", "plan", "release", "restore", "send", "verify"]
+__all__ = [
+    "clean",
+    "compact",
+    "dump",
+    "explain",
+    "inspect",
+    "latest",
+    "plan",
+    "read",
+    "release",
+    "restore",
+    "send",
+    "verify",
+]
