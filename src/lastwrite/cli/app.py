@@ -9,6 +9,7 @@ import typer
 from lastwrite.cli.clean import clean
 from lastwrite.cli.compact import compact
 from lastwrite.cli.demo import demo
+from lastwrite.cli.dispatch import dispatch
 from lastwrite.cli.doctor import doctor
 from lastwrite.cli.dump import dump
 from lastwrite.cli.explain import explain
