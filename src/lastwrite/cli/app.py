@@ -36,7 +36,7 @@ def build_app(output: Output) -> Any:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "obj": output},
     )  # fmt: skip
     app.callback()(_program)
-    for command in (demo, inspect, plan, compact, clean, release, explain, dump, verify, restore, send, doctor):
+    for command in (demo, inspect, plan, compact, clean, release, explain, dump, verify, dispatch, restore, send, doctor):
         app.command()(command)
     return typer.main.get_command(app)
 
