@@ -17,6 +17,7 @@ from lastwrite.pipeline.inline import INLINE
 from tests.rocketmq_dispatch import Broker, Files, brokers, read_dispatched, write_store
 
 NOW = 1_700_000_500_000
+# No shrinking: it takes minutes, and what a broker was sent is told a line a message.
 slowly = settings(
     deadline=None, max_examples=40, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
 )

@@ -1,4 +1,4 @@
-"""Dispatch against a real broker: what it had built is lost and made again, byte for byte; it goes on with the result."""
+"""Dispatch against a real broker: what it had built is lost and made again byte for byte, and it goes on with that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lastwrite.remote.rocketmq.client import Client
 from lastwrite.remote.rocketmq.outgoing import Outgoing
 from lastwrite.remote.rocketmq.route import MessageQueue
 from tests.rocketmq_dispatch import Files, read_dispatched
-from tests.system.rocketmq.broker import COMPACTED, SIZES, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
 from tests.system.rocketmq.stock import Seen, StockClient
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -25,11 +25,10 @@ SETTINGS = {
     "mappedFileSizeCommitLog": "65536",
     "mappedFileSizeConsumeQueue": "2000",
     "mapperFileSizeBatchConsumeQueue": "4600",
+    "maxHashSlotNum": "100",
     "maxIndexNum": "300",
 }
-CONFIG: dict[str, object] = {
-    **SIZES, "mappedFileSizeConsumeQueue": 2000, "mapperFileSizeBatchConsumeQueue": 4600, "maxIndexNum": 300,
-}  # fmt: skip
+CONFIG: dict[str, object] = {name: value for name, value in SETTINGS.items() if name != "mappedFileSizeCommitLog"}
 TREES = ("consumequeue", "batchconsumequeue", "index", "compaction")
 TOPICS: dict[str, dict[str, str]] = {"kept": COMPACTED, "plain": {}, "batched": {"queue.type": "BatchCQ"}}
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MOST_PIECE_BYTES = 32 << 20
-_ALL = TopicPartition(
+_ALL = TopicPartition("lastwrite-dispatch", 0)  # held beside the compacted queues: no two runs meet
     "lastwrite-dispatch", 0
 )  # who dispatches holds this beside the compacted queues, so that two do not meet
 _SETTLE = "what is before this place was dispatched; restore the file from a replica, or cut the log here"
@@ -398,9 +398,8 @@ class _Dispatch:
             while start < written:
                 end = min(start + size, written)
                 yield WalkUnit(
-                    file, start, end, is_exact, self.queued_from, self.indexed_from, compacted, self.settings.index_tags,
-                    self.scratch.folder,
-                    self.scratch.memory,
+                    file, start, end, is_exact, self.queued_from, self.indexed_from, compacted,
+                    self.settings.index_tags, self.scratch.folder, self.scratch.memory,
                 )  # fmt: skip
                 start, is_exact = end, False
 

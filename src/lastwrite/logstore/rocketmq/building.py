@@ -2,8 +2,8 @@
 
 A task brings one queue, one compaction log or one index file up to date from its rows, and writes each file that
 changes once more as a whole: what was there up to its end, what comes, and zeros to its full size, as a broker leaves
-it. Names are drawn, so that a task that is tried twice does not write into its twin's file. Nothing that is there changes;
-``trees`` puts the files in place.
+it. Names are drawn, so that a task that is tried twice does not write into its twin's file. Nothing that is there
+changes; ``trees`` puts the files in place.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue.putMessagePositionInfo`` and ``fillPreBlank``, ``CompactionLog``,
 ``SparseConsumeQueue.putEndPositionInfo``, ``IndexService.putKey``; spec/rocketmq.md sections 7, 8, 10.
