@@ -65,8 +65,6 @@ if TYPE_CHECKING:
 
 _MOST_PIECE_BYTES = 32 << 20
 _ALL = TopicPartition("lastwrite-dispatch", 0)  # held beside the compacted queues: no two runs meet
-    "lastwrite-dispatch", 0
-)  # who dispatches holds this beside the compacted queues, so that two do not meet
 _SETTLE = "what is before this place was dispatched; restore the file from a replica, or cut the log here"
 
 T = TypeVar("T")
