@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "clean": "lastwrite.cleaner.clean",
     "compact": "lastwrite.pipeline.compact",
+    "dispatch": "lastwrite.pipeline.dispatch",
     "plan": "lastwrite.pipeline.compact",
     "verify": "lastwrite.audit.verify",
     "inspect": "lastwrite.audit.inspect",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from lastwrite.cleaner.clean import clean as clean
     from lastwrite.pipeline.compact import compact as compact
     from lastwrite.pipeline.compact import plan as plan
+    from lastwrite.pipeline.dispatch import dispatch as dispatch
     from lastwrite.pipeline.release import release as release
     from lastwrite.pipeline.restore import restore as restore
     from lastwrite.remote.rocketmq.send import send as send
@@ -54,6 +56,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "clean",
     "compact",
+    "dispatch",
     "dump",
     "explain",
     "inspect",

@@ -9,6 +9,7 @@ import typer
 from lastwrite.cli.clean import clean
 from lastwrite.cli.compact import compact
 from lastwrite.cli.demo import demo
+from lastwrite.cli.dispatch import dispatch
 from lastwrite.cli.doctor import doctor
 from lastwrite.cli.dump import dump
 from lastwrite.cli.explain import explain
@@ -36,7 +37,10 @@ def build_app(output: Output) -> Any:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "obj": output},
     )  # fmt: skip
     app.callback()(_program)
-    for command in (demo, inspect, plan, compact, clean, release, explain, dump, verify, restore, send, doctor, read):
+    commands = (
+        demo, inspect, plan, compact, clean, release, explain, dump, read, verify, dispatch, restore, send, doctor,
+    )  # fmt: skip
+    for command in commands:
         app.command()(command)
     return typer.main.get_command(app)
 
