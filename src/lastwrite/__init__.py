@@ -22,6 +22,7 @@ _PLACES = {
     "inspect": "lastwrite.audit.inspect",
     "dump": "lastwrite.audit.dump",
     "explain": "lastwrite.audit.explain",
+    "export": "lastwrite.serving.export",
     "release": "lastwrite.pipeline.release",
     "latest": "lastwrite.serving.latest",
     "read": "lastwrite.serving.read",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from lastwrite.pipeline.compact import compact as compact
     from lastwrite.pipeline.compact import plan as plan
     from lastwrite.pipeline.release import release as release
+    from lastwrite.serving.export import export as export
     from lastwrite.serving.latest import latest as latest
     from lastwrite.serving.read import read as read
 
@@ -47,4 +49,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["clean", "compact", "dump", "explain", "inspect", "latest", "plan", "read", "release", "verify"]
+__all__ = ["clean", "compact", "dump", "explain", "export", "inspect", "latest", "plan", "read", "release", "verify"]
