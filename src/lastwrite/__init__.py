@@ -23,6 +23,7 @@ _PLACES = {
     "inspect": "lastwrite.audit.inspect",
     "dump": "lastwrite.audit.dump",
     "explain": "lastwrite.audit.explain",
+    "export": "lastwrite.serving.export",
     "release": "lastwrite.pipeline.release",
     "restore": "lastwrite.pipeline.restore",
     "send": "lastwrite.remote.rocketmq.send",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from lastwrite.pipeline.release import release as release
     from lastwrite.pipeline.restore import restore as restore
     from lastwrite.remote.rocketmq.send import send as send
+    from lastwrite.serving.export import export as export
     from lastwrite.serving.latest import latest as latest
     from lastwrite.serving.read import read as read
 
@@ -59,6 +61,7 @@ __all__ = [
     "dispatch",
     "dump",
     "explain",
+    "export",
     "inspect",
     "latest",
     "plan",

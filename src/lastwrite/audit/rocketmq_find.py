@@ -664,6 +664,16 @@ def by_queue(chunk: Chunk) -> Iterator[tuple[TopicPartition, Int64Array]]:
             yield TopicPartition(topic, int(table["queue_id"][row])), rows[which == group]
 
 
+def rows_of_queue(chunk: Chunk, topic: str | None, queue: int | None) -> Int64Array:
+    """The rows of a chunk whose record names the topic and the queue; None: any."""
+    picked = np.ones(len(chunk.table), dtype=np.bool_)
+    if queue is not None:
+        picked &= chunk.table["queue_id"] == queue
+    if topic is not None:
+        picked &= _equal(chunk, "topic_at", "topic_length", topic.encode())
+    return np.flatnonzero(picked)
+
+
 def _equal(chunk: Chunk, at: str, length: str, wanted: bytes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Row for row whether a field of the records is ``wanted``."""
     out = chunk.table[length] == len(wanted)

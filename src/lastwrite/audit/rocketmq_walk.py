@@ -93,8 +93,8 @@ class LogWalk:
         self._table: MessageTable = np.zeros(CHUNK_BYTES // SMALLEST_RECORD_BYTES // 2, dtype=MESSAGE)
         self.endings: dict[str, Ending] = {}
         self.bad_crcs = 0
-        written = [file for file in log.files if is_compaction or _is_written(file)]
-        self._last_written = written[-1].start if written else 0
+        written = (file.start for file in reversed(log.files) if _is_written(file))
+        self._last_written = 0 if is_compaction else next(written, 0)
 
     def chunks(self, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
         """The records whose address lies in ``[start, end)``; ``start`` is one's, or below all."""
