@@ -24,6 +24,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -195,7 +196,9 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", choices=[*ROWS, []], help="all, if none is named")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--work", type=Path, default=Path("bench-work"), help="the folder for stores")
+    parser.add_argument(
+        "--work", type=Path, default=Path(tempfile.gettempdir()) / "lastwrite-bench", help="the folder for stores"
+    )
     parser.add_argument("--json", type=Path, help="where to write all figures")
     arguments = parser.parse_args()
     found = [
