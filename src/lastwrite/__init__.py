@@ -17,14 +17,18 @@ __version__ = "0.1.0"
 _PLACES = {
     "clean": "lastwrite.cleaner.clean",
     "compact": "lastwrite.pipeline.compact",
+    "dispatch": "lastwrite.pipeline.dispatch",
     "plan": "lastwrite.pipeline.compact",
     "verify": "lastwrite.audit.verify",
     "inspect": "lastwrite.audit.inspect",
     "dump": "lastwrite.audit.dump",
     "explain": "lastwrite.audit.explain",
+    "export": "lastwrite.serving.export",
     "release": "lastwrite.pipeline.release",
     "restore": "lastwrite.pipeline.restore",
     "send": "lastwrite.remote.rocketmq.send",
+    "latest": "lastwrite.serving.latest",
+    "read": "lastwrite.serving.read",
 }
 
 if TYPE_CHECKING:
@@ -35,9 +39,13 @@ if TYPE_CHECKING:
     from lastwrite.cleaner.clean import clean as clean
     from lastwrite.pipeline.compact import compact as compact
     from lastwrite.pipeline.compact import plan as plan
+    from lastwrite.pipeline.dispatch import dispatch as dispatch
     from lastwrite.pipeline.release import release as release
     from lastwrite.pipeline.restore import restore as restore
     from lastwrite.remote.rocketmq.send import send as send
+    from lastwrite.serving.export import export as export
+    from lastwrite.serving.latest import latest as latest
+    from lastwrite.serving.read import read as read
 
 
 def __getattr__(name: str) -> Any:
@@ -47,4 +55,19 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["clean", "compact", "dump", "explain", "inspect", "plan", "release", "restore", "send", "verify"]
+__all__ = [
+    "clean",
+    "compact",
+    "dispatch",
+    "dump",
+    "explain",
+    "export",
+    "inspect",
+    "latest",
+    "plan",
+    "read",
+    "release",
+    "restore",
+    "send",
+    "verify",
+]

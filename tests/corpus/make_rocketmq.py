@@ -4,7 +4,7 @@
 
 The two folders are those that the RocketMQ peer's ``setup.sh`` filled (LASTWRITE_PEERS names the folder of peers).
 
-- ``5.5.0`` has topics of all three kinds of queues: ``ctopic`` compacted, ``btopic`` of inner batches, ``ptopic``
+- ``5.5.0`` has topics of all three kinds of queues: ``ctopic`` compacted, ``btopic`` of batches, ``ptopic``
   ordinary; bodies in all codecs, deletes, batches, a delayed and a prepared message; index files of 16
   slots and 100 entries.
 - ``5.5.0-compacted`` is its ``compaction/`` after RocketMQ's own compaction of both queues.
@@ -23,19 +23,25 @@ import gzip
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from pathlib import Path
 from typing import Any
+
+from lastwrite.formats.rocketmq.properties import build as properties
+from lastwrite.formats.rocketmq.record import encode_inner
 
 TARGET = Path(__file__).with_name("rocketmq")
 PEER = Path(os.environ.get("LASTWRITE_PEERS", "../shared/peers")).absolute() / "rocketmq"
 NAMESRV_PORT, BROKER_PORT = 29876, 29911
 NAMESRV = f"127.0.0.1:{NAMESRV_PORT}"
 V4, V6 = f"127.0.0.1:{BROKER_PORT}", f"[::1]:{BROKER_PORT}"
-LONG_TOPIC = "%RETRY%" + "g" * 133
+LONG_GROUP = "g" * 133  # a broker takes names above 127 bytes only for retries of a group that it knows
+LONG_TOPIC = "%RETRY%" + LONG_GROUP
 SETTINGS = [
     "mappedFileSizeCommitLog=16384",
     "mappedFileSizeConsumeQueue=1000",
@@ -68,11 +74,12 @@ def commands_new() -> list[str]:
         f"topic {NAMESRV} {V4} ctopic 2 +cleanup.policy=COMPACTION",
         f"topic {NAMESRV} {V4} ptopic 2",
         f"topic {NAMESRV} {V4} btopic 1 +queue.type=BatchCQ",
-        produce("ctopic", "count=60 keys=9 seed=1 deletes=0.1 compressed=0.2 batches=0.2 keyless=0.1 tags=2 max=60"),
+        produce("ctopic", "count=110 keys=9 seed=1 deletes=0.1 compressed=0.2 batches=0.2 keyless=0.1 tags=2 max=60"),
         produce("ctopic", "count=6 keys=9 seed=2 compressed=1 codec=lz4 max=60"),
         produce("ctopic", "count=6 keys=9 seed=3 compressed=1 codec=zstd max=60"),
         produce("ptopic", "count=20 keys=5 seed=4 batches=0.2 keyless=0.3 tags=2 props=1 max=60"),
-        produce("btopic", "count=20 keys=5 seed=5 batches=1 tags=2 max=20"),
+        produce("btopic", "count=12 keys=5 seed=5 batches=0.5 tags=2 max=20"),
+        f"send {NAMESRV} {V4} ctopic 1 k1 {base64.b64encode(zlib.compress(b'')).decode()} sysFlag=1",
         f"send {NAMESRV} {V4} ptopic 0 later {text('delayed')} DELAY=9",
         f"send {NAMESRV} {V4} ptopic 1 maybe {text('prepared')} sysFlag=4 TRAN_MSG=true PGROUP=peer UNIQ_KEY=MAYBE",
         f"send {NAMESRV} {V4} ptopic 1 käse-\U0001f9c0 {text('Käse')} TAGS=weiß",
@@ -102,6 +109,24 @@ def commands_old() -> list[str]:
     ]
 
 
+def send_inner_batches() -> None:
+    """What mqtool cannot: batches with a unique key of their own, which a broker stores as inner batches."""
+    for n in range(6):
+        members = [(n, f"inner {n}.{i}".encode(), properties({"KEYS": f"k{i}", "TAGS": "T"})) for i in range(n + 1)]
+        body = encode_inner(members)
+        said = {"producerGroup": "peer", "topic": "btopic", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4"}
+        said |= {"queueId": "0", "sysFlag": "0", "bornTimestamp": str(1_700_000_000_000 + n), "flag": "0"}
+        said |= {"properties": f"UNIQ_KEY\x01BATCH{n}\x02TAGS\x01T", "reconsumeTimes": "0", "unitMode": "false"}
+        said |= {"batch": "true"}
+        head = json.dumps({"code": 10, "language": "JAVA", "version": 0, "opaque": n, "flag": 0, "extFields": said})
+        frame = len(head).to_bytes(4, "big") + head.encode() + body
+        with socket.create_connection(("127.0.0.1", BROKER_PORT), timeout=30) as broker:
+            broker.sendall(len(frame).to_bytes(4, "big") + frame)
+            answer = broker.recv(1 << 16, socket.MSG_PEEK)
+        if b'"code":0' not in answer:
+            raise SystemExit(f"an inner batch was refused: {answer!r}")
+
+
 def run(script: str, *arguments: str, given: str = "") -> str:
     done = subprocess.run(
         [str(PEER / script), *arguments], input=given, capture_output=True, text=True, encoding="utf-8", timeout=300
@@ -114,11 +139,16 @@ def run(script: str, *arguments: str, given: str = "") -> str:
 def record(name: str, home: str, decoder: str, commands: list[str], settings: list[str], work: Path) -> Path:
     """Run a broker over a new store, send, stop it, and keep what it left."""
     store, target = work / name, TARGET / name
+    (store / "config").mkdir(parents=True)
+    groups = {"subscriptionGroupTable": {LONG_GROUP: {"groupName": LONG_GROUP}}}
+    (store / "config" / "subscriptionGroup.json").write_text(json.dumps(groups))
     run("start.sh", home, str(store), str(NAMESRV_PORT), str(BROKER_PORT), *settings)
     try:
         said = run("mqtool.sh", home, "-", given="\n".join(commands) + "\n")
         if said.count('{"done":true}') != len(commands):
             raise SystemExit(f"mqtool answered {said}")
+        if name == "5.5.0":
+            send_inner_batches()
         time.sleep(2)  # the index is built a moment after the message is acknowledged
         target.mkdir(parents=True)
         shutil.copy(store / "abort", target / "abort.running")

@@ -134,7 +134,8 @@ def reference_units(rows: np.ndarray, picked: list[int], inner: bool) -> bytes:
     out = b""
     for i in picked:
         row = rows[i]
-        base, number = (row["inner_base"], row["inner_num"]) if inner else (row["queue_offset"], 1)
+        inner_batch = inner and row["marks"] & kernels.HAS_INNER
+        base, number = (row["inner_base"], row["inner_num"]) if inner_batch else (row["queue_offset"], 1)
         out += units.BATCH_UNIT.pack(
             row["physical_offset"], row["size"], row["tags_code"], row["store_time"], base, number, -1, 0
         )
@@ -188,31 +189,32 @@ def test_split_index_sees_what_the_twin_sees(rows: list[tuple[int, int, int, int
     assert count == 0 or units.valid_count(units.batch_units(data)) >= count
 
 
-def slow_index(found: list[Message]) -> list[tuple[int, int, int]]:
+def slow_index(found: list[Message], tags: bool) -> list[tuple[int, int, int]]:
     rows = []
     for message in found:
         if message.sys_flag & 0xC == 0xC:
             continue
         keys = [message.unique_key] if message.unique_key else []
         keys += [part for part in message.properties.get("KEYS", "").split(" ") if part]
+        keys += [f"T#{message.tags}"] if tags and message.tags else []
         for key in keys:
             rows.append((index_hash(message.topic, key), message.physical_offset, message.store_time_ms))
     return rows
 
 
-@given(logs, st.integers(1, 12))
-def test_index_keys_are_those_of_the_twin(found: list[Message], room: int) -> None:
+@given(logs, st.integers(1, 12), st.booleans())
+def test_index_keys_are_those_of_the_twin(found: list[Message], room: int, tags: bool) -> None:
     data = log_of(found)
     rows = split(data)[0]
     # A property of 60 bytes may be 30 keys: as many as are sure to fit.
     hashes, places, times = (np.zeros(40 * room, np.int64) for _ in range(3))
     seen, at = [], 0
     while at < len(rows):
-        filled, after = kernels.index_keys(array(data), rows, at, len(rows), hashes, places, times)
+        filled, after = kernels.index_keys(array(data), rows, at, len(rows), hashes, places, times, tags)
         assert after > at
         seen += list(zip(hashes[:filled].tolist(), places[:filled].tolist(), times[:filled].tolist(), strict=True))
         at = after
-    assert seen == slow_index(found)
+    assert seen == slow_index(found, tags)
 
 
 def slow_index_file(slots: int, capacity: int, rows: list[tuple[int, int, int]]) -> bytes:

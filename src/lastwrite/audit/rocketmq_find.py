@@ -287,7 +287,7 @@ class StoreFinder:
                  f"{self.log.start})")  # fmt: skip
 
     def _believed(self, unit: _Unit, name: TopicPartition, at_least: int) -> Message:
-        if unit.offset < at_least:
+        if unit.offset + unit.number <= at_least:
             raise _Lie(f"offset {unit.offset} where {at_least} or more should follow")
         try:
             message = self.read(unit.address, unit.size)
@@ -295,9 +295,7 @@ class StoreFinder:
             raise _Lie(error.problem) from error
         if (name.topic, name.partition, unit.offset) not in dispatches_of(message):
             if not message.is_inner_batch or (message.topic, message.queue_id) != (name.topic, name.partition):
-                raise _Lie(
-                    f"it leads to offset {message.queue_offset} of {message.topic}-{message.queue_id}"
-                )
+                raise _Lie(f"it leads to offset {message.queue_offset} of {message.topic}-{message.queue_id}")
         return message
 
     def _units(self, name: TopicPartition, first: int) -> Iterator[tuple[_Unit, str]]:
@@ -350,9 +348,7 @@ class StoreFinder:
                     )  # fmt: skip
         return None
 
-    def _scan(
-        self, name: TopicPartition, first: int, start: int = 0, end: int | None = None
-    ) -> Iterator[Found]:
+    def _scan(self, name: TopicPartition, first: int, start: int = 0, end: int | None = None) -> Iterator[Found]:
         """The queue's records with queue offset ``first`` or more, in the order of the commit log."""
         if end is not None and end <= self.log.start:
             return
@@ -598,9 +594,7 @@ class StoreFinder:
         finally:
             reader.close()
 
-    def _indexed(
-        self, file: MappedFile, pair: MappedFile | None, reader: LogReader, first: int
-    ) -> Iterator[Found]:
+    def _indexed(self, file: MappedFile, pair: MappedFile | None, reader: LogReader, first: int) -> Iterator[Found]:
         if pair is None:
             raise _Lie("it has no index file")
         entries = units.batch_units(read_whole(pair, INDEX_LIMIT_BYTES))
@@ -668,6 +662,16 @@ def by_queue(chunk: Chunk) -> Iterator[tuple[TopicPartition, Int64Array]]:
             row = int(rows[first])
             topic = chunk.bytes_at(int(table["topic_at"][row]), length).decode("utf-8", "replace")
             yield TopicPartition(topic, int(table["queue_id"][row])), rows[which == group]
+
+
+def rows_of_queue(chunk: Chunk, topic: str | None, queue: int | None) -> Int64Array:
+    """The rows of a chunk whose record names the topic and the queue; None: any."""
+    picked = np.ones(len(chunk.table), dtype=np.bool_)
+    if queue is not None:
+        picked &= chunk.table["queue_id"] == queue
+    if topic is not None:
+        picked &= _equal(chunk, "topic_at", "topic_length", topic.encode())
+    return np.flatnonzero(picked)
 
 
 def _equal(chunk: Chunk, at: str, length: str, wanted: bytes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -144,9 +144,7 @@ def consume_queue_rows(
             }  # fmt: skip
 
 
-def batch_unit_rows(
-    data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0
-) -> Iterator[Row]:
+def batch_unit_rows(data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0) -> Iterator[Row]:
     """The units of one file of a batch consume queue or a compaction index, from queue offset ``first`` on."""
     entries = units.batch_units(data)
     count = units.valid_count(entries)

@@ -93,8 +93,8 @@ class LogWalk:
         self._table: MessageTable = np.zeros(CHUNK_BYTES // SMALLEST_RECORD_BYTES // 2, dtype=MESSAGE)
         self.endings: dict[str, Ending] = {}
         self.bad_crcs = 0
-        written = [file for file in log.files if is_compaction or _is_written(file)]
-        self._last_written = written[-1].path if written else None
+        written = (file.start for file in reversed(log.files) if _is_written(file))
+        self._last_written = 0 if is_compaction else next(written, 0)
 
     def chunks(self, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
         """The records whose address lies in ``[start, end)``; ``start`` is one's, or below all."""
@@ -164,7 +164,7 @@ class LogWalk:
     def _past(self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int) -> int | None:
         """Where records go on behind a place where there is none; None: the file ends there. Says what is wrong."""
         room = file.size_bytes - position
-        is_last = self._is_compaction or file.path == self._last_written
+        is_last = self._is_compaction or file.start >= self._last_written
         if code == kernels.BLANK:
             self.endings[file.path] = Ending(position, True)
             if wanted != room:
@@ -205,7 +205,7 @@ class LogWalk:
         while file.size_bytes - position >= SMALLEST_RECORD_BYTES:
             have = min(len(buffer), file.size_bytes - position)
             reader.read_into(buffer[:have], position)
-            if not buffer[:have].any() and file.path == self._last_written:
+            if not buffer[:have].any() and file.start >= self._last_written:
                 return None  # behind what was written
             data = buffer[:have].tobytes()
             for hit in sorted(_hits(data)):

@@ -4,6 +4,8 @@ Header, slots, entries. A key's hash chooses a slot; the slot holds the number o
 number of the one before it, 0 ends the chain. Entry 0 is never used, so the count in the header begins at 1. Hashes
 collide: whoever looks up must compare the records' own keys.
 
+5.5.0 enters a record's tag, too, under the key ``T#TAG``; 4.9.3 does not.
+
 Neither the number of slots nor the room for entries is stated anywhere; a broker takes both from its settings. They are
 found again from the size and from what the entries say (``find_slots``).
 

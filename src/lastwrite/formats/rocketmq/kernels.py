@@ -512,8 +512,8 @@ def fill_batch_units(table, picked, codes, physical, inner, out, at):
     """Write a unit of 46 bytes for each of the rows ``picked``, one behind another.
 
     ``physical``: the records' addresses, one for each of ``picked``, where it has any, else as the rows say them.
-    ``inner``: base and number from INNER_BASE and INNER_NUM, as in a batch consume queue; else the queue offset
-    and 1, as in a compaction index. ``codes``, ``out`` and what is returned as ``fill_units``.
+    ``inner``: base and number from INNER_BASE and INNER_NUM where both are there, as in a batch consume queue; else,
+    and in a compaction index always, the queue offset and 1. ``codes``, ``out`` and what is returned as ``fill_units``.
     """
     target = address(out)
     for i in range(len(picked)):
@@ -523,8 +523,9 @@ def fill_batch_units(table, picked, codes, physical, inner, out, at):
         store32(target, at + 8, swap32(np.uint64(row.size)))
         store64(target, at + 12, swap64(np.uint64(codes[picked[i]])))
         store64(target, at + 20, swap64(np.uint64(row.store_time)))
-        store64(target, at + 28, swap64(np.uint64(row.inner_base if inner else row.queue_offset)))
-        store16(target, at + 36, swap16(np.uint64(row.inner_num if inner else np.int64(1))))
+        many = inner and row.marks & HAS_INNER != 0
+        store64(target, at + 28, swap64(np.uint64(row.inner_base if many else row.queue_offset)))
+        store16(target, at + 36, swap16(np.uint64(row.inner_num if many else np.int64(1))))
         store32(target, at + 38, np.uint64(0xFFFFFFFF))
         store32(target, at + 42, np.uint64(0))
         at += 46
@@ -539,11 +540,12 @@ def _key_hash(source, at, end, topic_hash):
 
 
 @njit(cache=True, nogil=True)
-def index_keys(data, table, first, last, hashes, places, times):
+def index_keys(data, table, first, last, hashes, places, times, tags=True):
     """The index entries of the rows ``first`` to ``last`` of a MESSAGE table, in the order of a broker.
 
-    Of each record its UNIQ_KEY, then each part of KEYS between spaces; none of a rolled back transaction. The three
-    arrays take hash, address and store time of an entry. Returns (entries, next row): a row whose entries may not
+    Of each record its UNIQ_KEY, then each part of KEYS between spaces, then with ``tags``, as 5.5.0 has it and 4.9.3
+    has not, its tag under the key ``T#TAG``; none of a rolled back transaction. The three arrays take hash, address and
+    store time of an entry. Returns (entries, next row): a row whose entries may not
     fit any more is left for the next call.
     """
     source = address(data)
@@ -556,7 +558,7 @@ def index_keys(data, table, first, last, hashes, places, times):
         if row.marks & BLANK_KEY:
             length = row.marks >> KEY_LENGTH_SHIFT
         # Parts are at least a byte each with a space between.
-        if filled + 1 + (max(length, 0) + 1) // 2 > len(hashes):
+        if filled + 2 + (max(length, 0) + 1) // 2 > len(hashes):
             return filled, i
         before = _hash_on(source, row.topic_at, row.topic_at + row.topic_length, np.int64(0))
         before = _mixed(before, np.int64(35))
@@ -578,6 +580,12 @@ def index_keys(data, table, first, last, hashes, places, times):
                     times[filled] = row.store_time
                     filled += 1
                 at = stop + 1
+        if tags and row.tags_length > 0:
+            before = _mixed(_mixed(before, np.int64(84)), np.int64(35))
+            hashes[filled] = _key_hash(source, row.tags_at, row.tags_at + row.tags_length, before)
+            places[filled] = row.physical_offset
+            times[filled] = row.store_time
+            filled += 1
     return filled, last
 
 

@@ -224,8 +224,17 @@ def _clear(root: str) -> None:
             remedy=f"if nothing else is left of your messages, rename {os.path.basename(live)}{_NEXT} to this; "
             "otherwise make an empty folder here",
         )  # fmt: skip
-    files.remove_tree(live + _NEXT)
+    _remove_all(live + _NEXT)
     files.fsync_dir(os.path.dirname(live))
+
+
+def _remove_all(tree: str) -> None:
+    """Remove a tree, of each depth all folders together, the deepest first."""
+    levels: dict[int, list[str]] = {}
+    for folder, _, _ in os.walk(tree):
+        levels.setdefault(folder.count(os.sep), []).append(folder)
+    for depth in sorted(levels, reverse=True):
+        _all_of([partial(files.remove_tree, folder) for folder in levels[depth]])
 
 
 def _remove_aside(root: str, name: TopicPartition) -> None:

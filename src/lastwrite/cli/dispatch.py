@@ -1,0 +1,96 @@
+"""``lastwrite dispatch``: from a RocketMQ commit log to consume queues, index and compaction logs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from lastwrite.cli.inspect import problem_lines
+from lastwrite.cli.options import (
+    DEFAULT_MASTER,
+    ConfigFileOption,
+    ConfigOption,
+    ConfOption,
+    JsonOption,
+    MasterOption,
+    MemoryOption,
+    NowOption,
+    pairs,
+    settings,
+)
+from lastwrite.cli.output import Output, counted, in_time, in_words
+from lastwrite.model.dispatch import DispatchReport
+
+
+def dispatch(
+    context: typer.Context,
+    store: Annotated[
+        str, typer.Argument(metavar="STORE", help="A RocketMQ broker's storePathRootDir.", show_default=False)
+    ],
+    whole_log: Annotated[
+        bool,
+        typer.Option("--whole-log", help="Read the commit log from its begin: where one queue among others was lost."),
+    ] = False,
+    unclean: Annotated[bool, typer.Option("--unclean", help="Go on where the broker was killed.")] = False,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
+    now: NowOption = None,
+    memory: MemoryOption = None,
+    master: MasterOption = DEFAULT_MASTER,
+    conf: ConfOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Build a RocketMQ store's queues, index and compaction logs from its commit log.
+
+    What is there is kept and gone on with, byte for byte as the broker would. A store that a broker holds is refused.
+    """
+    from lastwrite.pipeline.session import start_ahead
+
+    spark_settings = pairs("--conf", conf)
+    if os.path.exists(store):
+        start_ahead(master, spark_settings)  # it comes up while all else is imported
+    import lastwrite
+
+    output: Output = context.obj
+    report = lastwrite.dispatch(
+        store, config=settings(config, config_file), whole_log=whole_log, unclean=unclean, now_ms=now, memory=memory,
+        master=master, conf=spark_settings, progress=output.progress(),
+    )  # fmt: skip
+    if output.as_json:
+        output.document(report.to_dict())
+    else:
+        _show(output, report)
+    return report.exit_status
+
+
+def _show(output: Output, report: DispatchReport) -> None:
+    output.table(
+        ("tree", "queue", "status", "units added", "next offset", "files"),
+        [
+            (
+                str(queue.kind), f"{queue.topic}-{queue.queue}", str(queue.status), counted(queue.units_added),
+                counted(queue.next_offset), counted(queue.files_written),
+            )
+            for queue in report.queues
+        ],
+        right=("units added", "next offset", "files"),
+    )  # fmt: skip
+    output.text(["", *_summary(report)])
+    output.text(problem_lines(report.problems))
+
+
+def _summary(report: DispatchReport) -> Iterator[str]:
+    read = f"{in_words(report.bytes_read)} of the commit log" if report.bytes_read else "nothing new in the commit log"
+    yield f"{read}, from {report.read_from} to {report.log_end}: {counted(report.records)} records"
+    if report.index_files:
+        yield f"index: {counted(report.index_entries)} entries, in {', '.join(report.index_files)}"
+    for count, what in (
+        (report.total("records_passed"), "records that were there already"),
+        (report.total("records_keyless"), "records without a key, which no compaction log takes"),
+    ):
+        if count:
+            yield f"left out: {counted(count)} {what}"
+    yield f"wrote files of {in_words(report.bytes_written)}, in {in_time(report.seconds)}"

@@ -1,0 +1,394 @@
+"""Stage two of dispatch: new files of queues, compaction logs and the index, written aside.
+
+A task brings one queue, one compaction log or one index file up to date from its rows, and writes each file that
+changes once more as a whole: what was there up to its end, what comes, and zeros to its full size, as a broker leaves
+it. Names are drawn, so that a task that is tried twice does not write into its twin's file. Nothing that is there
+changes; ``trees`` puts the files in place.
+
+Source: RocketMQ 5.5.0 ``ConsumeQueue.putMessagePositionInfo`` and ``fillPreBlank``, ``CompactionLog``,
+``SparseConsumeQueue.putEndPositionInfo``, ``IndexService.putKey``; spec/rocketmq.md sections 7, 8, 10.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.formats.rocketmq import dispatch as rules
+from lastwrite.formats.rocketmq import index_file, units
+from lastwrite.formats.rocketmq.kernels import put_entries
+from lastwrite.formats.rocketmq.names import COMPACTION_LOGS, COMPACTION_QUEUES, file_name
+from lastwrite.logstore import files
+from lastwrite.logstore.overlap import together
+from lastwrite.logstore.rocketmq.mapping import mapped, mapped_for_writing
+from lastwrite.logstore.rocketmq.walking import read_entries, read_rows
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.dispatch import BuildUnit, Built, IndexUnit, LogFile, LogUnit, QueueKind, QueueState, QueueUnit
+from lastwrite.model.log import TopicPartition
+
+_COPY_BYTES = 8 << 20
+_ENTRIES_AT_ONCE = 1 << 20
+
+
+def build(unit: BuildUnit) -> Built:
+    """Bring one thing up to date, aside and durably.
+
+    Raises:
+        CorruptLog: a record cannot be where it says that it is.
+        LogError: a file cannot be read or written.
+    """
+    if isinstance(unit, QueueUnit):
+        built = _build_queue(unit)
+    elif isinstance(unit, LogUnit):
+        built = _build_log(unit)
+    else:
+        built = _build_index(unit)
+    for error in together([partial(files.fsync_file, path) for _, path in built.files]):
+        if error is not None:
+            raise error
+    return built
+
+
+@contextmanager
+def _writing(operation: str, path: str) -> Iterator[None]:
+    """A fault point before, and a clear error for what the system refuses."""
+    try:
+        files.faults.reach(operation, path)
+        yield
+    except OSError as error:
+        raise files.to_log_error(error, path, "write a new file aside") from error
+
+
+class _Aside:
+    """A file that is being written aside."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = os.path.join(folder, uuid.uuid4().hex)
+        self.size = 0
+        with _writing("create aside", self.path):
+            self._file = open(self.path, "xb", buffering=0)
+
+    def append(self, data: bytes | ByteArray) -> None:
+        with _writing("append aside", self.path):
+            view = memoryview(data)
+            while len(view):
+                written = self._file.write(view)
+                view = view[written:]
+                self.size += written
+
+    def append_file(self, path: str, size_bytes: int) -> None:
+        """Append the first bytes of another file."""
+        with mapped(path) as data:
+            if len(data) < size_bytes:
+                raise LogError(f"the file has {len(data)} bytes, {size_bytes} were expected", path=path)
+            for at in range(0, size_bytes, _COPY_BYTES):
+                self.append(data[at : min(at + _COPY_BYTES, size_bytes)])
+
+    def finish(self, size_bytes: int) -> None:
+        """Give it its full size; the rest is zeros, and takes no room."""
+        with _writing("size aside", self.path):
+            self._file.truncate(size_bytes)
+            self._file.close()
+
+
+# ---------------------------------------------------------------------- consume queues
+
+
+class _QueueFiles:
+    """The files of a consume queue from where it ends on."""
+
+    def __init__(self, unit: QueueUnit, unit_bytes: int) -> None:
+        self._unit, self._unit_bytes = unit, unit_bytes
+        self._file: _Aside | None = None
+        self._start = 0  # of the open file
+        self._at = 0  # the next byte of the queue
+        self._state: QueueState | None = unit.state
+        self.done: list[tuple[str, str]] = []
+        if unit.state.next_number >= 0:
+            self._at = unit.state.next_number * unit_bytes
+
+    def begin_at(self, number: int) -> None:
+        """Begin an empty queue, or one anew, at this unit; what was written is dropped."""
+        if self._file is not None:
+            self._end_file()
+        for _, path in self.done:
+            files.unlink(path)
+        self.done.clear()
+        self._state = None
+        self._at = number * self._unit_bytes
+
+    def append(self, data: ByteArray) -> None:
+        while len(data):
+            if self._file is None:
+                self._open()
+            assert self._file is not None
+            part = data[: self._start + self._unit.file_bytes - self._at]
+            self._file.append(part)
+            self._at += len(part)
+            data = data[len(part) :]
+            if self._at == self._start + self._unit.file_bytes:
+                self._end_file()
+
+    def _open(self) -> None:
+        size = self._unit.file_bytes
+        self._start = self._at // size * size
+        self._file = _Aside(self._unit.folder)
+        held = self._at - self._start
+        if not held:
+            return
+        if self._state is None:
+            self._file.append(units.FILLER * (held // self._unit_bytes))
+        elif self._state.tail_start == self._start:
+            self._file.append_file(self._state.tail_path, held)
+        else:
+            raise CorruptLog("the queue's last file is not where its end is", None, self._state.tail_path)
+
+    def _end_file(self) -> None:
+        assert self._file is not None
+        self._file.finish(self._unit.file_bytes)
+        self.done.append((queue_file(self._unit.name, self._start), self._file.path))
+        self._file = None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._end_file()
+
+
+def queue_file(name: TopicPartition, start: int) -> str:
+    """A file of a queue, by its place below the queues' tree."""
+    return os.path.join(name.topic, str(name.partition), file_name(start))
+
+
+def _build_queue(unit: QueueUnit) -> Built:
+    is_batch = unit.kind is QueueKind.BATCH
+    unit_bytes = rules.BATCH_UNIT_BYTES if is_batch else rules.UNIT_BYTES
+    fill = rules.fill_batch_queue if is_batch else rules.fill_queue
+    state: Int64Array = np.zeros(rules.STATE_WORDS, np.int64)
+    state[rules.NEXT], state[rules.END] = unit.state.next_number, unit.state.end
+    out = _QueueFiles(unit, unit_bytes)
+    built = Built(next_number=unit.state.next_number)
+    last_number = (1 << 63) // unit_bytes - 2 * unit.file_bytes
+    for stretch in unit.rows:
+        rows = read_rows(stretch)
+        if unit.delay_ms is not None:
+            is_delayed = (rows[:, rules.FLAGS] & rules.IS_DELAYED) != 0
+            rows[is_delayed, rules.TAGS] = rows[is_delayed, rules.STORED] + unit.delay_ms
+        was_empty = not is_batch and state[rules.NEXT] < 0
+        state[rules.FILLED] = state[rules.IS_ANEW] = 0
+        data = np.empty(len(rows) * unit_bytes, np.uint8)
+        done, code = fill(rows, unit.until, state, data)
+        if code == rules.GAP or state[rules.NEXT] > last_number:
+            place = min(int(done), len(rows) - 1)
+            built.gap_at = int(rows[place, rules.ADDRESS])
+            expected = max(int(state[rules.NEXT]), 0)
+            built.gap = (
+                f"queue offset {int(rows[place, rules.OFFSET])} of {unit.name}, where {expected} would come next"
+            )
+            out.close()
+            _drop(out.done)
+            return built
+        if state[rules.IS_ANEW]:
+            built.is_anew, built.added = unit.state.next_number >= 0 or built.is_anew, 0
+        if state[rules.IS_ANEW] or (was_empty and state[rules.FILLED]):
+            out.begin_at(int(state[rules.FIRST]))
+        filled = int(state[rules.FILLED])
+        built.added += filled
+        out.append(data[: filled * unit_bytes])
+    out.close()
+    built.passed = int(state[rules.PASSED])
+    built.next_number = int(state[rules.NEXT]) if not is_batch else unit.state.next_number + built.added
+    built.files = out.done
+    built.bytes_written = len(out.done) * unit.file_bytes
+    return built
+
+
+def _drop(done: Sequence[tuple[str, str]]) -> None:
+    for _, path in done:
+        files.unlink(path)
+
+
+# ---------------------------------------------------------------------- compaction logs
+
+
+class _PairFiles:
+    """The pairs of a compaction log from the last one on."""
+
+    def __init__(self, unit: LogUnit) -> None:
+        self._unit = unit
+        self._first = max(unit.state.start, 0)
+        self._pair = -1
+        self._log: _Aside | None = None
+        self._index: _Aside | None = None
+        self.done: list[tuple[str, str]] = []
+
+    def address(self, pair: int) -> int:
+        """Of a pair's first byte."""
+        return self._first + pair * self._unit.log_bytes
+
+    def turn_to(self, pair: int) -> None:
+        """Make this pair the one that is written; those before it are closed."""
+        state = self._unit.state
+        if self._pair < 0 and state.start >= 0:
+            self._open(0)
+            assert self._log is not None and self._index is not None
+            self._log.append_file(state.log_path, state.log_wrote)
+            self._index.append_file(state.index_path, state.index_wrote)
+        while self._pair < pair:
+            if self._log is not None:
+                self._finish(is_closed=True)
+            self._open(self._pair + 1)
+
+    def _open(self, pair: int) -> None:
+        self._pair = pair
+        self._log, self._index = _Aside(self._unit.folder), _Aside(self._unit.folder)
+
+    def append(self, records: ByteArray, entries: ByteArray) -> None:
+        assert self._log is not None and self._index is not None
+        self._log.append(records)
+        self._index.append(entries)
+
+    def _finish(self, *, is_closed: bool) -> None:
+        assert self._log is not None and self._index is not None
+        unit = self._unit
+        if is_closed:
+            blank, ends = rules.closing(self._log.size, self._index.size, unit.log_bytes, unit.index_bytes)
+            self._log.append(blank)
+            if ends:
+                self._index.append(units.END_UNIT)
+        for file, tree, size in (
+            (self._log, COMPACTION_LOGS, unit.log_bytes), (self._index, COMPACTION_QUEUES, unit.index_bytes),
+        ):  # fmt: skip
+            file.finish(size)
+            self.done.append((os.path.join(tree, queue_file(unit.name, self.address(self._pair))), file.path))
+        self._log = self._index = None
+
+    def close(self) -> None:
+        if self._log is not None:
+            self._finish(is_closed=False)
+
+
+class _CommitLog:
+    """Files of the commit log, mapped one after the other."""
+
+    def __init__(self, log: Sequence[LogFile]) -> None:
+        self._log, self._starts = log, [file.start for file in log]
+        self._stack = ExitStack()
+        self._place = -1
+        self._data: ByteArray = np.empty(0, np.uint8)
+
+    def at(self, address: int) -> tuple[ByteArray, LogFile]:
+        """The file that holds an address, and its bytes."""
+        place = bisect_right(self._starts, address) - 1
+        if place != self._place:
+            self.close()
+            file = self._log[place]
+            self._data = self._stack.enter_context(mapped(file.path, file.size_bytes))
+            self._place = place
+        return self._data, self._log[self._place]
+
+    def close(self) -> None:
+        self._data = np.empty(0, np.uint8)
+        self._stack.close()
+        self._stack = ExitStack()
+
+
+def _build_log(unit: LogUnit) -> Built:
+    state: Int64Array = np.zeros(rules.LOG_STATE_WORDS, np.int64)
+    state[rules.HIGHEST] = unit.state.highest
+    state[rules.PAIR] = 0 if unit.state.start >= 0 else -1
+    state[rules.LOG_WROTE], state[rules.INDEX_WROTE] = unit.state.log_wrote, unit.state.index_wrote
+    out, built = _PairFiles(unit), Built()
+    log = _CommitLog(unit.commit_log)
+    try:
+        for stretch in unit.rows:
+            rows = read_rows(stretch)
+            pairs: Int64Array = np.empty(len(rows), np.int64)
+            positions: Int64Array = np.empty(len(rows), np.int64)
+            rules.place_records(rows, unit.until, unit.log_bytes, unit.index_bytes, state, pairs, positions)
+            kept = np.flatnonzero(pairs >= 0)
+            rows, pairs, positions = rows[kept], pairs[kept], positions[kept]
+            built.added += len(rows)
+            for start, end in _runs(rows, pairs):
+                out.turn_to(int(pairs[start]))
+                data, file = log.at(int(rows[start, rules.ADDRESS]))
+                _copy(data, file, rows[start:end], out, int(pairs[start]), positions[start:end])
+        out.close()
+    finally:
+        log.close()
+    built.files = out.done
+    built.passed, built.keyless, built.too_large = (
+        int(state[word]) for word in (rules.OLD, rules.KEYLESS, rules.TOO_LARGE)
+    )
+    built.next_number = int(state[rules.HIGHEST]) + 1
+    built.bytes_written = sum(os.path.getsize(path) for _, path in out.done)
+    return built
+
+
+def _runs(rows: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
+    """Neighbouring rows that go into one pair, of about as many bytes as are copied at once."""
+    behind = np.cumsum(rows[:, rules.SIZE])
+    start = 0
+    while start < len(rows):
+        end = int(np.searchsorted(pairs, pairs[start], "right"))  # pairs only rise
+        before = int(behind[start - 1]) if start else 0
+        end = min(end, max(start + 1, int(np.searchsorted(behind, before + _COPY_BYTES, "right"))))
+        yield start, end
+        start = end
+
+
+def _copy(
+    data: ByteArray, file: LogFile, rows: Int64Array, out: _PairFiles, pair: int, positions: Int64Array
+) -> None:  # fmt: skip
+    """Copy records, all of one piece and so of one file."""
+    records = np.empty(int(rows[:, rules.SIZE].sum()), np.uint8)
+    entries = np.empty(len(rows) * rules.BATCH_UNIT_BYTES, np.uint8)
+    size = rules.copy_records(
+        data,
+        file.start,
+        np.ascontiguousarray(rows),
+        out.address(pair),
+        np.ascontiguousarray(positions),
+        records,
+        entries,
+    )
+    if size < 0:
+        raise CorruptLog("a record that was read here is not here any more", None, file.path)
+    out.append(records, entries)
+
+
+# ---------------------------------------------------------------------- index
+
+
+def _build_index(unit: IndexUnit) -> Built:
+    file = _Aside(unit.folder)
+    size = index_file.index_bytes(unit.slots, unit.capacity)
+    if unit.old_path:
+        held = index_file.INDEX_HEADER.size + 4 * unit.slots + index_file.INDEX_ENTRY.size * max(unit.old_count, 1)
+        file.append_file(unit.old_path, min(held, size))
+    else:
+        address, stored = unit.last_address, unit.last_stored
+        if unit.before is not None:
+            _, addresses, times = read_entries(unit.before[0], unit.before[1], 1)
+            address, stored = int(addresses[0]), int(times[0])
+        stored, address = max(stored, 0), max(address, 0)
+        file.append(index_file.INDEX_HEADER.pack(stored, stored, address, address, 0, 1))
+    file.finish(size)
+    added = 0
+    with _writing("fill aside", file.path), mapped_for_writing(file.path) as out:
+        for stretch, first, count in unit.entries:
+            for at in range(first, first + count, _ENTRIES_AT_ONCE):
+                some = min(_ENTRIES_AT_ONCE, first + count - at)
+                hashes, places, times = read_entries(stretch, at, some)
+                added += int(put_entries(out, unit.slots, unit.capacity, hashes, places, times, 0, some))
+    if added != sum(count for _, _, count in unit.entries):
+        raise LogError(
+            "an index file took fewer entries than it has room for", path=file.path, remedy="please report this"
+        )
+    return Built(files=[(unit.name, file.path)], added=added, bytes_written=size)

@@ -1,0 +1,60 @@
+"""A file's bytes without a copy, for as long as a context lasts."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+from lastwrite.errors import CommitConflict
+from lastwrite.logstore.files import to_log_error
+from lastwrite.model.columns import ByteArray
+
+
+@contextmanager
+def mapped(path: str, size_bytes: int | None = None) -> Iterator[ByteArray]:
+    """The file's bytes, to be read. Whoever keeps a view of them longer keeps the mapping.
+
+    Raises:
+        CommitConflict: it vanished, or is not as large as it was said to be.
+        LogError: it cannot be read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            size = os.fstat(handle).st_size
+            if size_bytes is not None and size != size_bytes:
+                raise CommitConflict(
+                    f"the file has {size} bytes, it had {size_bytes}", path=path, remedy="stop whatever writes here"
+                )
+            view = mmap.mmap(handle, size, prot=mmap.PROT_READ) if size else None
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise to_log_error(error, path, "read the file") from error
+    if view is None:
+        yield np.empty(0, np.uint8)
+        return
+    try:
+        yield np.frombuffer(view, np.uint8)
+    finally:
+        with suppress(BufferError):
+            view.close()
+
+
+@contextmanager
+def mapped_for_writing(path: str) -> Iterator[ByteArray]:
+    """The file's bytes, to be changed in place; the file has its size."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        view = mmap.mmap(handle, 0)
+    finally:
+        os.close(handle)
+    try:
+        yield np.frombuffer(view, np.uint8)
+    finally:
+        with suppress(BufferError):
+            view.close()

@@ -1,0 +1,181 @@
+"""Putting dispatched files in place: one tree of the store after the other, each in one step.
+
+A tree is ``consumequeue``, ``batchconsumequeue``, ``index`` or ``compaction``. Its successor is built beside it::
+
+    consumequeue.dispatched     the whole tree once more: files that stay by a second name (a hard link, no byte is
+                                written), new ones moved in from where they were written aside; synced
+    consumequeue <-> consumequeue.dispatched        exchanged: here the new state counts, for us and for a broker
+    (nothing)                   the old tree, now ``consumequeue.dispatched``, is removed
+
+Consume queues come last. A broker that starts dispatches from where its consume queues end, and what index and
+compaction logs have already it passes over; so between two steps it finds a state that it completes by itself, the old
+one or the new one as far as anybody can see. But *all* consume queues count: were the ordinary ones exchanged and the
+batch ones not, it would go on from where the ordinary ones end, and the batch ones would lack what is before. For that
+moment, where both change, a file lies in the commit log's folder that keeps a broker from starting at all; the next
+dispatch goes on from there and removes it.
+
+Source: RocketMQ 5.5.0 ``DefaultMessageStore.start`` and ``load``, ``MappedFileQueue.doLoad``; spec/rocketmq.md
+sections 2, 10 and 24.3.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from lastwrite.formats.rocketmq.names import BATCH_CONSUME_QUEUES, COMPACTION, CONSUME_QUEUES, INDEX
+from lastwrite.logstore import files
+from lastwrite.logstore.overlap import together
+from lastwrite.logstore.rocketmq import lock
+
+ORDER = (COMPACTION, INDEX, BATCH_CONSUME_QUEUES, CONSUME_QUEUES)
+GUARD = "lastwrite-dispatch"  # of another length than the commit log's files, so that no broker loads them
+
+_NEXT = ".dispatched"
+_ASIDE = "lastwrite-dispatch"
+_GUARD_TEXT = b"lastwrite dispatch was stopped while it put queues in place: run it again\n"
+
+
+@dataclass(slots=True)
+class TreeChange:
+    """What becomes of one tree; paths are below it."""
+
+    new: dict[str, str] = field(default_factory=dict)  # path: where it was written
+    gone: set[str] = field(default_factory=set)  # files
+    gone_folders: set[str] = field(default_factory=set)  # with all that is in them, but for what is new
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.new or self.gone or self.gone_folders)
+
+
+def live_tree(root: str, tree: str) -> str:
+    """The folder that a broker has for a tree; it may be a symbolic link."""
+    return os.path.realpath(os.path.join(root, tree))
+
+
+def aside_folder(root: str) -> str:
+    """Where new files are written; made if it is not there.
+
+    Raises:
+        LogError: it cannot be made.
+    """
+    folder = os.path.join(os.path.realpath(root), _ASIDE)
+    files.make_folder(folder)
+    return folder
+
+
+def is_guarded(commit_log: str) -> bool:
+    """Whether a dispatch was stopped between the two kinds of consume queues."""
+    return os.path.lexists(os.path.join(commit_log, GUARD))
+
+
+def clear(root: str) -> None:
+    """Remove what a run has left, or one that was killed. The caller holds the store.
+
+    Raises:
+        LogError: something could not be removed.
+    """
+    for tree in ORDER:
+        live = live_tree(root, tree)
+        if os.path.lexists(live + _NEXT):
+            files.remove_tree(live + _NEXT)
+    files.remove_tree(os.path.join(os.path.realpath(root), _ASIDE))
+
+
+def install(root: str, changes: Mapping[str, TreeChange], commit_log: str) -> None:
+    """Put the changes of each tree in place. The caller holds the store; ``commit_log``: the folder for the guard.
+
+    Raises:
+        LogError: a step failed. Trees before it have changed, each as a whole; a broker, or the next dispatch, goes on.
+    """
+    wanted = [tree for tree in ORDER if tree in changes and not changes[tree].is_empty]
+    with lock.turn(root):
+        for tree in wanted:
+            _build(root, tree, changes[tree])
+        guard = os.path.join(commit_log, GUARD)
+        needs_guard = {BATCH_CONSUME_QUEUES, CONSUME_QUEUES} <= set(wanted)
+        with lock.unopened(root):
+            if needs_guard:
+                files.write(guard, _GUARD_TEXT)
+                files.fsync_dir(commit_log)
+            for tree in wanted:
+                live = live_tree(root, tree)
+                if os.path.isdir(live):
+                    files.exchange(live + _NEXT, live)
+                else:
+                    files.rename(live + _NEXT, live)
+                files.fsync_dir(os.path.dirname(live))
+            if os.path.lexists(guard):
+                files.unlink(guard)
+                files.fsync_dir(commit_log)
+        clear(root)
+
+
+def _build(root: str, tree: str, change: TreeChange) -> None:
+    """Build a tree's successor beside it, durably."""
+    live = live_tree(root, tree)
+    new = live + _NEXT
+    files.remove_tree(new)
+    is_there = os.path.isdir(live)
+    model = os.stat(live if is_there else os.path.realpath(root))
+    folders = [new]
+    _make(new, model)
+    if is_there:
+        _link(live, new, "", change, folders)
+    for path, source in sorted(change.new.items()):
+        target = os.path.join(new, path)
+        for folder in _above(new, os.path.dirname(target)):
+            if not os.path.isdir(folder):
+                _make(folder, model)
+                folders.append(folder)
+        files.own_like(source, _file_model(live, path, model))
+        files.rename(source, target)
+    for error in together([partial(files.fsync_dir, folder) for folder in reversed(folders)]):
+        if error is not None:
+            raise error
+    files.fsync_dir(os.path.dirname(live))
+
+
+def _make(folder: str, model: os.stat_result) -> None:
+    files.make_folder(folder)
+    files.own_like(folder, model)
+
+
+def _file_model(live: str, path: str, model: os.stat_result) -> os.stat_result:
+    """Whose owner and rights a new file gets: the one's that it replaces, else the tree's, which nobody enters."""
+    try:
+        return os.stat(os.path.join(live, path))
+    except OSError:
+        return os.stat_result((model.st_mode & ~0o111, *model[1:]))
+
+
+def _above(root: str, folder: str) -> list[str]:
+    """The folder and those above it up to ``root``, the highest first."""
+    found: list[str] = []
+    while len(folder) > len(root):
+        found.append(folder)
+        folder = os.path.dirname(folder)
+    return found[::-1]
+
+
+def _link(live: str, new: str, below: str, change: TreeChange, folders: list[str]) -> None:
+    """Give everything in a folder that stays a second name in the successor."""
+    try:
+        with os.scandir(os.path.join(live, below)) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        raise files.to_log_error(error, os.path.join(live, below), "look into the folder") from error
+    for entry in entries:
+        path = os.path.join(below, entry.name)
+        target = os.path.join(new, path)
+        if entry.is_symlink():
+            files.copy_symlink(entry.path, target)
+        elif entry.is_dir():
+            _make(target, entry.stat())
+            folders.append(target)
+            _link(live, new, path, change, folders)
+        elif path not in change.new and path not in change.gone and below not in change.gone_folders:
+            files.link(entry.path, target)

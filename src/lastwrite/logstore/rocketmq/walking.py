@@ -1,0 +1,243 @@
+"""Stage one of dispatch: a piece of the commit log, and what its records are to the queues and the index.
+
+No body travels. A task maps its file, splits the records of its piece, and writes to scratch files, sorted by queue, a
+row of eight words a record, and for the index three words a key (``formats.rocketmq.dispatch``).
+
+Where a piece begins in the middle of a file nobody knows where a record begins: consume queues, which would tell, may
+be lost. So the walk looks for one that states its own place, and says where it began and ended; the driver sees whether
+pieces meet, and has a piece walked again from the right place where they do not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Final
+
+import numpy as np
+
+from lastwrite.formats.rocketmq import dispatch as rules
+from lastwrite.formats.rocketmq import kernels
+from lastwrite.formats.rocketmq.kernels import MESSAGE
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.rocketmq import reading
+from lastwrite.logstore.rocketmq.mapping import mapped
+from lastwrite.logstore.scratch import ScratchReader, ScratchWriter
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.dispatch import LogFile, Stretch, Walked, WalkUnit
+
+# Why a walk stopped, beside the codes of ``kernels``.
+OUT_OF_PLACE: Final = 100  # a record that does not lie where it says, or that no broker could dispatch
+CUT: Final = 101  # a record is larger than what its file has left
+
+_TABLE_ROWS = 2048  # of messages at once: half a megabyte, which stays in the cache
+_ENTRY_COLUMNS = 3  # hash, address, store time
+
+WORDS = {
+    **kernels.CODES,
+    OUT_OF_PLACE: "a record does not lie where it says that it lies, or counts its messages by what is no number",
+    CUT: "a record is larger than what is left of its file",
+}
+
+
+class WalkBuffers:
+    """What a task needs for walks, used again from piece to piece."""
+
+    def __init__(self) -> None:
+        self.table = np.empty(_TABLE_ROWS, MESSAGE)
+        self.numbers = rules.QueueNumbers()
+        self.rows: Int64Array = np.empty((1 << 15, rules.ROW_WORDS), np.int64)
+        self.row_queues: Int64Array = np.empty(1 << 15, np.int64)
+        self.entries: list[Int64Array] = [np.empty(1 << 15, np.int64) for _ in range(_ENTRY_COLUMNS)]
+
+    def grow_rows(self) -> None:
+        self.rows = np.concatenate([self.rows, np.empty_like(self.rows)])
+        self.row_queues = np.concatenate([self.row_queues, np.empty_like(self.row_queues)])
+
+    def grow_entries(self) -> None:
+        self.entries = [np.concatenate([column, np.empty_like(column)]) for column in self.entries]
+
+
+def walk_all(units: Sequence[WalkUnit]) -> Iterator[Walked]:
+    """Walk the units of one task; their rows go to one scratch file."""
+    if not units:
+        return
+    buffers = WalkBuffers()
+    with ScratchWriter(units[0].scratch, "rows") as scratch:
+        for unit in units:
+            scratch.allow(unit.memory_scratch, unit.memory_bytes)
+            yield walk(unit, scratch, buffers)
+
+
+def walk(unit: WalkUnit, scratch: ScratchWriter, buffers: WalkBuffers) -> Walked:
+    """Walk one piece.
+
+    Raises:
+        CommitConflict: the file is not as large as it was.
+        LogError: a scratch file cannot be written.
+    """
+    with mapped(unit.file.path, unit.file.size_bytes) as data:
+        return _Walk(unit, data, buffers).run(scratch)
+
+
+class _Walk:
+    """One piece on its way into rows."""
+
+    def __init__(self, unit: WalkUnit, data: ByteArray, buffers: WalkBuffers) -> None:
+        self.unit, self.data, self.buffers = unit, data, buffers
+        self.base = unit.file.start
+        self.rows = 0
+        self.entries = 0
+        self.result = Walked()
+
+    def run(self, scratch: ScratchWriter) -> Walked:
+        unit, base, result = self.unit, self.base, self.result
+        start, limit = unit.start - base, unit.end - base
+        at = start if unit.is_exact else int(rules.find_record(self.data, start, limit, base))
+        if at < 0:
+            return result
+        result.begin = base + at
+        while at < limit:
+            at, stop, stop_at = self._split(at, limit)
+            if stop:
+                result.stop, result.stop_at = stop, base + stop_at
+                break
+        result.end = base + at
+        self._write(scratch)
+        return result
+
+    def _split(self, at: int, limit: int) -> tuple[int, int, int]:
+        """Take the next records; where the walk is then, and why it stops there, 0 if it does not."""
+        table = self.buffers.table
+        n, to, code, code_at, _ = kernels.split(self.data, at, limit, table, False)
+        if n == 0 and code == kernels.NEED_MORE:  # the one across the piece's end belongs to it
+            n, to, code, code_at, _ = kernels.split(self.data, at, len(self.data), table[:1], False)
+            if n == 0 and code == kernels.NEED_MORE:
+                code = kernels.END if not self.data[at:].any() else CUT
+        sound = int(rules.count_sound(table, n, self.base))
+        self._take(sound)
+        if sound < n:
+            place = int(table[sound]["position"])
+            return place, OUT_OF_PLACE, place
+        if code in (kernels.OK, kernels.NEED_MORE):
+            return to, 0, 0
+        return to, code, code_at
+
+    def _take(self, count: int) -> None:
+        if not count:
+            return
+        buffers, numbers = self.buffers, self.buffers.numbers
+        table = buffers.table
+        self.result.records += count
+        self.result.last_record = self.base + int(table[count - 1]["position"])
+        done = 0
+        while done < count:
+            done, self.rows, code = rules.take(
+                self.data, table, done, count, numbers.slots, numbers.table, numbers.topics, buffers.rows,
+                buffers.row_queues, self.rows, self.unit.queued_from,
+            )  # fmt: skip
+            if code == rules.FULL:
+                buffers.grow_rows()
+            elif code == rules.NEW_QUEUE:
+                message = table[done]
+                at, length = int(message["topic_at"]), int(message["topic_length"])
+                topic = self.data[at : at + length].tobytes()
+                is_compacted = topic.decode("utf-8", "replace") in self.unit.compacted
+                numbers.add(topic, int(message["queue_id"]), is_compacted=is_compacted)
+        self._index(count)
+
+    def _index(self, count: int) -> None:
+        buffers = self.buffers
+        places = buffers.table["physical_offset"][:count]
+        if self.unit.indexed_from > places[-1]:
+            return
+        done = int(np.searchsorted(places, self.unit.indexed_from))
+        while done < count:
+            filled, before = 0, done
+            filled, done = kernels.index_keys(
+                self.data, buffers.table, done, count, *(column[self.entries :] for column in buffers.entries),
+                self.unit.index_tags,
+            )  # fmt: skip
+            self.entries += filled
+            if done < count:
+                buffers.grow_entries()
+            assert done > before or filled == 0
+
+    def _write(self, scratch: ScratchWriter) -> None:
+        buffers, numbers = self.buffers, self.buffers.numbers
+        if self.rows:
+            ends: Int64Array = np.empty(len(numbers), np.int64)
+            out = np.empty((self.rows, rules.ROW_WORDS), np.int64)
+            rules.group(buffers.rows, buffers.row_queues, self.rows, ends, out)
+            path, position = scratch.append(out)
+            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+            for number in np.flatnonzero(ends > starts).tolist():
+                start, end = int(starts[number]), int(ends[number])
+                stretch = Stretch(path, position + start * out.itemsize * rules.ROW_WORDS, end - start)
+                self.result.queues.append((*numbers.names[number], stretch))
+        if self.entries:
+            path, position = scratch.append(*(column[: self.entries] for column in buffers.entries))
+            self.result.entries = Stretch(path, position, self.entries)
+
+
+def read_rows(stretch: Stretch) -> Int64Array:
+    """A queue's rows of one piece."""
+    return _read(stretch.path, stretch.position, stretch.count * rules.ROW_WORDS).reshape(-1, rules.ROW_WORDS)
+
+
+def read_entries(stretch: Stretch, first: int, count: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Hashes, addresses and store times of ``count`` entries of a piece, from number ``first`` on."""
+    hashes, places, times = (
+        _read(stretch.path, stretch.position + 8 * (column * stretch.count + first), count)
+        for column in range(_ENTRY_COLUMNS)
+    )
+    return hashes, places, times
+
+
+def _read(path: str, position: int, words: int) -> Int64Array:
+    out: Int64Array = np.empty(words, np.int64)
+    if words:
+        with closing(ScratchReader(path)) as reader:
+            reader.read_into(out, position)
+    return out
+
+
+def is_empty(file: LogFile) -> bool:
+    """Whether nothing was written to a file: a broker makes the next one ahead.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    try:
+        handle = os.open(file.path, os.O_RDONLY)
+        try:
+            return not any(os.pread(handle, 8, 0))
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise to_log_error(error, file.path, "read the commit log") from error
+
+
+def begins_a_record(file: LogFile, address: int) -> bool:
+    """Whether the file goes on at ``address`` as a log does: with a record, a blank one or nothing."""
+    with mapped(file.path, file.size_bytes) as data:
+        at = address - file.start
+        table = np.empty(1, MESSAGE)
+        n, _, code, _, _ = kernels.split(data, at, len(data), table, False)
+        if n:
+            return int(rules.count_sound(table, n, file.start)) == n
+        return int(code) in (kernels.BLANK, kernels.END)
+
+
+def written_end(file: LogFile) -> int:
+    """The address behind what the disk holds of a file: holes need not be read to know that they are zeros."""
+    stretches = list(reading.written_stretches(reading.MappedFile(file.path, file.start, file.size_bytes, 0)))
+    return file.start + (stretches[-1][1] if stretches else 0)
+
+
+def find_behind(file: LogFile, address: int) -> int:
+    """The first address behind ``address`` where a record may begin, -1 if there is none."""
+    with mapped(file.path, file.size_bytes) as data:
+        at = int(rules.find_record(data, address + 1 - file.start, written_end(file) - file.start, file.start))
+    return at if at < 0 else file.start + at

@@ -1,0 +1,272 @@
+"""Dispatch: units of work, what comes back, and the report.
+
+Addresses are places in the commit log as a whole, positions places in one file. Everything here is plain and pickles
+small; bytes of records never ride along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from lastwrite.model.log import Problem, TopicPartition
+
+NO_END = (1 << 63) - 1  # an address that is behind every log
+
+
+class QueueKind(StrEnum):
+    """What a queue is dispatched to; the value is the tree below the store."""
+
+    ORDINARY = "consumequeue"
+    BATCH = "batchconsumequeue"
+    COMPACTION = "compaction"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of the commit log."""
+
+    path: str
+    start: int  # address of its first byte
+    size_bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Rows or index entries of one piece, one behind another in a scratch file."""
+
+    path: str
+    position: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WalkUnit:
+    """A piece of a commit log file: the records that begin from ``start`` to before ``end``.
+
+    ``is_exact``: a record begins at ``start``; else the first one behind it must be looked for.
+    """
+
+    file: LogFile
+    start: int
+    end: int
+    is_exact: bool
+    queued_from: int  # addresses below are in all consume queues
+    indexed_from: int  # addresses below are in the index; NO_END: there shall be none
+    compacted: frozenset[str]  # topics
+    index_tags: bool  # tags are keys of the index too
+    scratch: str
+    memory_scratch: str = ""
+    memory_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Walked:
+    """What a piece holds."""
+
+    begin: int = -1  # address of the first record; -1: none was found
+    end: int = -1  # behind the last
+    stop: int = 0  # why the walk ended: 0 at the piece's end, else a code of ``logstore.rocketmq.walking``
+    stop_at: int = -1  # address that the code speaks of
+    records: int = 0
+    last_record: int = -1  # address of the last one that may be indexed
+    queues: list[tuple[bytes, int, Stretch]] = field(default_factory=list)  # topic, queue, rows
+    entries: Stretch | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """What a consume queue holds."""
+
+    next_number: int = -1  # of the next unit, in a batch consume queue counted by units; -1: it is empty
+    end: int = -1  # where its last record ends; of a batch consume queue where it begins; -1: none
+    tail_path: str = ""  # of the file that the next unit goes into, or that is full
+    tail_start: int = 0  # the byte of the queue at which that file begins
+    first_number: int = 0  # of the first unit that is no filler
+    spare: tuple[str, ...] = ()  # names of files behind the end, which a broker's start deletes
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUnit:
+    """One consume queue, ordinary or batch, to be brought up to date."""
+
+    kind: QueueKind
+    name: TopicPartition
+    rows: tuple[Stretch, ...]
+    until: int
+    state: QueueState
+    file_bytes: int
+    folder: str  # where files are written aside
+    delay_ms: int | None = None  # of this queue of delayed messages: units tell when they are due
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What a compaction log holds."""
+
+    highest: int = -1  # queue offset
+    start: int = -1  # the last pair's name; -1: there is no pair
+    log_wrote: int = 0
+    index_wrote: int = 0
+    log_path: str = ""
+    index_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogUnit:
+    """One queue's compaction log to be brought up to date."""
+
+    name: TopicPartition
+    rows: tuple[Stretch, ...]
+    until: int
+    state: LogState
+    log_bytes: int
+    index_bytes: int
+    commit_log: tuple[LogFile, ...]
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """The newest index file; ``name`` empty: there is none."""
+
+    name: str = ""
+    path: str = ""
+    slots: int = 0
+    capacity: int = 0  # of entries, the first of which is never used
+    count: int = 1  # number of the next entry
+    last_address: int = -1
+    last_stored: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IndexUnit:
+    """One index file: a new one, or the newest one with more entries.
+
+    ``entries``: stretches, of each the first entry that counts and how many. ``before``: where the entry before the
+    first lies, if it lies in scratch; else the last address and store time of the file before are given.
+    """
+
+    name: str
+    slots: int
+    capacity: int
+    entries: tuple[tuple[Stretch, int, int], ...]
+    old_path: str  # empty: a new file
+    old_count: int
+    before: tuple[Stretch, int] | None
+    last_address: int
+    last_stored: int
+    folder: str
+
+
+BuildUnit = QueueUnit | LogUnit | IndexUnit
+
+
+@dataclass(slots=True)
+class Built:
+    """Files that were written aside, durably, for one queue or the index."""
+
+    files: list[tuple[str, str]] = field(default_factory=list)  # path below the tree, where it was written
+    is_anew: bool = False  # what the queue had goes
+    added: int = 0  # units, or entries
+    passed: int = 0  # records that a broker passes over too
+    keyless: int = 0
+    too_large: int = 0
+    gap_at: int = -1  # address of a record that leaves queue offsets out; nothing was written then
+    gap: str = ""
+    next_number: int = -1
+    bytes_written: int = 0
+
+
+class DispatchStatus(StrEnum):
+    """How a queue came out."""
+
+    DISPATCHED = "dispatched"
+    UNCHANGED = "unchanged"  # it had everything
+    DAMAGED = "damaged"  # left as it was
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueReport:
+    """One consume queue, batch consume queue or compaction log."""
+
+    kind: QueueKind
+    topic: str
+    queue: int
+    status: DispatchStatus
+    units_added: int = 0
+    next_offset: int | None = None  # of a consume queue; of a compaction log the highest one in it and one
+    files_written: int = 0
+    records_passed: int = 0  # their offset was there, or is below 0
+    records_keyless: int = 0  # which no compaction log takes
+    records_too_large: int = 0  # for the compaction log's files
+    is_anew: bool = False  # its topic was deleted and made again
+
+    def to_dict(self) -> dict[str, Any]:
+        out = {name: getattr(self, name) for name in self.__slots__}
+        return {**out, "kind": str(self.kind), "status": str(self.status)}
+
+
+@dataclass(slots=True, kw_only=True)
+class DispatchReport:
+    """What ``dispatch`` did."""
+
+    path: str
+    now_ms: int
+    log_start: int = 0  # addresses of the commit log
+    log_end: int = 0
+    read_from: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records: int = 0  # read
+    index_entries: int = 0
+    index_files: list[str] = field(default_factory=list)  # made or added to
+    queues: list[QueueReport] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    seconds: float = 0.0
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_damaged(self) -> bool:
+        return any(problem.kind == "damaged" for problem in self.problems)
+
+    @property
+    def exit_status(self) -> int:
+        return 3 if self.is_damaged else 0
+
+    def total(self, name: str, queues: Sequence[QueueReport] | None = None) -> int:
+        """The sum of a figure of the queues."""
+        return sum(getattr(queue, name) for queue in (self.queues if queues is None else queues))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "now_ms": self.now_ms,
+            "queues": [queue.to_dict() for queue in self.queues],
+            "index": {"entries_added": self.index_entries, "files": self.index_files},
+            "problems": [problem.to_dict() for problem in self.problems],
+            "totals": {
+                "log_start": self.log_start,
+                "log_end": self.log_end,
+                "read_from": self.read_from,
+                "bytes_read": self.bytes_read,
+                "bytes_written": self.bytes_written,
+                "records": self.records,
+                "queues": len(self.queues),
+                **{str(s): sum(queue.status is s for queue in self.queues) for s in DispatchStatus},
+                **{
+                    name: self.total(name)
+                    for name in (
+                        "units_added", "files_written", "records_passed", "records_keyless", "records_too_large",
+                    )
+                },
+                "seconds": self.seconds,
+                "stage_seconds": self.stage_seconds,
+            },
+        }  # fmt: skip

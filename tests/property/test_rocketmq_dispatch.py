@@ -1,0 +1,77 @@
+"""Dispatch makes what a broker's reput thread makes, however the log is cut and however often it stops."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import lastwrite
+from lastwrite.model.dispatch import DispatchReport
+from lastwrite.pipeline import dispatch as pipeline
+from lastwrite.pipeline.inline import INLINE
+from tests.rocketmq_dispatch import Broker, Files, brokers, read_dispatched, write_store
+
+NOW = 1_700_000_500_000
+# No shrinking: it takes minutes, and what a broker was sent is told a line a message.
+slowly = settings(
+    deadline=None, max_examples=40, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+)
+
+
+def dispatch(root: Path, broker: Broker, piece_bytes: int = 1 << 20, **more: object) -> DispatchReport:
+    with mock.patch.object(pipeline, "_MOST_PIECE_BYTES", piece_bytes):
+        return lastwrite.dispatch(str(root), config=broker.sizes.config(), now_ms=NOW, spark=INLINE, **more)  # type: ignore[arg-type]
+
+
+def told(expected: Files, found: Files) -> str:
+    """Which files differ, for a person."""
+    return ", ".join(sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)))
+
+
+@slowly
+@given(brokers(), st.sampled_from([100, 333, 1000, 1 << 20]))
+def test_a_lost_dispatch_is_made_byte_for_byte(broker: Broker, piece_bytes: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = write_store(Path(folder), broker)
+        report = dispatch(root, broker, piece_bytes)
+        assert not told(broker.dispatched(), read_dispatched(root))
+        assert report.exit_status == 0 and not report.problems
+        assert report.records == len(broker.addresses)
+        again = dispatch(root, broker, piece_bytes)
+        assert not told(broker.dispatched(), read_dispatched(root))
+        assert not again.index_entries and not again.total("units_added") and not again.bytes_written
+
+
+@slowly
+@given(st.data())
+def test_it_goes_on_from_where_it_stopped(data: st.DataObject) -> None:
+    whole = data.draw(brokers())
+    stop = data.draw(st.integers(0, len(whole.addresses) - 1))
+    first = cut(whole, stop)
+    with tempfile.TemporaryDirectory() as folder:
+        root = write_store(Path(folder), first)
+        dispatch(root, first)
+        lost = data.draw(st.sampled_from([(), ("index",), ("compaction",), ("consumequeue",), ("index", "compaction")]))
+        for tree in lost:
+            shutil.rmtree(root / tree, ignore_errors=True)
+        write_store(root, whole)
+        dispatch(root, whole, data.draw(st.sampled_from([100, 1 << 20])))
+        assert not told(whole.dispatched(), read_dispatched(root))
+
+
+def cut(whole: Broker, count: int) -> Broker:
+    """The same commit log with only its first messages."""
+    from lastwrite.formats.rocketmq.record import decode_message
+
+    broker = Broker(whole.sizes, whole.first_address)
+    for address in whole.addresses[:count]:
+        number, at = divmod(address - whole.first_address, whole.sizes.commit_log)
+        broker.put(decode_message(bytes(whole.log[number]), at, whole.sizes.commit_log))
+    if not broker.log:
+        broker.log.append(bytearray(whole.sizes.commit_log))
+    return broker

@@ -1,0 +1,117 @@
+"""Dispatch against a real broker: what it had built is lost and made again byte for byte, and it goes on with that."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.pipeline.inline import INLINE
+from lastwrite.remote.rocketmq.client import Client
+from lastwrite.remote.rocketmq.outgoing import Outgoing
+from lastwrite.remote.rocketmq.route import MessageQueue
+from tests.rocketmq_dispatch import Files, read_dispatched
+from tests.system.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.stock import Seen, StockClient
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+SETTINGS = {
+    **SMALL_FILES,
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "2000",
+    "mapperFileSizeBatchConsumeQueue": "4600",
+    "maxHashSlotNum": "100",
+    "maxIndexNum": "300",
+}
+CONFIG: dict[str, object] = {name: value for name, value in SETTINGS.items() if name != "mappedFileSizeCommitLog"}
+TREES = ("consumequeue", "batchconsumequeue", "index", "compaction")
+TOPICS: dict[str, dict[str, str]] = {"kept": COMPACTED, "plain": {}, "batched": {"queue.type": "BatchCQ"}}
+
+
+@pytest.fixture(scope="module")
+def home() -> Path:
+    try:
+        return rocketmq_home()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def written(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str, int], list[Seen]]]:
+    """A store that a broker was stopped on in order, and what a consumer got from each queue."""
+    store = tmp_path_factory.mktemp("dispatch") / "store"
+    rng = random.Random(4)
+    with Broker(home, store, SETTINGS) as broker, Client(broker.name_server) as client:
+        queues = {
+            topic: client.create_topic(topic, 2, attributes).writable for topic, attributes in TOPICS.items()
+        }  # fmt: skip
+        for n in range(300):
+            send(client, queues, rng, n)
+        seen = consumed(broker, [(topic, queue) for topic in TOPICS for queue in (0, 1)])
+    return store, seen
+
+
+def send(client: Client, queues: dict[str, Sequence[MessageQueue]], rng: random.Random, n: int) -> None:
+    topic = rng.choice(list(TOPICS))
+    key = f"k{rng.randrange(20)}" + (" other" if rng.random() < 0.2 else "")
+    body = b"%d " % n * rng.randrange(1, 60)
+    client.send(rng.choice(queues[topic]), Outgoing(key, body, rng.choice([None, "T1", "größe"])))
+
+
+def consumed(broker: Broker, queues: Sequence[tuple[str, int]]) -> dict[tuple[str, int], list[Seen]]:
+    with StockClient(broker) as stock:
+        return {(topic, queue): stock.pull(topic, queue).messages for topic, queue in queues}
+
+
+@pytest.fixture
+def store(written: tuple[Path, object], tmp_path: Path) -> Iterator[Path]:
+    yield Path(shutil.copytree(written[0], tmp_path / "store"))
+
+
+def dispatched(store: Path) -> Files:
+    return {name: data for name, data in read_dispatched(store).items() if "position-checkpoint" not in name}
+
+
+@pytest.mark.parametrize("lost", [TREES, *((tree,) for tree in TREES)], ids="+".join)
+def test_what_was_lost_is_made_as_the_broker_made_it(store: Path, lost: Sequence[str]) -> None:
+    before = dispatched(store)
+    assert {name.split("/")[0] for name in before} == set(TREES)
+    for tree in lost:
+        shutil.rmtree(store / tree)
+    report = lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)
+    after = dispatched(store)
+    assert sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)) == []
+    assert report.exit_status == 0
+
+
+def test_a_broker_goes_on_with_the_result(
+    home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
+) -> None:
+    for tree in TREES:
+        shutil.rmtree(store / tree)
+    report = lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)
+    assert report.exit_status == 0
+    made = dispatched(store)
+    rng = random.Random(5)
+    with Broker(home, store, SETTINGS) as broker, Client(broker.name_server) as client:
+        assert consumed(broker, list(written[1])) == written[1]
+        queues = {topic: client.route(topic).writable for topic in TOPICS}
+        for n in range(60):
+            send(client, queues, rng, n)
+        more = consumed(broker, list(written[1]))
+    for name, messages in written[1].items():
+        assert more[name][: len(messages)] == messages
+    assert sum(map(len, more.values())) == 360
+    # What the broker has added it added behind, and what it has made since we would have made too.
+    after = dispatched(store)
+    assert made.keys() <= after.keys()
+    for tree in TREES:
+        shutil.rmtree(store / tree)
+    lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)
+    again = dispatched(store)
+    assert sorted(name for name in after.keys() | again.keys() if after.get(name) != again.get(name)) == []
