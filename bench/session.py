@@ -27,7 +27,7 @@ def compact(session: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     begin = time.perf_counter()
     report = lastwrite.compact(
         request["path"], config=request["config"], now_ms=request["now_ms"], memory=request.get("memory"),
-        keep_scans=request.get("keep_scans", False), like_broker=request.get("like_broker", False), spark=session,
+        keep_scans=request.get("keep_scans", False), spark=session,
     )  # fmt: skip
     seconds = time.perf_counter() - begin
     return {
