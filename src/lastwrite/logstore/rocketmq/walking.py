@@ -227,7 +227,7 @@ def begins_a_record(file: LogFile, address: int) -> bool:
         n, _, code, _, _ = kernels.split(data, at, len(data), table, False)
         if n:
             return int(rules.count_sound(table, n, file.start)) == n
-        return int(code) in (kernels.BLANK, kernels.END)
+        return bool(int(code) in (kernels.BLANK, kernels.END))
 
 
 def written_end(file: LogFile) -> int:
