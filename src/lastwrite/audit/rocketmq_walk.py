@@ -45,7 +45,7 @@ Note = Callable[[Problem], None]
 
 
 class Chunk(NamedTuple):
-    """Whole records of one file; all positions in ``table`` are of ``buffer``, whose first byte is ``base`` in the file.
+    """Whole records of one file; positions in ``table`` are of ``buffer``, whose first byte is ``base`` in the file.
 
     Valid until the next is asked for.
     """
