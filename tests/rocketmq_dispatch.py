@@ -209,6 +209,12 @@ class Broker:
 
     # ------------------------------------------------------------------ files
 
+    def log_bytes(self, number: int) -> bytes:
+        """A message's record as it lies in the commit log."""
+        file, at = divmod(self.addresses[number] - self.first_address, self.sizes.commit_log)
+        size = int.from_bytes(self.log[file][at : at + 4], "big")
+        return bytes(self.log[file][at : at + size])
+
     def commit_log(self) -> Files:
         size = self.sizes.commit_log
         return {f"commitlog/{self.first_address + n * size:020d}": bytes(file) for n, file in enumerate(self.log)}

@@ -23,6 +23,7 @@ from lastwrite.formats.rocketmq.record import (
 )
 from lastwrite.formats.rocketmq.units import BATCH_UNIT
 from lastwrite.logstore.rocketmq.compacted import CompactedQueue
+from lastwrite.logstore.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from tests.rocketmq_queues import INDEX_BYTES, LOG_BYTES, TIME_MS, Sent, folded, paths_of, write_queue
 
@@ -213,6 +214,15 @@ def test_a_table_needs_one_topic(store: Path) -> None:
         lastwrite.latest(str(CORPUS))
     assert lastwrite.latest(str(store / "compaction" / "compactionLog" / "prices")) == {"a": b"1", "b": b"2"}
     assert lastwrite.latest(str(store), topic="fresh") == {}
+
+
+def test_one_partition_of_several_is_no_table(tmp_path: Path) -> None:
+    for number in range(2):
+        with TopicWriter(str(tmp_path), TopicPartition("orders", number)) as writer:
+            writer.append(b"%d" % number, b"value", 1_700_000_000_000)
+    assert lastwrite.latest(str(tmp_path), topic="orders") == {b"0": b"value", b"1": b"value"}
+    with pytest.raises(InvalidConfig, match="whole topic"):
+        lastwrite.latest(str(tmp_path / "orders-0"))
 
 
 def test_an_inner_batch_is_opened(tmp_path: Path) -> None:

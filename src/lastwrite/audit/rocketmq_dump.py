@@ -25,6 +25,7 @@ from lastwrite.audit.window import limited, problem_of
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.formats.rocketmq import names, sides
 from lastwrite.formats.rocketmq.index_file import ENTRY_DTYPE, INDEX_HEADER, IndexFile
+from lastwrite.logstore.rocketmq import lock
 from lastwrite.logstore.rocketmq.reading import (
     FileKind,
     MappedFile,
@@ -104,6 +105,8 @@ def dump_store(path: str, wanted: Wanted, limit: int | None, say: Callable[[str]
         CorruptLog: after the last row, the first damage; nothing that is whole was left out.
     """
     place = find_place(path)
+    if place.root is not None:
+        lock.refuse_if_held(place.root)
     job = _StoreDump(place, wanted, say)
     return limited(job.rows(), limit, job.problems)
 

@@ -7,8 +7,8 @@ early, or lies, the answer is found in the commit log itself, as if the index ha
 A consume queue lacks what a broker had not dispatched when it was killed, so at its end the commit log behind its last
 message is asked too.
 
-Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``IndexFile.selectPhyOffset``, ``MQAdminImpl.viewMessage``;
-spec/rocketmq.md sections 3.4, 4, 7, 8 and 15.
+Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``IndexFile.selectPhyOffset``,
+``MQAdminImpl.viewMessage``; spec/rocketmq.md sections 3.4, 4, 7, 8 and 15.
 """
 
 from __future__ import annotations
@@ -560,8 +560,7 @@ class StoreFinder:
     def compacted(self, name: TopicPartition, first: int = 0, only: str | None = None) -> Iterator[Found]:
         """The records of the queue's compaction log from queue offset ``first`` on, as its index leads to them.
 
-        ``only``: nothing but this file's. Behind the last unit of a file there may be zeros or stale records: nobody reads
-        them.
+        ``only``: nothing but this file's. Behind a file's last unit may be zeros or stale records: nobody reads them.
         """
         assert self._root is not None
         log = read_queue(self._root, Part.COMPACTION_LOG, name)
@@ -676,7 +675,7 @@ def rows_of_queue(chunk: Chunk, topic: str | None, queue: int | None) -> Int64Ar
 
 def _equal(chunk: Chunk, at: str, length: str, wanted: bytes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Row for row whether a field of the records is ``wanted``."""
-    out = chunk.table[length] == len(wanted)
+    out: np.ndarray[tuple[int], np.dtype[np.bool_]] = chunk.table[length] == len(wanted)
     rows = np.flatnonzero(out)
     if len(rows) and wanted:
         same = _gather(chunk.buffer, chunk.table[at][rows], len(wanted)) == np.frombuffer(wanted, np.uint8)
@@ -686,7 +685,8 @@ def _equal(chunk: Chunk, at: str, length: str, wanted: bytes) -> np.ndarray[tupl
 
 def _gather(buffer: ByteArray, starts: Int64Array, length: int) -> ByteArray:
     """``length`` bytes from each start, a row each."""
-    return buffer[starts[:, None] + np.arange(length)]
+    rows: ByteArray = buffer[starts[:, None] + np.arange(length)]
+    return rows
 
 
 def _rows_with(chunk: Chunk, wanted: bytes) -> list[int]:

@@ -66,6 +66,9 @@ def message_row(
             body, problem = None, problem or error.problem
         if not message.body_crc_holds:
             problem = problem or _crc_problem(message)
+        elif is_commit_log and properties_.RECORD_CRC in message.properties:
+            if properties_.record_crc_holds(record.encode_message(message)) is False:
+                problem = problem or "the record's checksum does not hold"
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,

@@ -104,6 +104,7 @@ class QueueUnit:
     file_bytes: int
     folder: str  # where files are written aside
     delay_ms: int | None = None  # of this queue of delayed messages: units tell when they are due
+    is_cut: bool = False  # its last file has units behind the end, which go
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ class Built:
     too_large: int = 0
     gap_at: int = -1  # address of a record that leaves queue offsets out; nothing was written then
     gap: str = ""
+    begins_late: bool = False  # an empty queue's first unit has another number than 0
     next_number: int = -1
     bytes_written: int = 0
 

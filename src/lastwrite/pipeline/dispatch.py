@@ -218,7 +218,7 @@ class _Dispatch:
         self.report.log_start = start
         self._look_at_queues()
         self._look_at_logs()
-        is_whole = self.whole_log or trees.is_guarded(self._commit_log)
+        is_whole = self.whole_log or trees.is_guarded(self._commit_log) or not self._has_last_record()
         ends = {kind: [s.end for (k, _), s in self.queues.items() if k is kind] for kind in QueueKind}
         kinds = [QueueKind.ORDINARY]
         if ends[QueueKind.BATCH] or any(topic.has_batch_queues for topic in self.topics.values()):
@@ -233,6 +233,17 @@ class _Dispatch:
             # The record at the last address is in the index; the one behind it begins nobody knows where.
             starts.append(max(start, self.index.last_address))
         self.read_from = start if is_whole else max(start, min(starts))
+
+    def _has_last_record(self) -> bool:
+        """Whether the record is in the log that the consume queues say is their last."""
+        ends = [(state.end, name) for (kind, name), state in self.queues.items() if kind is QueueKind.ORDINARY]
+        end, name = max(ends, default=(-1, None))
+        if name is None or end < 0:
+            return True
+        number = self.queues[QueueKind.ORDINARY, name].next_number - 1
+        address = dispatched.address_of(reading.read_queue(self.root, Part.CONSUME_QUEUE, name), number)
+        place = bisect_right([file.start for file in self.log], -1 if address is None else address) - 1
+        return place >= 0 and address is not None and walking.has_record(self.log[place], address)
 
     def _folders(self) -> dict[str, object]:
         given = {
@@ -427,12 +438,7 @@ class _Dispatch:
             delay = None
             if name.topic == names.SCHEDULE_TOPIC:
                 delay = delays[min(queue, len(delays) - 1)]
-            units.append(
-                QueueUnit(
-                    kind, name, tuple(stretches), self.until, self._state(kind, name),
-                    self.sizes.batch if is_batch else self.sizes.queue, folder, delay,
-                )
-            )  # fmt: skip
+            units.append(self._queue_unit(kind, name, stretches, folder, delay))
             if self.settings.has_compaction and topic is not None and topic.is_compacted:
                 units.append(
                     LogUnit(
@@ -440,7 +446,30 @@ class _Dispatch:
                         self.sizes.log_index, self.log, folder,
                     )
                 )  # fmt: skip
+        known = {(unit.kind, unit.name) for unit in units if isinstance(unit, QueueUnit)}
+        for kind, name in sorted(self.queues.keys() - known):
+            if self._is_beyond(kind, self.queues[kind, name]):
+                units.append(self._queue_unit(kind, name, (), folder, None))
         return units + list(self._index_units(folder))
+
+    def _queue_unit(
+        self, kind: QueueKind, name: TopicPartition, rows: Sequence[Stretch], folder: str, delay_ms: int | None
+    ) -> QueueUnit:
+        state = self.queues.get((kind, name), QueueState())
+        is_batch = kind is QueueKind.BATCH
+        is_cut = self._is_beyond(kind, state)
+        if is_cut:  # units of records that the log does not have: a broker's start cuts them off
+            part = Part.BATCH_QUEUE if is_batch else Part.CONSUME_QUEUE
+            state = dispatched.read_queue_state(reading.read_queue(self.root, part, name), kind, self.until)
+            self.queues[kind, name] = state
+        return QueueUnit(
+            kind, name, tuple(rows), self.until, state, self.sizes.batch if is_batch else self.sizes.queue, folder,
+            delay_ms, is_cut,
+        )  # fmt: skip
+
+    def _is_beyond(self, kind: QueueKind, state: QueueState) -> bool:
+        """Whether the queue's last unit is of a record behind the log's end."""
+        return state.end >= self.until if kind is QueueKind.BATCH else state.end > self.until
 
     def _name(self, raw: bytes, queue: int) -> TopicPartition | None:
         """The queue's name; None, and a problem, where no folder can have it."""
@@ -449,23 +478,14 @@ class _Dispatch:
         except UnicodeDecodeError:
             topic = ""
         if not topic or topic in (".", "..") or "/" in topic or "\0" in topic or len(raw) > 255 or queue < 0:
-            self.report.problems.append(
-                Problem(
-                    ProblemKind.DAMAGED, f"records of topic {raw!r}, queue {queue}: no folder can have such a name",
-                    self._commit_log, None, "they were left out; no client can have sent them",
-                )
+            problem = Problem(
+                ProblemKind.DAMAGED, f"records of topic {raw!r}, queue {queue}: no folder can have such a name",
+                self._commit_log, None, "they were left out; no client can have sent them",
             )  # fmt: skip
+            if problem not in self.report.problems:
+                self.report.problems.append(problem)
             return None
         return TopicPartition(topic, queue)
-
-    def _state(self, kind: QueueKind, name: TopicPartition) -> QueueState:
-        state = self.queues.get((kind, name), QueueState())
-        if state.end > self.until:
-            # The queue knows of records that the log does not have: a broker's start cuts their units off.
-            part = Part.BATCH_QUEUE if kind is QueueKind.BATCH else Part.CONSUME_QUEUE
-            state = dispatched.read_queue_state(reading.read_queue(self.root, part, name), kind, self.until)
-            self.queues[kind, name] = state
-        return state
 
     def _index_units(self, folder: str) -> Iterator[IndexUnit]:
         """The index files that take the entries, in their order."""
@@ -524,6 +544,16 @@ class _Dispatch:
         """Write aside what changes; where offsets are left out, once more up to there."""
         units = self._units()
         built = self._run_builds(units)
+        if self.report.read_from > self.report.log_start and any(one.gap_at >= 0 or one.begins_late for one in built):
+            # What lies before is lacking in one queue that others have: it was lost alone.
+            self.queued_from = self.read_from = self.report.log_start
+            self.rows.clear()
+            self.entries.clear()
+            self.report.records, self.report.problems = 0, []
+            self._walk()
+            trees.clear(self.root)
+            units = self._units()
+            built = self._run_builds(units)
         gaps = [one for one in built if one.gap_at >= 0]
         if gaps:
             worst = min(gaps, key=lambda one: one.gap_at)

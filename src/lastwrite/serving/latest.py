@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from lastwrite.audit.window import BATCH_LIMIT_BYTES, whole_batches
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.formats.kafka.batch import decode_batch
 from lastwrite.formats.rocketmq.java_hash import decode
 from lastwrite.formats.rocketmq.record import (
@@ -74,7 +74,8 @@ def latest(
     """The last write of every key of a topic, over all its queues from their first message on, without deleted keys.
 
     Args:
-        path: a RocketMQ store, or Kafka's log root; or one topic's folder in either.
+        path: a RocketMQ store, or a topic's folder in it; or Kafka's log root. What other brokers or
+            other roots have of the topic is not in the table.
         topic: its name; not needed where ``path`` says it.
         limit_bytes: what the dictionary may take, keys, values and some 200 bytes an entry.
         system: ``rocketmq`` or ``kafka``; None: what lies there.
@@ -228,12 +229,11 @@ def _kafka_logs(path: str, topic: str | None) -> list[PartitionLog]:
         raise InvalidConfig(
             f"{len(topics)} topics lie there", path=path, remedy=f"name one: {', '.join(sorted(topics)[:20])}"
         )
+    if len(folders) < len(kafka_store.find_partitions(kafka_store.root_of(folders[0]), topics.pop())):
+        raise InvalidConfig("a table is of a whole topic", path=path, remedy="give the log root, and the topic's name")
     for folder in folders:
         kafka_lock.refuse_if_held(kafka_store.root_of(folder), [kafka_store.partition_name(folder)])
-    logs = [kafka_store.read_partition(folder) for folder in folders]
-    if not logs:
-        raise NotALog("no partition lies there", path=path)
-    return logs
+    return [kafka_store.read_partition(folder) for folder in folders]
 
 
 def kafka_writes(log: PartitionLog, segments: Iterable[Segment]) -> Iterator[Write]:

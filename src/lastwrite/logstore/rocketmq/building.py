@@ -157,6 +157,8 @@ class _QueueFiles:
         self._file = None
 
     def close(self) -> None:
+        if self._unit.is_cut and self._file is None and not self.done and self._at % self._unit.file_bytes:
+            self._open()
         if self._file is not None:
             self._end_file()
 
@@ -196,6 +198,8 @@ def _build_queue(unit: QueueUnit) -> Built:
             return built
         if state[rules.IS_ANEW]:
             built.is_anew, built.added = unit.state.next_number >= 0 or built.is_anew, 0
+        if was_empty and state[rules.FILLED] and state[rules.FIRST]:
+            built.begins_late = True
         if state[rules.IS_ANEW] or (was_empty and state[rules.FILLED]):
             out.begin_at(int(state[rules.FIRST]))
         filled = int(state[rules.FILLED])

@@ -219,15 +219,25 @@ def is_empty(file: LogFile) -> bool:
         raise to_log_error(error, file.path, "read the commit log") from error
 
 
+def has_record(file: LogFile, address: int) -> bool:
+    """Whether a sound record lies at ``address``."""
+    return _at(file, address)[0]
+
+
 def begins_a_record(file: LogFile, address: int) -> bool:
     """Whether the file goes on at ``address`` as a log does: with a record, a blank one or nothing."""
+    is_record, code = _at(file, address)
+    return is_record or code in (kernels.BLANK, kernels.END)
+
+
+def _at(file: LogFile, address: int) -> tuple[bool, int]:
+    """Whether a sound record lies at ``address``, and the code of ``split``."""
+    if not file.start <= address < file.end:
+        return False, kernels.NEED_MORE
+    table = np.empty(1, MESSAGE)
     with mapped(file.path, file.size_bytes) as data:
-        at = address - file.start
-        table = np.empty(1, MESSAGE)
-        n, _, code, _, _ = kernels.split(data, at, len(data), table, False)
-        if n:
-            return int(rules.count_sound(table, n, file.start)) == n
-        return int(code) in (kernels.BLANK, kernels.END)
+        n, _, code, _, _ = kernels.split(data, address - file.start, len(data), table, False)
+        return bool(n) and int(rules.count_sound(table, n, file.start)) == n, int(code)
 
 
 def written_end(file: LogFile) -> int:

@@ -1,0 +1,210 @@
+"""Dispatch where things are not as they should be: damage, gaps, stale bytes, holders, settings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite import cli
+from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
+from lastwrite.logstore.rocketmq import lock
+from lastwrite.model.dispatch import DispatchReport
+from lastwrite.model.log import TopicPartition
+from lastwrite.pipeline.inline import INLINE
+from tests.rocketmq_dispatch import COMPACTED, Broker, read_dispatched, send, write_store
+
+NOW = 1_700_000_500_000
+
+
+def dispatch(root: Path, broker: Broker, **more: object) -> DispatchReport:
+    return lastwrite.dispatch(str(root), config=broker.sizes.config(), now_ms=NOW, spark=INLINE, **more)  # type: ignore[arg-type]
+
+
+def some(count: int = 40, topic: str = "plain") -> Broker:
+    broker = Broker()
+    for n in range(count):
+        send(broker, topic, n % 2, n // 2, keys=f"k{n % 5}", body=b"v" * 50)
+    return broker
+
+
+def copy(broker: Broker, count: int) -> Broker:
+    """What a broker has after the first messages."""
+    made = Broker()
+    for n in range(count):
+        send(made, "plain", n % 2, n // 2, keys=f"k{n % 5}", body=b"v" * 50)
+    return made
+
+
+def patch(root: Path, broker: Broker, address: int, data: bytes) -> None:
+    size = broker.sizes.commit_log
+    path = root / "commitlog" / f"{address // size * size:020d}"
+    content = bytearray(path.read_bytes())
+    content[address % size : address % size + len(data)] = data
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [b"\0\0\0\0", b"\0\0\0\x10", b"\x7f\xff\xff\xff", b"\0\0\0\xa0\xff\xff\xff\xff"])
+def test_damage_before_the_end_stops_all_queues_there(tmp_path: Path, harm: bytes) -> None:
+    broker = some()
+    root = write_store(tmp_path / "store", broker)
+    patch(root, broker, broker.addresses[25], harm)
+    report = dispatch(root, broker)
+    assert report.exit_status == 3
+    (problem,) = report.problems
+    assert problem.kind == "damaged" and problem.remedy
+    assert report.log_end == broker.addresses[25]
+    assert read_dispatched(root) == copy(broker, 25).dispatched()
+    patch(root, broker, broker.addresses[25], broker.log_bytes(25))
+    assert dispatch(root, broker).exit_status == 0
+    assert read_dispatched(root) == broker.dispatched()
+
+
+def test_a_torn_last_record_ends_the_log(tmp_path: Path) -> None:
+    broker = some()
+    root = write_store(tmp_path / "store", broker)
+    patch(root, broker, broker.addresses[-1] + 4, bytes(4))
+    report = dispatch(root, broker)
+    assert report.exit_status == 0
+    assert [problem.kind for problem in report.problems] == ["recovered"]
+    assert read_dispatched(root) == copy(broker, 39).dispatched()
+
+
+def test_stale_bytes_behind_the_end_are_no_records(tmp_path: Path) -> None:
+    broker = some()
+    root = write_store(tmp_path / "store", broker)
+    end = broker.addresses[-1] + len(broker.log_bytes(-1))
+    patch(root, broker, end, broker.log_bytes(3))
+    report = dispatch(root, broker)
+    assert report.exit_status == 0 and report.log_end == end
+    assert read_dispatched(root) == broker.dispatched()
+
+
+def test_a_message_that_looks_like_a_record_is_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its body is a record with the very address at which it lies."""
+    broker = some(5)
+    address = broker.addresses[-1] + len(broker.log_bytes(-1))
+    other = Broker(first_address=0)
+    other.log, other.wrote = [bytearray(broker.sizes.commit_log)], address + 88
+    send(other, "evil", 0, 0)
+    send(broker, "plain", 1, 2, body=other.log_bytes(0))
+    for n in range(3, 9):
+        send(broker, "plain", 1, n)
+    root = write_store(tmp_path / "store", broker)
+    monkeypatch.setattr("lastwrite.pipeline.dispatch._MOST_PIECE_BYTES", address + 40)
+    report = dispatch(root, broker)
+    assert report.exit_status == 0
+    assert read_dispatched(root) == broker.dispatched()
+
+
+def test_offsets_that_are_left_out_stop_the_dispatch_there(tmp_path: Path) -> None:
+    broker = some(20)
+    gap = send(broker, "plain", 0, 15)
+    send(broker, "plain", 1, 10)
+    root = write_store(tmp_path / "store", broker)
+    report = dispatch(root, broker)
+    assert report.exit_status == 3 and report.log_end == gap
+    assert "queue offset 15 of plain-0, where 10 would come next" in report.problems[0].message
+    assert read_dispatched(root) == copy(broker, 20).dispatched()
+
+
+def test_one_queue_that_is_lost_among_others_needs_the_whole_log(tmp_path: Path) -> None:
+    broker = some()
+    root = write_store(tmp_path / "store", broker)
+    dispatch(root, broker)
+    shutil.rmtree(root / "consumequeue" / "plain" / "0")
+    dispatch(root, broker)
+    assert not (root / "consumequeue" / "plain" / "0").exists()
+    report = dispatch(root, broker, whole_log=True)
+    assert read_dispatched(root) == broker.dispatched()
+    assert report.read_from == 0 and report.total("files_written") == 3
+    assert not report.index_entries
+
+
+def test_a_new_message_in_a_queue_that_was_lost_tells_of_the_loss(tmp_path: Path) -> None:
+    broker = some()
+    root = write_store(tmp_path / "store", broker)
+    dispatch(root, broker)
+    shutil.rmtree(root / "consumequeue" / "plain" / "0")
+    send(broker, "plain", 0, 20)
+    write_store(root, broker)
+    report = dispatch(root, broker)
+    assert read_dispatched(root) == broker.dispatched()
+    assert report.read_from == 0 and report.index_entries == 1
+
+
+def test_units_of_records_that_the_log_lost_are_cut_off(tmp_path: Path) -> None:
+    broker, fewer = some(40), copy(some(40), 21)
+    root = write_store(tmp_path / "store", broker)
+    dispatch(root, broker)
+    shutil.rmtree(root / "commitlog")
+    shutil.rmtree(root / "index")
+    write_store(root, fewer)
+    dispatch(root, fewer)
+    assert read_dispatched(root) == fewer.dispatched()
+
+
+def test_a_record_too_large_for_a_compaction_log_is_told(tmp_path: Path) -> None:
+    broker = Broker()
+    send(broker, COMPACTED, 0, 0, body=b"v" * 3000)
+    send(broker, COMPACTED, 0, 1)
+    root = write_store(tmp_path / "store", broker)
+    report = dispatch(root, broker)
+    assert read_dispatched(root) == broker.dispatched()
+    assert report.exit_status == 0 and report.total("records_too_large") == 1
+    assert [problem.kind for problem in report.problems] == ["unsupported"]
+
+
+def test_a_topic_that_no_folder_can_have_is_left_out(tmp_path: Path) -> None:
+    broker = some(4)
+    send(broker, "../../evil", 0, 0)
+    send(broker, "plain", -1, 0)
+    root = write_store(tmp_path / "store", broker)
+    report = dispatch(root, broker)
+    assert report.exit_status == 3 and len(report.problems) == 2
+    assert [path.name for path in (root / "consumequeue").iterdir()] == ["plain"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+def test_who_is_in_the_way_is_named(tmp_path: Path) -> None:
+    broker = some(4)
+    root = write_store(tmp_path / "store", broker)
+    with lock.hold(str(root), [TopicPartition("lastwrite-dispatch", 0)]), pytest.raises(LogHeld):
+        dispatch(root, broker)
+    (root / "abort").write_text("123")
+    with pytest.raises(LogHeld, match="unclean"):
+        dispatch(root, broker)
+    assert dispatch(root, broker, unclean=True).exit_status == 0
+    assert read_dispatched(root) == broker.dispatched()
+
+
+def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path) -> None:
+    broker = some()
+    root = write_store(tmp_path / "store", broker)
+    with pytest.raises(NotALog):
+        lastwrite.dispatch(str(tmp_path), spark=INLINE)
+    for config in ({"mappedFileSizeConsumeQeue": 20}, {"maxIndexNum": "many"}, {"enableConsumeQueueExt": "true"},
+                   {"messageIndexEnable": 3}, {"messageDelayLevel": "1s soon"}):  # fmt: skip
+        with pytest.raises(InvalidConfig):
+            lastwrite.dispatch(str(root), config=config, spark=INLINE)
+    dispatch(root, broker)
+    before = read_dispatched(root)
+    path = root / "consumequeue" / "plain" / "0" / f"{0:020d}"
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(CorruptLog):
+        dispatch(root, broker)
+    path.write_bytes(path.read_bytes()[:-4])
+    assert read_dispatched(root) == before
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broker = some(6, COMPACTED)
+    root = write_store(tmp_path / "store", broker)
+    (root / "abort").touch()
+    assert cli.run(["dispatch", str(root), "--json"]) == 4
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "LogHeld"
