@@ -23,9 +23,12 @@ _PLACES = {
     "inspect": "lastwrite.audit.inspect",
     "dump": "lastwrite.audit.dump",
     "explain": "lastwrite.audit.explain",
+    "export": "lastwrite.serving.export",
     "release": "lastwrite.pipeline.release",
     "restore": "lastwrite.pipeline.restore",
     "send": "lastwrite.remote.rocketmq.send",
+    "latest": "lastwrite.serving.latest",
+    "read": "lastwrite.serving.read",
 }
 
 if TYPE_CHECKING:
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     from lastwrite.pipeline.release import release as release
     from lastwrite.pipeline.restore import restore as restore
     from lastwrite.remote.rocketmq.send import send as send
+    from lastwrite.serving.export import export as export
+    from lastwrite.serving.latest import latest as latest
+    from lastwrite.serving.read import read as read
 
 
 def __getattr__(name: str) -> Any:
@@ -49,4 +55,19 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["clean", "compact", "dispatch", "dump", "explain", "inspect", "plan", "release", "restore", "send", "verify"]
+__all__ = [
+    "clean",
+    "compact",
+    "dispatch",
+    "dump",
+    "explain",
+    "export",
+    "inspect",
+    "latest",
+    "plan",
+    "read",
+    "release",
+    "restore",
+    "send",
+    "verify",
+]

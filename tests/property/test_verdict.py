@@ -74,3 +74,43 @@ def test_the_verdicts_are_the_models(run: list[ModelBatch], first_dirty: int, sh
     assert counts[Verdict.KEYLESS] == expected.keyless
     assert counts[Verdict.SHADOWED] == expected.shadowed
     assert counts[Verdict.EXPIRED] == expected.expired
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, KEYLESS, TOMBSTONE, SHADOWED, SHADOWED | TOMBSTONE]), st.integers(80, 101))),
+    st.sampled_from([0, 7, 10**18]), st.booleans(), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_tombstones_age_by_their_own_writes(
+    records: list[tuple[int, int]], retention_ms: int, keeps_keyless: bool, keeps_end: bool, lies: bool
+) -> None:
+    """Batches of one record each, whose horizon is when they were written; the last one before the log's end stays."""
+    table = batch_table(len(records))
+    for n, (row, (_, written_ms)) in enumerate(zip(table, records, strict=True)):
+        row["next_offset"], row["records"], row["flags"] = n + 1, 1, 0
+        row["horizon"] = 2**63 - 1 if lies else written_ms
+    states = np.array([state for state, _ in records], np.uint8)
+    keep, actions = np.full(len(records), 9, np.uint8), np.full(len(records), 9, np.uint8)
+    horizons, counts = np.zeros(len(records), np.int64), np.zeros(len(Verdict), np.int64)
+    policy = Policy(
+        now_ms=100, tombstone_retention_ms=retention_ms, keep_keyless=keeps_keyless, ages_by_write_time=True,
+        kept_end_offset=len(records) if keeps_end else -1,
+    )  # fmt: skip
+    changed = judge(table, states, policy, 0, keep, actions, horizons, counts)
+    for n, (state, written_ms) in enumerate(records):
+        is_end = keeps_end and n + 1 == len(records)
+        if is_end and state & SHADOWED:
+            continue  # the last offset of a log is nobody's loser
+        if is_end:
+            stays = True
+        elif state & SHADOWED:
+            stays = False
+        elif state == KEYLESS:
+            stays = keeps_keyless
+        elif state == TOMBSTONE:
+            stays = lies or 100 - retention_ms < written_ms
+        else:
+            stays = True
+        assert bool(keep[n]) == stays
+        assert actions[n] == (COPY if stays else DROP)
+    assert changed == sum(1 for action in actions if action != COPY)
+    assert (horizons == table["horizon"]).all()

@@ -18,7 +18,7 @@ from lastwrite.logstore import lock
 from lastwrite.logstore.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
-COMMANDS = ("demo", "inspect", "plan", "compact", "clean", "release", "explain", "dump", "verify", "doctor")
+COMMANDS = ("demo", "inspect", "plan", "compact", "clean", "release", "explain", "dump", "read", "verify", "doctor")
 PLAN_FIELDS = {
     "topic", "partition", "status", "reason", "segments_before", "segments_after", "segments_untouched",
     "records_before", "records_after", "bytes_before", "bytes_after", "tombstones_dropped", "first_dirty_offset",

@@ -52,6 +52,11 @@ def recover(root: Path, layout: Layout) -> None:
             publish.recover(str(root), name)
 
 
+def tree_at(root: Path) -> dict[str, bytes | None]:
+    """What a broker sees of the store below ``compaction``."""
+    return contents((root / "compaction").resolve())
+
+
 def states(place: Path, layout: Layout) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
     """The store before the round, and as an undisturbed round leaves it."""
     write_layout(place / "old", layout)
@@ -72,6 +77,8 @@ def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one
         seen = load_like_broker(root)
         assert seen in ((layout.old, layout.positions), (layout.new, layout.new_positions)), point
         decided.append(seen == (layout.new, layout.new_positions))
+        if layout.after:  # more than that: byte for byte
+            assert tree_at(root) == tree_at(place / ("new" if decided[-1] else "old")), point
         recovered = fresh(root, place / "recovered")
         recover(recovered, layout)
         assert load_like_broker(recovered) == seen, point

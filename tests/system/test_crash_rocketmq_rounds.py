@@ -1,4 +1,4 @@
-"""Whole rounds over random RocketMQ stores, killed at every operation, some of them twice.
+"""Whole rounds over random RocketMQ stores, killed at every other operation, some of them twice.
 
 Wherever it happens, every queue and the positions are what they were or what they will be, all of them together; the
 run that follows leaves the bytes of a run that nobody disturbed and nothing beside them.
@@ -90,7 +90,7 @@ def tree_of(root: Path) -> Tree:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_killed_at_every_operation_all_queues_are_old_or_all_new(place: Path, seed: int) -> None:
+def test_wherever_it_is_killed_all_queues_are_old_or_all_new(place: Path, seed: int) -> None:
     include_active = seed % 4 == 3
     before, after = lay_out(seed, place / "old", include_active)
     root = fresh(place / "old", place / "new")
@@ -104,7 +104,7 @@ def test_killed_at_every_operation_all_queues_are_old_or_all_new(place: Path, se
     assert read_files(place / "old") == before and read_files(root) == after
     assert before != after
     rng, sides = random.Random(seed), []
-    for point in range(1, operations + 1):
+    for point in range(1 + seed % 2, operations + 1, 2):
         root = fresh(place / "old", place / "killed")
         assert run_until(point, lambda root=root: compact(root, include_active)), point  # type: ignore[misc]
         seen = tree_of(root)

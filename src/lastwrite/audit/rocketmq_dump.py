@@ -25,6 +25,7 @@ from lastwrite.audit.window import limited, problem_of
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.formats.rocketmq import names, sides
 from lastwrite.formats.rocketmq.index_file import ENTRY_DTYPE, INDEX_HEADER, IndexFile
+from lastwrite.logstore.rocketmq import lock
 from lastwrite.logstore.rocketmq.reading import (
     FileKind,
     MappedFile,
@@ -91,9 +92,7 @@ class Wanted:
     @property
     def is_found(self) -> bool:
         """Whether one message, or those of a key, are asked for, and not a stretch."""
-        return any(
-            value is not None for value in (self.commit_log_offset, self.key, self.unique_key, self.message_id)
-        )
+        return any(value is not None for value in (self.commit_log_offset, self.key, self.unique_key, self.message_id))
 
 
 def dump_store(path: str, wanted: Wanted, limit: int | None, say: Callable[[str], None]) -> Iterator[Row]:
@@ -106,6 +105,8 @@ def dump_store(path: str, wanted: Wanted, limit: int | None, say: Callable[[str]
         CorruptLog: after the last row, the first damage; nothing that is whole was left out.
     """
     place = find_place(path)
+    if place.root is not None:
+        lock.refuse_if_held(place.root)
     job = _StoreDump(place, wanted, say)
     return limited(job.rows(), limit, job.problems)
 
@@ -152,14 +153,11 @@ class _StoreDump:
         finder = self._finder()
         try:
             for found in self._found(finder):
-                if wanted.offset is not None and found.message.queue_offset < wanted.offset:
-                    if not found.message.is_inner_batch:
-                        continue
                 for row in message_rows(
                     found.message, found.file, found.position, found.found_by, found.is_commit_log,
                     wanted.whole_batches,
                 ):  # fmt: skip
-                    if wanted.offset is not None and row["queue_offset"] < wanted.offset and row["batch_index"] is not None:
+                    if self._precedes(row):
                         continue
                     any_row = True
                     if row["problem"] is not None:
@@ -171,6 +169,13 @@ class _StoreDump:
             finder.close()
         if not any_row and wanted.is_found:
             self._say("no such message")
+
+    def _precedes(self, row: Row) -> bool:
+        """Whether the message lies below the offset that was asked for, though its batch or its key did not."""
+        wanted = self._wanted
+        if wanted.offset is None or (row["batch_index"] is None and wanted.key is None and wanted.unique_key is None):
+            return False
+        return bool(row["queue_offset"] < wanted.offset)
 
     def _finder(self) -> StoreFinder:
         place = self._place

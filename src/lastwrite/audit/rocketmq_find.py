@@ -7,8 +7,8 @@ early, or lies, the answer is found in the commit log itself, as if the index ha
 A consume queue lacks what a broker had not dispatched when it was killed, so at its end the commit log behind its last
 message is asked too.
 
-Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``IndexFile.selectPhyOffset``, ``MQAdminImpl.viewMessage``;
-spec/rocketmq.md sections 3.4, 4, 7, 8 and 15.
+Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``IndexFile.selectPhyOffset``,
+``MQAdminImpl.viewMessage``; spec/rocketmq.md sections 3.4, 4, 7, 8 and 15.
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ class StoreFinder:
                  f"{self.log.start})")  # fmt: skip
 
     def _believed(self, unit: _Unit, name: TopicPartition, at_least: int) -> Message:
-        if unit.offset < at_least:
+        if unit.offset + unit.number <= at_least:
             raise _Lie(f"offset {unit.offset} where {at_least} or more should follow")
         try:
             message = self.read(unit.address, unit.size)
@@ -295,9 +295,7 @@ class StoreFinder:
             raise _Lie(error.problem) from error
         if (name.topic, name.partition, unit.offset) not in dispatches_of(message):
             if not message.is_inner_batch or (message.topic, message.queue_id) != (name.topic, name.partition):
-                raise _Lie(
-                    f"it leads to offset {message.queue_offset} of {message.topic}-{message.queue_id}"
-                )
+                raise _Lie(f"it leads to offset {message.queue_offset} of {message.topic}-{message.queue_id}")
         return message
 
     def _units(self, name: TopicPartition, first: int) -> Iterator[tuple[_Unit, str]]:
@@ -350,9 +348,7 @@ class StoreFinder:
                     )  # fmt: skip
         return None
 
-    def _scan(
-        self, name: TopicPartition, first: int, start: int = 0, end: int | None = None
-    ) -> Iterator[Found]:
+    def _scan(self, name: TopicPartition, first: int, start: int = 0, end: int | None = None) -> Iterator[Found]:
         """The queue's records with queue offset ``first`` or more, in the order of the commit log."""
         if end is not None and end <= self.log.start:
             return
@@ -564,8 +560,7 @@ class StoreFinder:
     def compacted(self, name: TopicPartition, first: int = 0, only: str | None = None) -> Iterator[Found]:
         """The records of the queue's compaction log from queue offset ``first`` on, as its index leads to them.
 
-        ``only``: nothing but this file's. Behind the last unit of a file there may be zeros or stale records: nobody reads
-        them.
+        ``only``: nothing but this file's. Behind a file's last unit may be zeros or stale records: nobody reads them.
         """
         assert self._root is not None
         log = read_queue(self._root, Part.COMPACTION_LOG, name)
@@ -598,9 +593,7 @@ class StoreFinder:
         finally:
             reader.close()
 
-    def _indexed(
-        self, file: MappedFile, pair: MappedFile | None, reader: LogReader, first: int
-    ) -> Iterator[Found]:
+    def _indexed(self, file: MappedFile, pair: MappedFile | None, reader: LogReader, first: int) -> Iterator[Found]:
         if pair is None:
             raise _Lie("it has no index file")
         entries = units.batch_units(read_whole(pair, INDEX_LIMIT_BYTES))
@@ -670,9 +663,19 @@ def by_queue(chunk: Chunk) -> Iterator[tuple[TopicPartition, Int64Array]]:
             yield TopicPartition(topic, int(table["queue_id"][row])), rows[which == group]
 
 
+def rows_of_queue(chunk: Chunk, topic: str | None, queue: int | None) -> Int64Array:
+    """The rows of a chunk whose record names the topic and the queue; None: any."""
+    picked = np.ones(len(chunk.table), dtype=np.bool_)
+    if queue is not None:
+        picked &= chunk.table["queue_id"] == queue
+    if topic is not None:
+        picked &= _equal(chunk, "topic_at", "topic_length", topic.encode())
+    return np.flatnonzero(picked)
+
+
 def _equal(chunk: Chunk, at: str, length: str, wanted: bytes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Row for row whether a field of the records is ``wanted``."""
-    out = chunk.table[length] == len(wanted)
+    out: np.ndarray[tuple[int], np.dtype[np.bool_]] = chunk.table[length] == len(wanted)
     rows = np.flatnonzero(out)
     if len(rows) and wanted:
         same = _gather(chunk.buffer, chunk.table[at][rows], len(wanted)) == np.frombuffer(wanted, np.uint8)
@@ -682,7 +685,8 @@ def _equal(chunk: Chunk, at: str, length: str, wanted: bytes) -> np.ndarray[tupl
 
 def _gather(buffer: ByteArray, starts: Int64Array, length: int) -> ByteArray:
     """``length`` bytes from each start, a row each."""
-    return buffer[starts[:, None] + np.arange(length)]
+    rows: ByteArray = buffer[starts[:, None] + np.arange(length)]
+    return rows
 
 
 def _rows_with(chunk: Chunk, wanted: bytes) -> list[int]:

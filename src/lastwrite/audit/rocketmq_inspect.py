@@ -670,12 +670,13 @@ class _QueueProof:
 
     def _compare_batches(self, table: kernels.MessageTable) -> None:
         assert self._units is not None
-        table = table[table["inner_base"] >= 0]  # others get no unit
-        places = np.searchsorted(self._units["base"], table["inner_base"])
+        # A record that is no inner batch gets a unit of number 1 (seen in 5.5.0; section 7.3 says none).
+        bases = np.where(table["inner_base"] >= 0, table["inner_base"], table["queue_offset"])
+        places = np.searchsorted(self._units["base"], bases)
         inside = places < len(self._units)
         there = np.zeros(len(table), units.BATCH_DTYPE)
         there[inside] = self._units[places[inside]]
-        absent = ~inside | (there["base"] != table["inner_base"])
+        absent = ~inside | (there["base"] != bases)
         self._judge(table, there["physical_offset"], there["size"], absent)
 
     def _judge(

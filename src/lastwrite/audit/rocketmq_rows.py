@@ -66,6 +66,9 @@ def message_row(
             body, problem = None, problem or error.problem
         if not message.body_crc_holds:
             problem = problem or _crc_problem(message)
+        elif is_commit_log and properties_.RECORD_CRC in message.properties:
+            if properties_.record_crc_holds(record.encode_message(message)) is False:
+                problem = problem or "the record's checksum does not hold"
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -144,9 +147,7 @@ def consume_queue_rows(
             }  # fmt: skip
 
 
-def batch_unit_rows(
-    data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0
-) -> Iterator[Row]:
+def batch_unit_rows(data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0) -> Iterator[Row]:
     """The units of one file of a batch consume queue or a compaction index, from queue offset ``first`` on."""
     entries = units.batch_units(data)
     count = units.valid_count(entries)

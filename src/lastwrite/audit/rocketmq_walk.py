@@ -19,6 +19,7 @@ from lastwrite.audit.window import CHUNK_BYTES, DAMAGE_REMEDY
 from lastwrite.errors import LogError
 from lastwrite.formats.rocketmq import kernels
 from lastwrite.formats.rocketmq.kernels import MESSAGE, MessageTable
+from lastwrite.formats.rocketmq.properties import RECORD_CRC, RECORD_CRC_BYTES, record_crc_holds
 from lastwrite.formats.rocketmq.record import (
     MAGIC_V1,
     MAGIC_V2,
@@ -38,12 +39,13 @@ TORN_REMEDY = "a broker cuts the log here when it starts: what follows was never
 _BAD_ADDRESS = -1  # beside the codes of ``kernels``
 _FRAME_BYTES = PHYSICAL_OFFSET_AT + 8
 _MAGICS = tuple((magic & 0xFFFF_FFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+_CRC_HEAD = np.frombuffer(RECORD_CRC.encode() + b"\x01", np.uint8)
 
 Note = Callable[[Problem], None]
 
 
 class Chunk(NamedTuple):
-    """Whole records of one file; all positions in ``table`` are of ``buffer``, whose first byte is ``base`` in the file.
+    """Whole records of one file; positions in ``table`` are of ``buffer``, whose first byte is ``base`` in the file.
 
     Valid until the next is asked for.
     """
@@ -76,8 +78,8 @@ class Ending(NamedTuple):
 class LogWalk:
     """The records of a log by address. Problems go to ``note``; ``endings`` says how each file that was read ended.
 
-    ``checks_crc``: bodies are held against their checksum, and those that do not agree are noted; their records are
-    among the rows all the same. ``is_compaction``: zeros may end any file, and a wrong address is only noted.
+    ``checks_crc``: bodies, and records that state one, are held against their checksum, and those that do not agree are
+    noted; they are among the rows all the same. ``is_compaction``: zeros may end any file, addresses may be wrong.
     """
 
     def __init__(
@@ -93,8 +95,8 @@ class LogWalk:
         self._table: MessageTable = np.zeros(CHUNK_BYTES // SMALLEST_RECORD_BYTES // 2, dtype=MESSAGE)
         self.endings: dict[str, Ending] = {}
         self.bad_crcs = 0
-        written = [file for file in log.files if is_compaction or _is_written(file)]
-        self._last_written = written[-1].path if written else None
+        written = (file.start for file in reversed(log.files) if _is_written(file))
+        self._last_written = 0 if is_compaction else next(written, 0)
 
     def chunks(self, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
         """The records whose address lies in ``[start, end)``; ``start`` is one's, or below all."""
@@ -133,6 +135,8 @@ class LogWalk:
                         code, table = _BAD_ADDRESS, table[:rows]
                 if stop < file.size_bytes:
                     table = table[: int(np.searchsorted(table["position"], stop - position))]
+                if self._checks_crc and not self._is_compaction:
+                    self._check_record_crcs(file, position, table)
                 if len(table):
                     yield Chunk(file, position, self._buffer, table)
                 self._advance(consumed)
@@ -164,7 +168,7 @@ class LogWalk:
     def _past(self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int) -> int | None:
         """Where records go on behind a place where there is none; None: the file ends there. Says what is wrong."""
         room = file.size_bytes - position
-        is_last = self._is_compaction or file.path == self._last_written
+        is_last = self._is_compaction or file.start >= self._last_written
         if code == kernels.BLANK:
             self.endings[file.path] = Ending(position, True)
             if wanted != room:
@@ -205,7 +209,7 @@ class LogWalk:
         while file.size_bytes - position >= SMALLEST_RECORD_BYTES:
             have = min(len(buffer), file.size_bytes - position)
             reader.read_into(buffer[:have], position)
-            if not buffer[:have].any() and file.path == self._last_written:
+            if not buffer[:have].any() and file.start >= self._last_written:
                 return None  # behind what was written
             data = buffer[:have].tobytes()
             for hit in sorted(_hits(data)):
@@ -231,6 +235,17 @@ class LogWalk:
         except LogError:
             return False
         return True
+
+    def _check_record_crcs(self, file: MappedFile, position: int, table: MessageTable) -> None:
+        """Of the records that state a checksum of the whole record: few brokers write one."""
+        rows = np.flatnonzero(table["properties_length"] >= RECORD_CRC_BYTES)
+        starts = table["position"][rows] + table["size"][rows] - RECORD_CRC_BYTES
+        heads = self._buffer[starts[:, None] + np.arange(len(_CRC_HEAD))]
+        for row in rows[(heads == _CRC_HEAD).all(axis=1)].tolist():
+            at, size = int(table["position"][row]), int(table["size"][row])
+            if record_crc_holds(memoryview(self._buffer)[at : at + size]) is False:
+                wrong = "the record's checksum does not hold"
+                self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position + at, DAMAGE_REMEDY))
 
     def _note_crc(self, file: MappedFile, position: int) -> None:
         self.bad_crcs += 1

@@ -16,6 +16,7 @@ from lastwrite.cli.explain import explain
 from lastwrite.cli.inspect import inspect
 from lastwrite.cli.output import Output
 from lastwrite.cli.plan import plan
+from lastwrite.cli.read import read
 from lastwrite.cli.release import release
 from lastwrite.cli.restore import restore
 from lastwrite.cli.send import send
@@ -36,7 +37,10 @@ def build_app(output: Output) -> Any:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "obj": output},
     )  # fmt: skip
     app.callback()(_program)
-    for command in (demo, inspect, plan, compact, clean, release, explain, dump, verify, dispatch, restore, send, doctor):
+    commands = (
+        demo, inspect, plan, compact, clean, release, explain, dump, read, verify, dispatch, restore, send, doctor,
+    )  # fmt: skip
+    for command in commands:
         app.command()(command)
     return typer.main.get_command(app)
 

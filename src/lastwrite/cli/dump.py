@@ -11,20 +11,26 @@ from typing import Annotated, Any
 import typer
 
 from lastwrite.cli.options import (
+    DEFAULT_MASTER,
     ConfigFileOption,
     ConfigOption,
+    ConfOption,
     JsonOption,
     KeyBase64Option,
     KeyHexOption,
     KeyOption,
+    MasterOption,
+    MemoryOption,
     PartitionOption,
     PathArgument,
     SystemOption,
     TopicOption,
     key_bytes,
+    pairs,
     settings,
 )
-from lastwrite.cli.output import Output, moment
+from lastwrite.cli.output import Output, in_words, moment
+from lastwrite.errors import InvalidConfig
 
 _PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
 _MOST_BYTES = 160  # of a key or value on a screen; --json has them whole
@@ -78,6 +84,16 @@ def dump(
     compacted: Annotated[
         bool, typer.Option("--compacted", help="RocketMQ: what the compaction logs have, not the commit log.")
     ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="DIR", help="RocketMQ: write all messages of the commit log, or of --topic, there."
+        ),
+    ] = None,
+    format: Annotated[str, typer.Option("--format", metavar="NAME", help="Of --to: parquet, or json.")] = "parquet",
+    master: MasterOption = DEFAULT_MASTER,
+    conf: ConfOption = None,
+    memory: MemoryOption = None,
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,
     json: JsonOption = False,
@@ -97,10 +113,25 @@ def dump(
       lastwrite dump STORE --message-id 7F00000100002A9F0000000000000000
       lastwrite dump STORE --topic orders --time 1700000000000 --json
       lastwrite dump STORE --topic orders --compacted
+      lastwrite dump STORE --topic orders --to orders.parquet
     """
     import lastwrite
 
     output: Output = context.obj
+    if to is not None:
+        ways = (index, offset, limit, key, key_base64, key_hex, commit_log_offset, unique_key, message_id, time)
+        if compacted or batches or decode or any(way is not None and way is not False for way in ways):
+            raise InvalidConfig("--to writes all messages: only --topic and --queue narrow it")
+        report = lastwrite.export(
+            path, to, format, topic=topic, partition=partition, config=settings(config, config_file), memory=memory,
+            master=master, conf=pairs("--conf", conf), progress=output.progress(),
+        )  # fmt: skip
+        if output.as_json:
+            output.document(report.to_dict())
+        else:
+            done = f"{report.messages:,} messages in {report.parts:,} files, {in_words(report.bytes)}, in {report.to}"
+            output.text([done, *map(str, report.problems)])
+        return report.exit_status
     rows = lastwrite.dump(
         path, system=system, topic=topic, partition=partition, batches=batches, index=index, offset=offset, limit=limit,
         key=key_bytes(key, key_base64, key_hex), decode=decode, commit_log_offset=commit_log_offset,

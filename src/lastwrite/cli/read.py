@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json as json_
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from lastwrite.cli.dump import shown
+from lastwrite.cli.dump import as_text
 from lastwrite.cli.options import JsonOption, SystemOption
-from lastwrite.cli.output import Output, moment
+from lastwrite.cli.output import Output
 
 
 def read(
@@ -45,28 +44,16 @@ def read(
     try:
         for row in reading:
             if not output.line(encode(row) if output.as_json else as_text(row)):
-                return 0
+                break
     finally:
         for note in reading.notes:
             output.say(f"lastwrite: {note}")
-        summary = reading.summary()
+        end = reading.summary()
         if output.as_json:
-            output.line(encode(summary))
+            output.line(encode(end))
         else:
             output.say(
-                f"{summary['status']}: {summary['messages']} messages, next offset {summary['next_offset']}; the queue has "
-                f"{summary['min_offset']} to {summary['max_offset']}"
+                f"{end['status']}: {end['messages']} messages, next offset {end['next_offset']} (minimum "
+                f"{end['min_offset']}, maximum {end['max_offset']})"
             )
     return 0
-
-
-def as_text(row: dict[str, Any]) -> str:
-    """``orders-0 @77  2023-11-14T22:13:20.000Z  "k1" = "blue"  {TAGS: red}``"""
-    properties = dict(row["properties"])
-    keys = properties.pop("KEYS", None)
-    key = None if keys is None else base64.b64encode(keys.encode("utf-8", "replace")).decode()
-    said = f"{row['topic']}-{row['queue_id']} @{row['queue_offset']}  {moment(row['store_timestamp'])}  "
-    said += f"{shown(key)} = {shown(row['body']) if row['body'] else 'deleted' if row['body'] == '' else '?'}"
-    if properties:
-        said += "  {" + ", ".join(f"{name}: {value}" for name, value in properties.items()) + "}"
-    return said if row["problem"] is None else f"{said}  ({row['problem']})"

@@ -18,17 +18,22 @@ def show_store(output: Output, report: StoreReport, every: bool) -> list[Problem
     if report.partitions and (report.what == "store" or len(report.partitions) > 1 or report.commit_log is not None):
         _queues(output, report.partitions)
     if any(queue.compaction is not None for queue in report.partitions):
+        output.text([""])
         _compactions(output, report.partitions)
     if len(report.partitions) == 1 or every:
         for queue in report.partitions:
             output.text(_details(queue))
     files = [] if report.commit_log is None else report.commit_log.files
     if files and (every or report.what != "store" or len(files) <= _MOST_ROWS):
+        output.text([""])
         _files(output, "commit log file", files)
     elif files:
         output.text([f"… {len(files):,} files of the commit log: see --segments"])
     if report.index_files:
+        output.text([""])
         _index_files(output, report.index_files)
+    if report.files and report.what == "store":
+        output.text([""])
     for file in report.files:
         output.text(_file(file))
     return report.problems + [problem for queue in report.partitions for problem in queue.problems]

@@ -1,16 +1,16 @@
 """What a RocketMQ broker answers to a pull of a compaction topic: status, next offset, and where it looks.
 
-A queue holds ``a@0 b@1 a@2``, compacted: ``b@1 a@2``. Its minimum is 1, its maximum 3, the offset behind the last. Who asks
-for 1 or 2 gets the message, who asks for 0 gets the next larger one, and who asks for 3 hears that there is none yet
-(*overflow one*). Beyond that the reader is moved back: to the maximum, or to 0 where the minimum is 0 (*overflow
+A queue holds ``a@0 b@1 a@2``, compacted: ``b@1 a@2``. Its minimum is 1, its maximum 3, the offset behind the last. Who
+asks for 1 or 2 gets the message, who asks for 0 gets the next larger one, and who asks for 3 hears that there is none
+yet (*overflow one*). Beyond that the reader is moved back: to the maximum, or to 0 where the minimum is 0 (*overflow
 badly*). There is no "too small".
 
 Files complicate it. One answer never leaves the file that it begins in. A pair of files without a valid unit is no
-trouble where it is the last, new one. Elsewhere the search may end in it, and then the answer is "nothing, go on at 0" (*found
-null*), for ever. A log whose first pair is like that has minimum 0 and answers so to offset 0.
+trouble where it is the last, new one. Elsewhere the search may end in it, and then the answer is "nothing, go on at 0"
+(*found null*), for ever. A log whose first pair is like that has minimum 0 and answers so to offset 0.
 
-This is the search through the files themselves, ``searchBcqByCacheEnable=false``: with the cache a restarted broker skips
-live messages (section 24.2).
+This is the search through the files themselves, ``searchBcqByCacheEnable=false``: with the cache a restarted broker
+skips live messages (section 24.2).
 
 Source: RocketMQ 5.5.0 ``CompactionLog.getMessage``, ``SparseConsumeQueue``, ``BatchConsumeQueue``,
 ``DefaultPullMessageResultHandler``; spec/rocketmq.md sections 15, 24.1 and 24.2.
@@ -65,8 +65,8 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a broker answers. Where it is FOUND, ``next_offset`` is the offset asked for: what follows depends on how many
-    messages go into the answer, which begins in the file ``file`` at the first offset that is not below it."""
+    """What a broker answers. Where it is FOUND, ``next_offset`` is the offset asked for: what follows depends on how
+    many messages go into the answer, which begins in the file ``file`` at the first offset that is not below it."""
 
     status: PullStatus
     next_offset: int

@@ -1,8 +1,8 @@
 """``read``: what a consumer gets from a queue of a RocketMQ compaction topic, by offset, as the broker answers it.
 
-A consumer pulls at an offset, gets messages and the next offset, and pulls there, until the broker has no more. ``read``
-does the same on the files: each step is ``compaction.pull.answer`` over the queue's files, so holes, borders between
-files and offsets outside of the log are a broker's.
+A consumer pulls at an offset, gets messages and the next offset, and pulls there, until the broker has no more.
+``read`` does the same on the files: each step is ``compaction.pull.answer`` over the queue's files, so holes, borders
+between files and offsets outside of the log are a broker's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lastwrite.model.log import Problem, TopicPartition
 Row = dict[str, Any]
 
 BY_INDEX = "compaction index"
-BY_SCAN = "scan"
+BY_SCAN = "compaction log (no index)"
 
 
 class Reading(Iterator[Row]):
@@ -201,13 +201,22 @@ def queue_at(path: str, topic: str | None, queue: int | None) -> tuple[str, Topi
         InvalidConfig: nothing says which queue, or it is none of a compaction topic.
     """
     root, its_topic, its_queue = store_at(path)
-    if its_topic is not None and topic not in (None, its_topic) or its_queue is not None and queue not in (None, its_queue):
-        raise InvalidConfig(f"the path is of {its_topic}, queue {its_queue}", path=path, remedy="leave --topic and --queue")
+    if (
+        its_topic is not None
+        and topic not in (None, its_topic)
+        or its_queue is not None
+        and queue not in (None, its_queue)
+    ):
+        raise InvalidConfig(
+            f"the path is of {its_topic}, queue {its_queue}", path=path, remedy="leave --topic and --queue"
+        )
     topic = its_topic or topic
     queue = its_queue if queue is None else queue
     if topic is None:
         raise InvalidConfig(
-            "no topic", path=path, remedy=f"give one with --topic: {_listed(compacted_topics(root)) or 'none is compacted'}"
+            "no topic",
+            path=path,
+            remedy=f"give one with --topic: {_listed(compacted_topics(root)) or 'none is compacted'}",
         )
     check_compacted(root, topic)
     if queue is None:

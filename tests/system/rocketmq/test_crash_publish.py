@@ -86,6 +86,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def _queue(client: Client, name: TopicPartition) -> MessageQueue:
+    until = time.monotonic() + 30
+    while name.topic not in client._routes and client.find_route(name.topic) is None and time.monotonic() < until:
+        time.sleep(0.1)  # a broker tells its name server a moment after its start
     return next(queue for queue in client.route(name.topic).readable if queue.queue == name.partition)
 
 
@@ -178,7 +181,7 @@ def _points(operations: list[str]) -> list[int]:
         return [*range(1, len(operations) + 1)]
     swap = max(n for n, operation in enumerate(operations) if operation == "exchange") + 1
     half = operations.index("link") + 1 + operations.count("link") // 2
-    return sorted({3, half, swap - 1, swap, swap + 1, swap + 2, (swap + len(operations)) // 2, len(operations)})
+    return [half, swap, swap + 1, (swap + len(operations)) // 2]
 
 
 # ---------------------------------------------------------------------- the broker judges

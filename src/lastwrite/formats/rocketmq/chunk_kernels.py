@@ -1,4 +1,4 @@
-"""Kernels of a compaction round over records that ``kernels.split`` has cut: frame, walk, rebuild, place.
+"""Kernels of a compaction round over records that ``kernels.split`` has cut, and over the units of their index.
 
 A record is a batch of one record. ``tests/unit/test_rocketmq_chunk.py`` holds each against its slow twin.
 """
@@ -10,7 +10,19 @@ import numpy as np
 from numba import njit
 
 from lastwrite.formats.fingerprint import fingerprint
-from lastwrite.intrinsics import address, copy_bytes, store16, store32, store64, swap16, swap32, swap64
+from lastwrite.intrinsics import (
+    address,
+    copy_bytes,
+    load16,
+    load32,
+    load64,
+    store16,
+    store32,
+    store64,
+    swap16,
+    swap32,
+    swap64,
+)
 from lastwrite.model.columns import DROP, KEYLESS, TOMBSTONE
 
 _PHYSICAL_OFFSET_AT = 28  # in a record
@@ -127,3 +139,97 @@ def place(data, rows, first, last, start, units, units_at):
         store32(out, units_at + 42, np.uint64(0))
         units_at += _UNIT_BYTES
         start += size
+
+
+# What a unit has wrong; ``store`` has the words.
+FITS = 0
+GAP = 1  # its record would not lie behind the one before
+BEHIND = 2  # its record would end behind its file
+ORDER = 3  # its queue offset is not above those before it
+NUMBER = 4  # it stands for more than one record
+PLACE = 5  # of a unit beside its record: another address
+SIZE = 6
+OFFSET = 7
+TIME = 8
+NONE = 9  # there is no unit
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _i64(data, at):
+    return np.int64(swap64(load64(data, at)))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _size(data, at):
+    return np.int64(np.int32(swap32(load32(data, at + 8))))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _number(data, at):
+    return np.int64(np.int16(swap16(load16(data, at + 36))))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _is_valid(data, at):
+    return _i64(data, at) >= 0 and _size(data, at) > 0 and _i64(data, at + 28) >= 0 and _number(data, at) > 0
+
+
+@njit(cache=True, nogil=True)
+def count_units(data, is_valid):
+    """How many units of 46 bytes ``data`` begins with that are valid, or that are not."""
+    source = address(data)
+    slots = len(data) // _UNIT_BYTES
+    for i in range(slots):
+        if _is_valid(source, i * _UNIT_BYTES) != is_valid:
+            return i
+    return slots
+
+
+@njit(cache=True, nogil=True)
+def follow_units(data, start, file_end, floor):
+    """Whether the valid units in ``data`` follow each other as their records do, from address ``start`` to ``file_end``
+    at most, with offsets from ``floor`` up.
+
+    Returns (what is wrong, the unit at fault, address behind the last record, largest store time).
+    """
+    source = address(data)
+    place = np.int64(start)
+    largest = np.int64(-1)
+    for i in range(len(data) // _UNIT_BYTES):
+        at = i * _UNIT_BYTES
+        size, base = _size(source, at), _i64(source, at + 28)
+        if _i64(source, at) != place:
+            return GAP, i, place, largest
+        if size > file_end - place:
+            return BEHIND, i, place, largest
+        if base < floor or base == _MAX_I64:
+            return ORDER, i, place, largest
+        if _number(source, at) != 1:
+            return NUMBER, i, place, largest
+        place += size
+        floor = base + 1
+        largest = max(largest, _i64(source, at + 20))
+    return FITS, np.int64(0), place, largest
+
+
+@njit(cache=True, nogil=True)
+def compare_units(data, first, table, shift):
+    """Hold the units in ``data`` from number ``first`` on against the records of a BATCH table, one for one.
+
+    ``shift``: what a record's origin lacks to its address. Returns (what is wrong, the row at fault).
+    """
+    source = address(data)
+    for i in range(len(table)):
+        row = table[i]
+        at = (first + i) * _UNIT_BYTES
+        if at + _UNIT_BYTES > len(data):
+            return NONE, i
+        if _i64(source, at) != row.origin + shift:
+            return PLACE, i
+        if _size(source, at) != row.origin_size:
+            return SIZE, i
+        if _i64(source, at + 28) != row.base_offset:
+            return OFFSET, i
+        if _i64(source, at + 20) != row.max_timestamp:
+            return TIME, i
+    return FITS, 0

@@ -512,8 +512,8 @@ def fill_batch_units(table, picked, codes, physical, inner, out, at):
     """Write a unit of 46 bytes for each of the rows ``picked``, one behind another.
 
     ``physical``: the records' addresses, one for each of ``picked``, where it has any, else as the rows say them.
-    ``inner``: base and number from INNER_BASE and INNER_NUM where both are there, as in a batch consume queue; else, and
-    in a compaction index always, the queue offset and 1. ``codes``, ``out`` and what is returned as ``fill_units``.
+    ``inner``: base and number from INNER_BASE and INNER_NUM where both are there, as in a batch consume queue; else,
+    and in a compaction index always, the queue offset and 1. ``codes``, ``out`` and what is returned as ``fill_units``.
     """
     target = address(out)
     for i in range(len(picked)):

@@ -3,9 +3,10 @@
 Consume queue, the smallest case: unit number = queue offset, 20 bytes, so unit q lies at byte ``20 * q`` of the queue.
 Where a queue's first kept message is not number 0, fillers stand before it in its file.
 
-Batch consume queue: 46 bytes a record; a record covers the offsets ``base`` to ``base + number - 1``, so
-units are searched by base; a record that is no inner batch covers its own. The compaction index has the same units, ``number`` always 1, with gaps between bases;
-its file ends at the first unit that is not valid: an end unit, zeros, or the file's end.
+Batch consume queue: 46 bytes a record; a record covers the offsets ``base`` to ``base + number - 1``, so units are
+searched by base; one that is no inner batch covers its own offset. The compaction index has the same units, ``number``
+always 1, with gaps between bases; its file ends at the first unit that is not valid: an end unit, zeros, or the file's
+end.
 
 Extension: units of 20 bytes and more, at addresses that a consume queue states in place of a tags code.
 

@@ -24,7 +24,7 @@ from lastwrite.formats.rocketmq.record import encode_blank
 from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT
 from lastwrite.logstore import files
 from lastwrite.logstore.aside import changing, remove_aside
-from lastwrite.logstore.rocketmq.store import index_path, read_index
+from lastwrite.logstore.rocketmq.store import index_end, index_path
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.work import RewriteUnit, Rewritten
@@ -42,12 +42,12 @@ class AsideFiles:
 
     def __init__(self, unit: RewriteUnit) -> None:
         source = unit.pieces[0]
-        index = read_index(index_path(source.path))
+        index_bytes, is_closed = index_end(index_path(source.path))
         self._folder = unit.folder
         self._log_bytes = source.size_bytes
-        self._index_bytes = index.size_bytes
+        self._index_bytes = index_bytes
         self._repacks = unit.like_broker
-        self._is_closed = index.ends_marked and not unit.like_broker
+        self._is_closed = is_closed and not unit.like_broker
         self._address = 0 if unit.like_broker else parse_file_name(os.path.basename(source.path)) or 0
         self._made: list[_File] = []
         self._largest_timestamp_ms = -1

@@ -1,10 +1,10 @@
 """A queue's compaction log for readers: from a queue offset on, file by file, through the index.
 
-A file's index is searched by halves, so that finding an offset reads some 20 units, and the records that follow are read
-a chunk at a time along it. What the index does not name is not read: behind its last unit may lie stale bytes of
-another run (spec/rocketmq.md sections 14.3 and 22). Each record is held against its unit. Where the two disagree the file
-is walked record by record, which tells a damaged record (it is left out, and said so) from an index that lies (another is
-made in memory, and said so). A file whose index is missing is walked, too.
+A file's index is searched by halves, so that finding an offset reads some 20 units, and the records that follow are
+read a chunk at a time along it. What the index does not name is not read: behind its last unit may lie stale bytes of
+another run (spec/rocketmq.md sections 14.3 and 22). Each record is held against its unit. Where the two disagree the
+file is walked record by record, which tells a damaged record (it is left out, and said so) from an index that lies
+(another is made in memory, and said so). A file whose index is missing is walked, too.
 
 Files may go while they are read: a live broker renames and deletes. So both files of a pair are opened before either
 is read, and where one is gone ``FilesMoved`` says that the folder has to be listed anew; an offset stays what it was.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -47,7 +48,8 @@ class FilesMoved(Exception):
     """The queue's files are not those that were listed: ``refresh``, and go on at the same offset."""
 
 
-class Pair(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Pair:
     """A file of the log and its index."""
 
     log: MappedFile
@@ -264,7 +266,8 @@ class CompactedQueue:
         """The index as it lies there; None: it cannot be right."""
         pair = self.pairs[number]
         if self.range_of(number) is None:  # looks at its first and last unit, and walks where they are wrong
-            return Entries(*(np.empty(0, np.int64) for _ in range(4)), is_rebuilt=False)
+            none: Int64Array = np.empty(0, np.int64)
+            return Entries(none, none, none, none, is_rebuilt=False)
         if number in self._rebuilt:
             return self._rebuilt[number]
         assert pair.index is not None
@@ -301,8 +304,8 @@ class CompactedQueue:
         )  # fmt: skip
         if stop.code in _CODES_OF_DAMAGE:
             self._note(
-                Problem(ProblemKind.RECOVERED, "without an index nothing tells whether what follows is damaged or left by "
-                        f"another run: {kernels.CODES[stop.code]}", pair.log.path, stop.position)
+                Problem(ProblemKind.RECOVERED, "without an index nothing tells whether what follows is damaged or left "
+                        f"by another run: {kernels.CODES[stop.code]}", pair.log.path, stop.position)
             )  # fmt: skip
 
     def _take(self, number: int, entries: Entries) -> None:
@@ -310,8 +313,8 @@ class CompactedQueue:
         self._ranges[number] = entries.range
 
     def _is_true(self, number: int, entries: Entries, at: int, stop: _Stop) -> bool:
-        """Whether the index is right about entry ``at``, which no whole record answers: then the record is damaged, which
-        is noted. Else the index lies, and a better one takes its place."""
+        """Whether the index is right about entry ``at``, which no whole record answers: then the record is damaged,
+        which is noted. Else the index lies, and a better one takes its place."""
         self._check_unmoved()
         pair = self.pairs[number]
         if not entries.is_rebuilt:
@@ -326,8 +329,8 @@ class CompactedQueue:
             if not is_framed and not is_behind:
                 self._take(number, walked)
                 self._note(
-                    Problem(ProblemKind.RECOVERED, "the index names records that do not lie there: it was made anew in memory "
-                            f"from the log's {len(walked.bases)} records",
+                    Problem(ProblemKind.RECOVERED, "the index names records that do not lie there: it was made anew in "
+                            f"memory from the log's {len(walked.bases)} records",
                             pair.index.path if pair.index else pair.log.path, None,
                             "a broker needs the file itself: restore it from a replica or a backup")
                 )  # fmt: skip
@@ -358,6 +361,7 @@ class CompactedQueue:
         columns: list[Int64Array] = []
         floor = -1
         states_address: bool | None = None
+        stop = _Stop(kernels.END, 0)
         table: MessageTable = np.zeros(_WALKED_ROWS, MESSAGE)
         buffer: ByteArray = np.empty(min(CHUNK_BYTES, file.size_bytes), np.uint8)
         begin = at = filled = 0
@@ -367,7 +371,9 @@ class CompactedQueue:
                 if rows:
                     some = table[:rows]
                     if states_address is None:
-                        states_address = int(some["physical_offset"][0]) == file.start + begin + int(some["position"][0])
+                        states_address = int(some["physical_offset"][0]) == file.start + begin + int(
+                            some["position"][0]
+                        )
                     fits = _is_rising(some["queue_offset"], floor) & (some["queue_offset"] < below)
                     if states_address:
                         fits &= some["physical_offset"] == some["position"] + (file.start + begin)

@@ -15,18 +15,23 @@ Source: RocketMQ 5.5.0 CompactionLog, SparseConsumeQueue; spec/rocketmq.md secti
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, NotALog
-from lastwrite.formats.rocketmq import names
+from lastwrite.formats.rocketmq import chunk_kernels, names
+from lastwrite.formats.rocketmq.chunk_kernels import FITS, compare_units, count_units, follow_units
 from lastwrite.formats.rocketmq.record import MAGIC_V1, MAGIC_V2
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT, Units, batch_units, valid_count
+from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT, BatchUnit, Units, batch_units
 from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.rocketmq import positions, publish, reading
 from lastwrite.logstore.rocketmq.reading import MappedFile, MappedLog, Part
-from lastwrite.model.columns import BatchTable
+from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.model.work import Piece
 
@@ -35,7 +40,19 @@ _REBUILD = (
     "nothing was changed; restore the queue from a replica or a backup, or remove both its folders and dispatch the "
     "commit log again, if that still has all of it"
 )
-_BLOCK_UNITS = 1 << 15
+_BLOCK_UNITS = 1 << 18
+_NOWHERE = 1 << 63  # above all addresses
+_WRONG = {
+    chunk_kernels.GAP: "its record would not lie behind the one before",
+    chunk_kernels.BEHIND: "its record would end behind its file",
+    chunk_kernels.ORDER: "its queue offset is not above those before it",
+    chunk_kernels.NUMBER: "it stands for more than one record",
+    chunk_kernels.PLACE: "it has not the address of its record",
+    chunk_kernels.SIZE: "it has not the size of its record",
+    chunk_kernels.OFFSET: "it has not the queue offset of its record",
+    chunk_kernels.TIME: "it has not the store time of its record",
+    chunk_kernels.NONE: "a record has none",
+}
 
 # ---------------------------------------------------------------------- where queues lie
 
@@ -113,78 +130,95 @@ def index_path(log_path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What one index file says. ``first_address`` is that of the log file's first byte."""
+    """The valid units of one index file, as bytes."""
 
-    units: Units  # the valid ones
-    ends_marked: bool  # an end unit follows, as where a broker has closed the file
-    size_bytes: int  # of the file
-
-    @property
-    def end_address(self) -> int:
-        """Behind the last record; of an index without one -1."""
-        if not len(self.units):
-            return -1
-        last = self.units[-1]
-        return int(last["physical_offset"]) + int(last["size"])
+    units: ByteArray
+    file_bytes: int
 
     @property
-    def next_offset(self) -> int:
-        """Behind the last record's queue offset; -1: there is none."""
-        return int(self.units[-1]["base"]) + 1 if len(self.units) else -1
+    def count(self) -> int:
+        return len(self.units) // BATCH_UNIT.size
+
+    def unit(self, number: int) -> BatchUnit:
+        return BatchUnit._make(BATCH_UNIT.unpack_from(self.units, number * BATCH_UNIT.size))
 
 
 def read_index(path: str) -> Index:
-    """The units of an index file, up to the first that is not valid.
-
-    Of what was never written nothing is read.
+    """The units of an index file, up to the first that is not valid. Of what was never written nothing is read.
 
     Raises:
         CorruptLog: a valid unit lies behind one that is not: something was lost in between.
         LogError: the file cannot be read.
     """
+    with _opened(path) as file:
+        seen = os.fstat(file.fileno())
+        listed = MappedFile(path, 0, seen.st_size, seen.st_mtime_ns)
+        stretches = list(reading.written_stretches(listed))
+        kept: list[ByteArray] = []
+        done = 0
+        has_ended = False
+        for start, end in stretches:
+            at = max(done, start - start % BATCH_UNIT.size)
+            has_ended = has_ended or at > done  # what lies between was never written
+            while at < end:
+                data = _whole_units(os.pread(file.fileno(), _BLOCK_UNITS * BATCH_UNIT.size, at))
+                if not len(data):
+                    break
+                used = 0
+                if not has_ended:
+                    used = count_units(data, True) * BATCH_UNIT.size
+                    kept.append(data[:used])
+                    has_ended = used < len(data)
+                rest = data[used:]
+                strange = count_units(rest, False) * BATCH_UNIT.size
+                if strange < len(rest):
+                    raise CorruptLog(
+                        "a unit follows others that are not valid", at + used + strange, path, _REBUILD
+                    )  # fmt: skip
+                done = at = at + len(data)
+    return Index(kept[0] if len(kept) == 1 else np.concatenate([np.empty(0, np.uint8), *kept]), seen.st_size)
+
+
+def _whole_units(data: bytes) -> ByteArray:
+    return np.frombuffer(data, dtype=np.uint8)[: len(data) - len(data) % BATCH_UNIT.size]
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[FileIO]:
     try:
-        seen = os.stat(path)
-        file = MappedFile(path, 0, seen.st_size, seen.st_mtime_ns)
-        stretches = list(reading.written_stretches(file))
-        with open(path, "rb", buffering=0) as opened:
-            return _read_units(opened.fileno(), file, stretches)
+        with open(path, "rb", buffering=0) as file:
+            yield file
     except OSError as error:
         raise to_log_error(error, path, "read the index") from error
 
 
-def _read_units(handle: int, file: MappedFile, stretches: list[tuple[int, int]]) -> Index:
-    kept: list[Units] = []
-    count = done = 0
-    has_ended = ends_marked = False
-    for start, end in stretches:
-        at = max(done, start - start % BATCH_UNIT.size)
-        has_ended = has_ended or at > done  # what lies between was never written
-        while at < end:
-            units = batch_units(os.pread(handle, _BLOCK_UNITS * BATCH_UNIT.size, at))
-            if not len(units):
-                break
-            first = 0
-            if not has_ended:
-                first = valid_count(units)
-                kept.append(units[:first])
-                count += first
-                has_ended = first < len(units)
-                ends_marked = has_ended and units[first].tobytes() == END_UNIT
-            if has_ended:
-                stray = _first_valid(units, first)
-                if stray is not None:
-                    raise CorruptLog(
-                        f"unit {count} is not valid, though others follow", at + stray * BATCH_UNIT.size, file.path,
-                        _REBUILD,
-                    )  # fmt: skip
-            done = at = at + len(units) * BATCH_UNIT.size
-    return Index(np.concatenate(kept) if kept else batch_units(b""), ends_marked, file.size_bytes)
+def index_end(path: str) -> tuple[int, bool]:
+    """The size of an index file, and whether an end unit follows its last valid one: a broker has closed it.
+
+    Looks at the logarithm of its units, which are taken to be sound.
+    """
+    with _opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        count = _row_of(file, size // BATCH_UNIT.size, _NOWHERE)
+        return size, os.pread(file.fileno(), BATCH_UNIT.size, count * BATCH_UNIT.size) == END_UNIT
 
 
-def _first_valid(units: Units, start: int) -> int | None:
-    rest = units[start:]
-    good = (rest["physical_offset"] >= 0) & (rest["size"] > 0) & (rest["base"] >= 0) & (rest["number"] > 0)
-    return start + int(np.argmax(good)) if good.any() else None
+def _row_of(file: FileIO, slots: int, address: int) -> int:
+    """The first of the units whose record lies at ``address`` or above; behind the valid ones where there is none."""
+
+    def place(row: int) -> int:
+        data = os.pread(file.fileno(), BATCH_UNIT.size, row * BATCH_UNIT.size)
+        if len(data) < BATCH_UNIT.size:
+            return _NOWHERE
+        unit = BatchUnit._make(BATCH_UNIT.unpack_from(data, 0))
+        return unit.physical_offset if unit.size > 0 and unit.physical_offset >= 0 else _NOWHERE
+
+    return bisect_left(range(slots), address, key=place)
+
+
+def _units_at(path: str, first: int, count: int) -> Units:
+    with _opened(path) as file:
+        return batch_units(os.pread(file.fileno(), count * BATCH_UNIT.size, first * BATCH_UNIT.size))
 
 
 # ---------------------------------------------------------------------- one queue
@@ -256,56 +290,28 @@ class _Reading:
     def _segment(self, file: MappedFile, logs: MappedLog) -> Segment:
         """One file; from what its index says of it."""
         path = index_path(file.path)
-        times: tuple[int | None, int | None] = (None, None)
-        size, count, base = 0, 0, self._end_offset
+        size = count = 0
+        base, largest, first = self._end_offset, file.mtime_ns // 1_000_000, None
         try:
             index = read_index(path)
-            self._check_units(index, file, path)
+            code, row, end, stored = follow_units(index.units, file.start, file.end, self._end_offset)
+            if code != FITS:
+                raise CorruptLog(f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, path, _REBUILD)
         except CorruptLog as error:
             self._damaged(error.problem, error.path or path, error.at, error.remedy or _REBUILD)
         else:
-            count = len(index.units)
+            count, size = index.count, int(end) - file.start
             if count:
-                size = index.end_address - file.start
-                base = int(index.units[0]["base"])
-                stored = index.units["store_time_ms"]
-                times = int(stored.max()), int(stored[0])
-                self._end_offset = index.next_offset
+                begins = index.unit(0)
+                base, largest, first = begins.base, int(stored), begins.store_time_ms
+                self._end_offset = index.unit(count - 1).base + 1
             if not logs.is_last(file):
                 self._check_end(file, size)
-        largest, first = times
         return Segment(
             base_offset=base, path=file.path, size_bytes=size, mtime_ns=file.mtime_ns,
-            largest_timestamp_ms=file.mtime_ns // 1_000_000 if largest is None else largest,
-            first_batch_timestamp_ms=first, index_bytes=count * BATCH_UNIT.size, unused_bytes=file.size_bytes - size,
+            largest_timestamp_ms=largest, first_batch_timestamp_ms=first, index_bytes=count * BATCH_UNIT.size,
+            unused_bytes=file.size_bytes - size,
         )  # fmt: skip
-
-    def _check_units(self, index: Index, file: MappedFile, path: str) -> None:
-        """The units follow each other as their records do, inside the file.
-
-        Raises:
-            CorruptLog: they do not.
-        """
-        units = index.units
-        if not len(units):
-            return
-        sizes = units["size"].astype(np.int64)
-        wanted = file.start + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        bases = units["base"].astype(np.int64)
-        floors = np.concatenate([[self._end_offset], bases[:-1] + 1])
-        for is_wrong, what in (
-            (
-                units["physical_offset"].astype(np.int64) != wanted[:-1],
-                "its record would not lie behind the one before",
-            ),
-            (wanted[1:] > file.end, "its record would end behind its file"),
-            (bases < floors, "its queue offset is not above those before it"),
-            (units["number"] != 1, "it stands for more than one record"),
-            (bases == np.iinfo(np.int64).max, "its queue offset is the largest there is"),
-        ):
-            if is_wrong.any():
-                row = int(np.argmax(is_wrong))
-                raise CorruptLog(f"unit {row}: {what}", row * BATCH_UNIT.size, path, _REBUILD)
 
     def _check_end(self, file: MappedFile, size: int) -> None:
         """Behind the records of a closed file no other begins, of which the index would not know."""
@@ -330,16 +336,8 @@ def end_offset_of(segment: Segment) -> int:
     """Behind the highest queue offset in the segment; its base where there is no record."""
     if not segment.index_bytes:
         return segment.base_offset
-    units = _units_at(index_path(segment.path), segment.index_bytes - BATCH_UNIT.size, 1)
+    units = _units_at(index_path(segment.path), segment.index_bytes // BATCH_UNIT.size - 1, 1)
     return int(units[0]["base"]) + 1
-
-
-def _units_at(path: str, position: int, count: int) -> Units:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return batch_units(os.pread(file.fileno(), count * BATCH_UNIT.size, position))
-    except OSError as error:
-        raise to_log_error(error, path, "read the index") from error
 
 
 def first_offset_from(log: PartitionLog, offset: int) -> int:
@@ -388,10 +386,12 @@ class IndexChecker:
     def __init__(self, piece: Piece) -> None:
         self._path = index_path(piece.path)
         self._start = _address_of(piece.path)
-        units = read_index(self._path).units
-        places = units["physical_offset"].astype(np.int64) - self._start
-        first, end = np.searchsorted(places, [piece.start, piece.end]).tolist()
-        self._first, self._units = first, units[first:end]
+        with _opened(self._path) as file:
+            slots = os.fstat(file.fileno()).st_size // BATCH_UNIT.size
+            self._first = _row_of(file, slots, self._start + piece.start)
+            count = _row_of(file, slots, self._start + piece.end) - self._first
+            data = os.pread(file.fileno(), max(count, 0) * BATCH_UNIT.size, self._first * BATCH_UNIT.size)
+        self._units = _whole_units(data)
         self._seen = 0
 
     def check(self, table: BatchTable, shift: int) -> None:
@@ -400,22 +400,8 @@ class IndexChecker:
         Raises:
             CorruptLog: a unit says otherwise, or there is none.
         """
-        units = self._units[self._seen : self._seen + len(table)]
-        count = len(units)
-        row = self._first + self._seen
-        for column, told, what in (
-            ("origin", units["physical_offset"].astype(np.int64) - self._start - shift, "the address"),
-            ("origin_size", units["size"], "the size"),
-            ("base_offset", units["base"], "the queue offset"),
-            ("max_timestamp", units["store_time_ms"], "the store time"),
-        ):
-            is_wrong = table[column][:count] != told
-            if is_wrong.any():
-                found = int(np.argmax(is_wrong))
-                raise CorruptLog(
-                    f"unit {row + found} has not {what} of its record", (row + found) * BATCH_UNIT.size, self._path,
-                    _REBUILD,
-                )  # fmt: skip
-        if count < len(table):
-            raise CorruptLog("a record has no unit", (row + count) * BATCH_UNIT.size, self._path, _REBUILD)
-        self._seen += count
+        code, row = compare_units(self._units, self._seen, table, self._start + shift)
+        if code != FITS:
+            row += self._first + self._seen
+            raise CorruptLog(f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, self._path, _REBUILD)
+        self._seen += len(table)

@@ -12,8 +12,8 @@ from lastwrite.logstore.single import read_small
 
 
 def read_topics(root: str) -> dict[str, Topic]:
-    """The topics of ``config/topics.json`` by name, of its ``.bak`` where it is missing or empty, as a broker does; none
-    where there is neither.
+    """The topics of ``config/topics.json`` by name, of its ``.bak`` where it is missing or empty, as a broker does;
+    none where there is neither.
 
     Raises:
         CorruptLog: it is no such file.

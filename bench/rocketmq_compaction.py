@@ -1,0 +1,221 @@
+"""RocketMQ's own compaction classes and Lastwrite, on copies of the same compaction logs, in turn in one run.
+
+    python bench/rocketmq_compaction.py [--messages 2060000] [--keys 500000] [--repeats 5] [--json FILE]
+
+One queue, and 16 queues with as many messages in all, in files a sixteenth as large: a broker never compacts a queue of
+one file. It compacts queues side by side, on as many threads as the machine has processors: here in as many JVMs, each
+on a copy of its own. Both sides are warm: each has done the same job once. Theirs is what its run takes (map, rewrite,
+replacement), opening of logs left out; ours is the whole call. After each repeat the offsets that are left are
+compared, queue for queue.
+
+``LASTWRITE_PEERS`` names the folder of peers, ``LASTWRITE_ROCKETMQ_HOME`` one that RocketMQ's ``setup.sh`` has filled;
+without it one is filled in the user's cache, which needs Maven.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sampling import Sampler, machine
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PEER = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers")) / "rocketmq"
+TOPIC = "ctopic"
+_UNIT = 46
+_CONFIG = {"delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0}
+_FILE_BYTES = {"compactionMappedFileSize": 100 << 20, "compactionCqMappedFileSize": 10 << 20}  # the broker's own
+_MAP_BYTES = 1 << 30  # so that a run never gives up for a full map
+
+
+def home() -> Path:
+    """A folder with RocketMQ's jars and the oracle's classes."""
+    if not (PEER / "oracle.sh").exists():
+        raise SystemExit(f"no RocketMQ peer at {PEER}: set LASTWRITE_PEERS to the folder of peers")
+    if shutil.which("java") is None:
+        raise SystemExit("RocketMQ needs java 17 or newer on the PATH")
+    given = os.environ.get("LASTWRITE_ROCKETMQ_HOME")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / "rocketmq-peer"
+    folder = Path(given) if given else cache
+    if not (folder / "classes" / "CompactionOracle.class").exists():
+        if shutil.which("mvn") is None:
+            raise SystemExit(f"{folder} holds no RocketMQ, and Maven is missing, which would bring it")
+        subprocess.run([str(PEER / "setup.sh"), str(folder)], check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+class Asked:
+    """A process that answers a line of JSON with a line of JSON."""
+
+    def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.process.args!r} ended: status {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Broker:
+    """RocketMQ's compaction classes in as many JVMs as the machine has processors."""
+
+    def __init__(self) -> None:
+        threads = len(os.sched_getaffinity(0))
+        # The map's bytes are divided by the threads that a broker would have here.
+        self._map = {"maxOffsetMapSize": str(threads * _MAP_BYTES // 2)}
+        env = {**os.environ, "ORACLE_HEAP": "3g"}
+        self._jvms = [Asked([str(PEER / "oracle.sh"), str(home())], env) for _ in range(threads)]
+
+    def fill(self, store: Path, queues: int, queue: int, messages: int, keys: int, body: int) -> None:
+        filling = {"do": "fill", "store": str(store), "queue": queue, "seed": queue + 1}
+        self._ask(0, queues, {**filling, "count": messages, "keys": keys, "body": body})
+
+    def compact(self, source: Path, copies: Path, queues: int) -> tuple[float, list[Path]]:
+        """Seconds of the JVM that runs the longest, opening of logs left out; and by queue the copy it lies in."""
+        used = min(queues, len(self._jvms))
+        stores = [fresh(source, copies.with_name(f"{copies.name}-{n}")) for n in range(used)]
+
+        def run(n: int) -> float:
+            asked = {"do": "compact", "store": str(stores[n]), "steps": True}
+            return sum(self._ask(n, queues, {**asked, "queue": queue})["seconds"] for queue in range(n, queues, used))
+
+        with ThreadPoolExecutor(used) as pool:
+            return max(pool.map(run, range(used))), [stores[queue % used] for queue in range(queues)]
+
+    def _ask(self, n: int, queues: int, request: dict[str, Any]) -> dict[str, Any]:
+        config = {**self._map, **{name: str(size // queues) for name, size in _FILE_BYTES.items()}}
+        answer = self._jvms[n].ask({**request, "topic": TOPIC, "config": config})
+        if not answer["ok"]:
+            raise SystemExit(f"RocketMQ: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        for jvm in self._jvms:
+            jvm.close()
+
+
+class Lastwrite:
+    """``lastwrite.compact`` in a session that lives on."""
+
+    def __init__(self, master: str) -> None:
+        self.session = Asked([sys.executable, str(Path(__file__).with_name("session.py")), "lastwrite", master])
+        self.session.read()
+
+    def compact(self, store: Path) -> float:
+        answer = self.session.ask({"path": str(store), "now_ms": time.time_ns() // 1_000_000, "config": _CONFIG})
+        if set(answer["statuses"]) != {"cleaned"}:
+            raise SystemExit(f"lastwrite: {answer['statuses']} {answer['reasons']} {answer['problems']}")
+        return float(answer["seconds"])
+
+
+def offsets_of(store: Path, queue: int) -> np.ndarray:
+    """The queue offsets that a queue's indexes name, ascending."""
+    found = [np.empty(0, dtype=">i8")]
+    for path in sorted((store / "compaction" / "compactionCq" / TOPIC / str(queue)).iterdir()):
+        data = np.fromfile(path, dtype=np.uint8)
+        units = data[: len(data) // _UNIT * _UNIT].reshape(-1, _UNIT)
+        sizes = np.ascontiguousarray(units[:, 8:12]).view(">i4").ravel()
+        found.append(np.ascontiguousarray(units[:, 28:36]).view(">i8").ravel()[sizes > 0])
+    return np.concatenate(found)
+
+
+def fresh(source: Path, copy: Path) -> Path:
+    shutil.rmtree(copy, ignore_errors=True)
+    subprocess.run(["cp", "-r", "--sparse=always", str(source), str(copy)], check=True)
+    os.sync()
+    return copy
+
+
+def row(queues: int, given: argparse.Namespace, broker: Broker, ours: Lastwrite) -> dict[str, Any]:
+    source = given.work / f"filled-{queues}-{given.messages}-{given.keys}"
+    if not source.exists():
+        making = source.with_name("making")
+        shutil.rmtree(making, ignore_errors=True)
+        for queue in range(queues):
+            broker.fill(making, queues, queue, given.messages // queues, given.keys // queues, given.body)
+        making.rename(source)
+    theirs_s: list[float] = []
+    ours_s: list[float] = []
+    for repeat in range(given.repeats + 1):
+        theirs, theirs_in = broker.compact(source, given.work / "theirs", queues)
+        copy = fresh(source, given.work / "ours")
+        seconds = ours.compact(copy)
+        kept = 0
+        for queue in range(queues):
+            sides = [offsets_of(store, queue) for store in (theirs_in[queue], copy)]
+            if not np.array_equal(*sides):
+                raise SystemExit(f"queue {queue}: {len(sides[0])} messages are left by RocketMQ, {len(sides[1])} by us")
+            kept += len(sides[0])
+        if repeat:
+            theirs_s.append(theirs)
+            ours_s.append(seconds)
+            print(f"  {queues} queues, repeat {repeat}: rocketmq {theirs:.2f} s, lastwrite {seconds:.2f} s", flush=True)
+    with Sampler(ours.session.process.pid) as sampler:
+        ours.compact(fresh(source, given.work / "ours"))
+    logs = sum(f.stat().st_blocks * 512 for f in (source / "compaction" / "compactionLog").rglob("*") if f.is_file())
+    for store in {copy, *theirs_in}:
+        shutil.rmtree(store)
+    return {
+        "queues": queues, "messages": given.messages, "keys": given.keys, "bytes": logs, "left": kept,
+        "rocketmq_seconds": statistics.median(theirs_s), "lastwrite_seconds": statistics.median(ours_s),
+        "ratio": statistics.median(theirs_s) / statistics.median(ours_s), "peak_mib": sampler.peak.pss_bytes >> 20,
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=2_060_000)
+    parser.add_argument("--keys", type=int, default=500_000)
+    parser.add_argument("--body", type=int, default=82, help="bytes; 82 make messages of about 250")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--queues", type=int, nargs="*", default=[1, 16])
+    parser.add_argument("--master", default="local[2]")
+    home = Path(os.environ.get("TMPDIR", "/tmp"))
+    parser.add_argument("--work", type=Path, default=home / "lastwrite-bench-rocketmq")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    broker, ours = Broker(), Lastwrite(given.master)
+    try:
+        rows = [row(queues, given, broker, ours) for queues in given.queues]
+    finally:
+        ours.session.close()
+        broker.close()
+    for found in rows:
+        print(
+            f"{found['queues']} queues, {found['messages']} messages, {found['bytes'] / 1e6:.0f} MB, "
+            f"{found['left']} left: rocketmq {found['rocketmq_seconds']:.2f} s, "
+            f"lastwrite {found['lastwrite_seconds']:.2f} s, {found['ratio']:.1f} times as fast, "
+            f"at most {found['peak_mib']} MiB"
+        )
+    if given.json:
+        given.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

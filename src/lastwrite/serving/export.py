@@ -1,0 +1,380 @@
+"""``dump --to``: all messages of a RocketMQ store, or of a topic, as a folder of Parquet or JSON lines.
+
+Records never cross a file's end, so a file of the log is a task's work: it is walked as ``dump`` walks it, past damage,
+and what it holds becomes parts named by the address at which they begin; so the parts in the order of their names are
+the log in its order. Small work is done in this process, the rest on Spark. The folder appears when all parts
+are in it.
+
+A Parquet column a field of ``dump``, under the same name. ``stored_body`` is null where the body is not compressed: it
+is the body then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lastwrite.audit.rocketmq_find import rows_of_queue
+from lastwrite.audit.rocketmq_rows import BODY_LIMIT_BYTES, message_rows
+from lastwrite.audit.rocketmq_walk import Chunk, LogWalk
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
+from lastwrite.formats.rocketmq import record
+from lastwrite.formats.rocketmq.kernels import MessageTable
+from lastwrite.formats.rocketmq.names import file_name
+from lastwrite.formats.rocketmq.property_columns import property_items
+from lastwrite.formats.slices import gathered
+from lastwrite.logstore import files
+from lastwrite.logstore.exports import new_folder
+from lastwrite.logstore.rocketmq import lock
+from lastwrite.logstore.rocketmq.reading import (
+    FileKind,
+    MappedFile,
+    MappedLog,
+    Part,
+    find_place,
+    read_commit_log,
+    read_files,
+    read_one_file,
+)
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.pipeline.compact import runner_for
+from lastwrite.pipeline.inline import INLINE, Inline
+from lastwrite.pipeline.runner import Failed
+from lastwrite.serving.frames import _text as text_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMATS = ("parquet", "json")
+INLINE_BYTES = 256 << 20  # of log; below it Spark would cost more than it gives
+PART_BYTES = 128 << 20  # of log, in one part
+
+_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_TRANSACTIONS = {4: "prepared", 8: "commit", 12: "rollback"}
+
+
+@dataclass(slots=True, kw_only=True)
+class ExportReport:
+    """What was written."""
+
+    path: str
+    to: str
+    format: str
+    messages: int = 0
+    parts: int = 0
+    bytes: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def exit_status(self) -> int:
+        return 3 if any(problem.kind is ProblemKind.DAMAGED for problem in self.problems) else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": self.path, "to": self.to, "format": self.format, "messages": self.messages, "parts": self.parts,
+            "bytes": self.bytes, "problems": [problem.to_dict() for problem in self.problems],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What every task is told."""
+
+    log: MappedLog
+    folder: str
+    format: str
+    topic: str | None
+    queue: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a task says of its file."""
+
+    messages: int
+    parts: int
+    bytes: int
+    problems: tuple[Problem, ...]
+
+
+def export(
+    path: str,
+    to: str,
+    format: str = "parquet",
+    topic: str | None = None,
+    partition: int | None = None,
+    config: Mapping[str, object] | None = None,
+    memory: str | int | None = None,
+    spark: SparkSession | Inline | None = None,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write the messages of the commit log at ``path`` into the new folder ``to``.
+
+    Args:
+        path: a RocketMQ store, its commit log folder, or one file of it.
+        format: ``parquet`` or ``json``, a message a line.
+        topic, partition: only this topic, only this queue of each.
+        spark: a session to use; None: this process for a small log, else one started on ``master``.
+
+    Raises:
+        NotALog, InvalidConfig, LogHeld: nothing was begun.
+        EnvironmentUnfit: pyarrow, Java or Spark is missing.
+        LogError: a file could not be read or written; ``to`` is then not there.
+
+    Damage does not raise: it stands in the report, and what is whole was written.
+    """
+    if format not in FORMATS:
+        raise InvalidConfig(f"unknown format {format!r}", remedy=f"one of: {', '.join(FORMATS)}")
+    if format == "parquet" and find_spec("pyarrow") is None:
+        raise EnvironmentUnfit("Parquet needs pyarrow", remedy="pip install 'lastwrite[frames]', or --format json")
+    place = find_place(path)
+    if place.root is not None:
+        lock.refuse_if_held(place.root)
+    if place.file is FileKind.COMMIT_LOG:
+        log = read_one_file(path)
+    elif place.file is None and place.part is Part.COMMIT_LOG:
+        log = read_files(path)
+    elif place.file is None and place.part is None and place.root is not None:
+        log = read_commit_log(place.root, config)
+    else:
+        raise InvalidConfig(
+            "only a commit log is written as a folder", path=path, remedy="give the store, or leave --to out"
+        )
+    report = ExportReport(path=str(path), to=to, format=format, problems=list(log.problems))
+    where: SparkSession | Inline | None = spark
+    if spark is None and log.size_bytes <= INLINE_BYTES:
+        where = INLINE
+    tell = progress or NoProgress()
+    with new_folder(to) as folder, runner_for(where, master, memory, conf or {}, tell) as (runner, _):
+        job = _Job(log, folder, format, topic, partition)
+        weights = [file.size_bytes for file in log.files]
+        for done in runner.run("export", partial(_write_file, job), list(log.files), weights, tell):
+            if isinstance(done, Failed):
+                raise done.error
+            report.messages += done.messages
+            report.parts += done.parts
+            report.bytes += done.bytes
+            report.problems += done.problems
+    return report
+
+
+# ---------------------------------------------------------------------- one file of the log
+
+
+def _write_file(job: _Job, file: MappedFile) -> _Done:
+    problems: list[Problem] = []
+    walk = LogWalk(job.log, problems.append, checks_crc=True)
+    messages = parts = written = 0
+    held: list[Any] = []
+    held_bytes = start = 0
+    for chunk in walk.chunks(file.start, file.end):
+        rows = rows_of_queue(chunk, job.topic, job.queue)
+        if not len(rows):
+            continue
+        if not held:
+            start = chunk.file.start + chunk.position(int(rows[0]))
+        bad = {problem.position - 8 - chunk.base for problem in problems if problem.position is not None}
+        some = _batches(chunk, rows, bad) if job.format == "parquet" else [_lines(chunk, rows)]
+        held += [batch for batch, _ in some]
+        messages += sum(count for _, count in some)
+        held_bytes += int(chunk.table["size"][rows].sum())
+        if held_bytes >= PART_BYTES:
+            written += _put(job, start, held)
+            parts, held, held_bytes = parts + 1, [], 0
+    if held:
+        written += _put(job, start, held)
+        parts += 1
+    return _Done(messages, parts, written, tuple(problems))
+
+
+def _put(job: _Job, start: int, held: list[Any]) -> int:
+    if job.format == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_batches(held, _schema()), sink, compression="zstd")
+        content = sink.getvalue().to_pybytes()
+    else:
+        content = b"".join(held)
+    ending = "parquet" if job.format == "parquet" else "jsonl"
+    files.write(f"{job.folder}/part-{file_name(start)}.{ending}", content)
+    return len(content)
+
+
+def _lines(chunk: Chunk, rows: Int64Array) -> tuple[bytes, int]:
+    """JSON lines as ``dump --json`` prints them, and how many."""
+    encode = json.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
+    lines = [encode(row) for row in _rows(chunk, rows)]
+    return ("\n".join(lines) + "\n").encode(), len(lines)
+
+
+def _rows(chunk: Chunk, rows: Int64Array) -> Iterator[dict[str, Any]]:
+    for row in rows.tolist():
+        yield from message_rows(chunk.message(row), chunk.file.path, chunk.position(row), "commit log")
+
+
+# ---------------------------------------------------------------------- Arrow columns
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    text, small, large = pa.string(), pa.int32(), pa.int64()
+    return pa.schema(
+        [
+            ("topic", text), ("queue_id", small), ("queue_offset", large), ("physical_offset", large), ("size", small),
+            ("magic", small), ("body_crc", small), ("flag", small), ("sys_flag", small), ("born_timestamp", large),
+            ("born_host", text), ("store_timestamp", large), ("store_host", text), ("reconsume_times", small),
+            ("prepared_transaction_offset", large), ("properties", pa.map_(text, text)), ("body", pa.binary()),
+            ("stored_body", pa.binary()), ("compression", text), ("file", text), ("position", large),
+            ("message_id", text), ("transaction", text), ("batch_index", small), ("problem", text),
+        ]
+    )  # fmt: skip
+
+
+def _batches(chunk: Chunk, rows: Int64Array, bad: set[int]) -> list[tuple[Any, int]]:
+    """The rows as Arrow record batches, in order, each with its count. What is not plain goes message by message:
+    inner batches, and bodies that do not decompress or whose checksum does not hold (``bad`` positions)."""
+    table = chunk.table[rows]
+    inner = (table["sys_flag"] & (record.NEEDS_UNWRAP | record.INNER_BATCH)) == record.NEEDS_UNWRAP | record.INNER_BATCH
+    odd = inner | np.isin(table["position"], np.fromiter(bad, np.int64, len(bad)))
+    bodies: dict[int, bytes] = {}
+    for n in np.flatnonzero(((table["sys_flag"] & record.COMPRESSED) != 0) & (table["body_length"] > 0)).tolist():
+        row = table[n]
+        stored = chunk.bytes_at(int(row["body_at"]), int(row["body_length"]))
+        try:
+            bodies[n] = record.decompress_body(stored, int(row["sys_flag"]), 0, BODY_LIMIT_BYTES)
+        except LogError:
+            odd[n] = True
+    cuts = np.flatnonzero(np.diff(odd)) + 1
+    out = []
+    for part in np.split(np.arange(len(rows)), cuts):
+        if odd[part[0]]:
+            slow = list(_rows(chunk, rows[part]))
+            out.append((_from_rows(slow), len(slow)))
+        else:
+            first = int(part[0])
+            inside = {n - first: body for n, body in bodies.items() if first <= n <= part[-1]}
+            out.append((_from_columns(chunk, table[part], inside), len(part)))
+    return out
+
+
+def _from_rows(rows: list[dict[str, Any]]) -> Any:
+    import base64
+
+    import pyarrow as pa
+
+    schema = _schema()
+    for row in rows:
+        for name in ("body", "stored_body"):
+            row[name] = None if row[name] is None else base64.b64decode(row[name])
+        if row["compression"] == "none":
+            row["stored_body"] = None
+        row["properties"] = list(row["properties"].items())
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _from_columns(chunk: Chunk, table: MessageTable, bodies: Mapping[int, bytes]) -> Any:
+    import pyarrow as pa
+
+    data, count = chunk.buffer, len(table)
+    items = property_items(data, table["properties_at"], table["properties_length"])
+    small = {name: pa.array(table[name].astype(np.int32)) for name in
+             ("queue_id", "size", "magic", "body_crc", "flag", "sys_flag", "reconsume_times")}  # fmt: skip
+    plain, compressed = np.asarray(table["body_length"]), sorted(bodies)
+    stored: list[bytes | None] = [None] * count
+    for n in compressed:
+        stored[n] = chunk.bytes_at(int(table["body_at"][n]), int(plain[n]))
+    transactions = table["sys_flag"] & record.TRANSACTION_MASK
+    columns = {
+        "topic": text_column(data, table["topic_at"], table["topic_length"]), **small,
+        "queue_offset": pa.array(table["queue_offset"]), "physical_offset": pa.array(table["physical_offset"]),
+        "born_timestamp": pa.array(table["born_time"]),
+        "born_host": _hosts(chunk, table, "born_host_at", record.BORN_V6),
+        "store_timestamp": pa.array(table["store_time"]),
+        "store_host": _hosts(chunk, table, "store_host_at", record.STORE_V6),
+        "prepared_transaction_offset": pa.array(table["prepared_offset"]),
+        "properties": pa.MapArray.from_arrays(
+            pa.array(items.offsets, pa.int32()), text_column(data, items.name_at, items.name_length),
+            text_column(data, items.value_at, items.value_length),
+        ),
+        "body": _bodies(data, table, bodies), "stored_body": pa.array(stored, pa.binary()),
+        "compression": pa.array([_compression(flag) for flag in table["sys_flag"].tolist()], pa.string()),
+        "file": pa.array([chunk.file.path] * count, pa.string()), "position": pa.array(table["position"] + chunk.base),
+        "message_id": _message_ids(chunk, table),
+        "transaction": pa.array([_TRANSACTIONS.get(kind) for kind in transactions.tolist()], pa.string()),
+        "batch_index": pa.nulls(count, pa.int32()), "problem": pa.nulls(count, pa.string()),
+    }  # fmt: skip
+    schema = _schema()
+    return pa.RecordBatch.from_arrays([columns[field.name] for field in schema], schema=schema)
+
+
+def _compression(sys_flag: int) -> str:
+    return str(record.compression_of(sys_flag)) if sys_flag & record.COMPRESSED else "none"
+
+
+def _bodies(data: ByteArray, table: MessageTable, bodies: Mapping[int, bytes]) -> Any:
+    import pyarrow as pa
+
+    joined, offsets = gathered(data, table["body_at"], table["body_length"])
+    if not bodies:
+        return pa.Array.from_buffers(pa.binary(), len(table), [None, pa.py_buffer(offsets), pa.py_buffer(joined)])
+    whole = joined.tobytes()
+    ends = offsets.tolist()
+    return pa.array(
+        [bodies[n] if n in bodies else whole[ends[n] : ends[n + 1]] for n in range(len(table))], pa.binary()
+    )
+
+
+def _hosts(chunk: Chunk, table: MessageTable, at: str, bit: int) -> Any:
+    """Hosts as text: each distinct one is put into words once."""
+    import pyarrow as pa
+
+    out = np.empty(len(table), dtype=object)
+    wide = (table["sys_flag"] & bit) != 0
+    for size, where in ((8, ~wide), (20, wide)):
+        rows = np.flatnonzero(where)
+        if len(rows):
+            raw = np.ascontiguousarray(chunk.buffer[table[at][rows][:, None] + np.arange(size)])
+            hosts, which = np.unique(raw.view(np.dtype((np.void, size))).ravel(), return_inverse=True)
+            words = np.array(
+                [
+                    str(record.Host(host[:-4], int.from_bytes(host[-4:], "big", signed=True)))
+                    for host in (bytes(host) for host in hosts)
+                ],
+                dtype=object,
+            )
+            out[rows] = words[which.ravel()]
+    return pa.array(out.tolist(), pa.string())
+
+
+def _message_ids(chunk: Chunk, table: MessageTable) -> Any:
+    """Offset message ids: host and address in hexadecimal digits."""
+    import pyarrow as pa
+
+    out = np.empty(len(table), dtype=object)
+    wide = (table["sys_flag"] & record.STORE_V6) != 0
+    for size, where in ((8, ~wide), (20, wide)):
+        rows = np.flatnonzero(where)
+        if len(rows):
+            hosts = chunk.buffer[table["store_host_at"][rows][:, None] + np.arange(size)]
+            places = table["physical_offset"][rows].astype(">i8").view(np.uint8).reshape(-1, 8)
+            raw = np.concatenate([hosts, places], axis=1)
+            digits = np.empty((len(rows), 2 * raw.shape[1]), np.uint8)
+            digits[:, 0::2], digits[:, 1::2] = _HEX[raw >> 4], _HEX[raw & 15]
+            text = digits.tobytes().decode("ascii")
+            step = digits.shape[1]
+            out[rows] = [text[n : n + step] for n in range(0, len(text), step)]
+    return pa.array(out.tolist(), pa.string())

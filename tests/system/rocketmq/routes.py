@@ -1,0 +1,19 @@
+"""When a broker's topics can be asked for."""
+
+from __future__ import annotations
+
+import time
+
+from lastwrite.remote.rocketmq.client import Client
+from lastwrite.remote.rocketmq.route import Route
+
+
+def await_route(client: Client, topic: str, seconds: float = 60) -> Route:
+    """The route of a topic that is there; a broker tells the name server of its topics a moment after its start."""
+    deadline = time.monotonic() + seconds
+    while True:
+        route = client.find_route(topic)
+        if route is not None and route.readable:
+            return route
+        assert time.monotonic() < deadline, f"the name server does not hear of {topic}"
+        time.sleep(0.1)

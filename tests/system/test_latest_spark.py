@@ -1,0 +1,66 @@
+"""``latest`` on Spark: the DataFrame is the dictionary, whatever the files, and lacks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import lastwrite
+from lastwrite.pipeline.session import spark_session
+from tests.rocketmq_queues import TIME_MS, Sent, write_queue
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark]
+pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
+pytest.importorskip("pandas", reason="pip install 'lastwrite[frames]'")
+
+CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session("local[2]", {}) as session:
+        yield session
+
+
+def test_a_rocketmq_topic(spark: SparkSession, tmp_path: Path) -> None:
+    for queue in range(2):
+        files = [
+            [
+                Sent(
+                    50 * file + n, f"k{(7 * n + file) % 11}", b"" if n % 9 == 4 else b"%d.%d.%d" % (queue, file, n),
+                    n % 5 == 0, TIME_MS + (n * 13 + queue * 5) % 31, "red",
+                )
+                for n in range(0, 18, 2)
+            ]
+            for file in range(4)
+        ]  # fmt: skip
+        write_queue(tmp_path, "t", queue, files)
+    table = lastwrite.latest(str(tmp_path), topic="t", spark=spark)
+    assert table.columns == [
+        "topic", "queue", "offset", "key", "value", "born_timestamp", "store_timestamp", "properties",
+    ]  # fmt: skip
+    rows = table.collect()
+    assert {row.key: bytes(row.value) for row in rows} == lastwrite.latest(str(tmp_path), topic="t")
+    assert len(rows) == len({row.key for row in rows}) > 5
+    served = {
+        (queue, row["queue_offset"]): row
+        for queue in range(2)
+        for row in lastwrite.read(str(tmp_path), topic="t", queue=queue)
+    }
+    for row in rows:
+        was = served[row.queue, row.offset]
+        assert (row.properties, row.born_timestamp, row.store_timestamp) == (
+            was["properties"], was["born_timestamp"], was["store_timestamp"],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", ["client-zstd", "transactional"])
+def test_a_kafka_topic(spark: SparkSession, topic: str) -> None:
+    rows = lastwrite.latest(str(CORPUS), topic=topic, spark=spark).collect()
+    assert {bytes(row.key): bytes(row.value) for row in rows} == lastwrite.latest(str(CORPUS), topic=topic)

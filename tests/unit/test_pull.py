@@ -1,0 +1,75 @@
+"""The answers of a broker to a pull, case by case as the specification's section 15 lists them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lastwrite.compaction.pull import Answer, OffsetRange, PullStatus, answer, taken
+
+R = OffsetRange
+
+
+def outcome(said: Answer) -> tuple[PullStatus, int, int | None]:
+    return said.status, said.next_offset, said.file
+
+
+def test_a_queue_without_compaction_log() -> None:
+    assert outcome(answer(0, None)) == (PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, None)
+    assert outcome(answer(7, None)) == (PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, None)
+
+
+@pytest.mark.parametrize("files", [[], [None], [None, None]])
+def test_a_queue_without_message(files: list[OffsetRange | None]) -> None:
+    assert outcome(answer(5, files)) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0, None)
+
+
+def test_the_specifications_run() -> None:
+    # Section 20.3 after the first run; offset 100 has no key and is in no file.
+    files = [R(77, 83), R(84, 99)]
+    for offset in (0, 1, 50, 77):
+        assert outcome(answer(offset, files)) == (PullStatus.FOUND, offset, 0)
+    assert outcome(answer(84, files)) == (PullStatus.FOUND, 84, 1)
+    assert outcome(answer(100, files)) == (PullStatus.OFFSET_OVERFLOW_ONE, 100, None)
+    assert outcome(answer(101, files)) == (PullStatus.OFFSET_OVERFLOW_BADLY, 100, None)
+    assert outcome(answer(101, [R(0, 99)])) == (PullStatus.OFFSET_OVERFLOW_BADLY, 0, None)
+
+
+def test_a_hole_between_files() -> None:
+    assert outcome(answer(5, [R(0, 3), R(9, 9), R(12, 20)])) == (PullStatus.FOUND, 5, 1)
+    assert outcome(answer(10, [R(0, 3), R(9, 9), R(12, 20)])) == (PullStatus.FOUND, 10, 2)
+
+
+def test_a_pair_without_a_unit() -> None:
+    """Section 24.3: emptied pairs that were left."""
+    assert outcome(answer(0, [None, R(5, 9)])) == (PullStatus.OFFSET_FOUND_NULL, 0, None)
+    assert outcome(answer(3, [R(0, 2), None, R(5, 9)])) == (PullStatus.OFFSET_FOUND_NULL, 0, None)
+    assert outcome(answer(6, [R(0, 2), None, R(5, 9)])) == (PullStatus.FOUND, 6, 2)
+    assert outcome(answer(3, [R(0, 2), None])) == (PullStatus.OFFSET_OVERFLOW_ONE, 3, None)  # a new active pair
+    # The maximum is looked for in the last two files and in no other.
+    assert outcome(answer(1, [R(0, 2), None, None])) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "at_0", "at_9"),
+    [
+        (PullStatus.FOUND, 0, 0),
+        (PullStatus.NO_MATCHED_LOGIC_QUEUE, 19, 21),
+        (PullStatus.NO_MESSAGE_IN_QUEUE, 19, 21),
+        (PullStatus.OFFSET_OVERFLOW_ONE, 19, 19),
+        (PullStatus.OFFSET_OVERFLOW_BADLY, 21, 21),
+        (PullStatus.OFFSET_FOUND_NULL, 19, 19),
+    ],
+)
+def test_what_a_client_sees(status: PullStatus, at_0: int, at_9: int) -> None:
+    assert (status.code(0), status.code(9)) == (at_0, at_9)
+
+
+def test_how_many_messages_go_into_an_answer() -> None:
+    assert taken([]) == 0
+    assert taken([300_000, 1]) == 1  # the first always goes
+    assert taken([100] * 50) == 32
+    assert taken([100] * 50, max_messages=7) == 7
+    assert taken([100] * 50, on_disk=True) == 8
+    assert taken([60_000, 6_000], on_disk=True) == 1
+    assert taken([200_000, 62_144, 1]) == 2
+    assert taken([60, 40, 1], max_bytes=5) == 2  # a client cannot ask for less than 100 bytes

@@ -1,0 +1,324 @@
+"""What ``inspect`` says of a RocketMQ store, its folders and its files, whole and damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.cli import run
+from lastwrite.formats.rocketmq import record
+from lastwrite.formats.rocketmq.record import body_of, encode_message
+from lastwrite.model.log import ProblemKind
+from lastwrite.model.store_inspection import QueueInspection, StoreReport
+from tests.rocketmq_stores import BORN, StoreWriter, shop
+
+
+def inspected(path: Path, **options: Any) -> StoreReport:
+    report = lastwrite.inspect(str(path), now_ms=BORN, **options)
+    assert isinstance(report, StoreReport)
+    json.dumps(report.to_dict())
+    return report
+
+
+def problems(report: StoreReport, kind: ProblemKind | None = ProblemKind.DAMAGED) -> list[str]:
+    found = report.problems + [problem for queue in report.partitions for problem in queue.problems]
+    return [problem.message for problem in found if kind in (None, problem.kind)]
+
+
+def queue(report: StoreReport, topic: str, number: int) -> QueueInspection:
+    return next(one for one in report.partitions if (one.topic, one.partition) == (topic, number))
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> StoreWriter:
+    writer = shop(tmp_path / "store")
+    writer.write_compaction("orders", 0, position=20)
+    writer.write()
+    return writer
+
+
+def test_a_whole_store(writer: StoreWriter) -> None:
+    report = inspected(writer.root)
+    assert problems(report, None) == [] and report.exit_status == 0
+    assert report.what == "store" and report.stopped_in_order is True
+    log = report.commit_log
+    assert log is not None and log.file_size == 4000 and (log.start, log.end) == (0, len(writer.log))
+    assert [file.ending for file in log.files] == ["blank"] * 6 + ["open"]
+    counts = log.contents
+    assert counts.records == counts.messages == len(writer.sent) == sum(file.entries or 0 for file in log.files)
+    assert counts.bytes == sum(message.size for message in writer.sent)
+    assert counts.tombstones == sum(not body_of(message) for message in writer.sent)
+    assert counts.codecs == Counter(
+        "none" if not message.sys_flag & 1 else record.compression_of(message.sys_flag) for message in writer.sent
+    )
+    assert counts.formats == {"v1": 120} and counts.endings == {"closed": 120}
+    assert counts.delayed == sum("DELAY" in message.properties for message in writer.sent)
+    assert (counts.first_timestamp, counts.last_timestamp) == (BORN + 1, BORN + 1191)
+    for one in report.partitions:
+        mine = [m for m in writer.sent if (m.topic, m.queue_id) == (one.topic, one.partition)]
+        real = [m for m in mine if m.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK]
+        index = one.consume_queue
+        assert index is not None and index.file_size == 200
+        assert one.contents.records == len(mine) and one.contents.rolled_back == len(mine) - len(real)
+        assert (index.units, index.lacking, index.wrong, index.fillers, index.expired) == (len(real), 0, 0, 0, 0)
+        assert (one.contents.first_offset, one.contents.last_offset) == (0, len(real) - 1)
+        assert (index.first_offset, index.end_offset) == (0, len(real))
+    compaction = queue(report, "orders", 0).compaction
+    assert compaction is not None and compaction.position == 20 and compaction.first_dirty_offset == 21
+    assert (compaction.file_size, compaction.index_file_size) == (5060, 1012)
+    real = [
+        m for m in writer.sent
+        if (m.topic, m.queue_id) == ("orders", 0)
+        and m.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK
+    ]  # fmt: skip
+    assert compaction.contents.records == len(real) and compaction.unindexed == 0
+    assert compaction.keys == len({m.properties["KEYS"] for m in real})
+    assert queue(report, "orders", 0).cleanup_policy == "COMPACTION"
+    assert sum(file.entries or 0 for file in report.index_files) == sum(
+        1 + len(m.properties["KEYS"].split(" ")) for m in writer.sent
+        if m.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK
+    )  # fmt: skip
+    assert {file.kind for file in report.files} == {
+        "checkpoint", "lock", "topics", "consumer offsets", "position checkpoint",
+    }  # fmt: skip
+    totals = report.to_dict()["totals"]
+    assert totals["records"] == 120 and totals["compacted_records"] == len(real)
+
+
+def test_narrowed(writer: StoreWriter) -> None:
+    report = inspected(writer.root, topic="orders", partition=1)
+    assert [(one.topic, one.partition) for one in report.partitions] == [("orders", 1)]
+    assert report.commit_log is not None and report.commit_log.contents.records == 120
+    report = inspected(writer.root / "consumequeue" / "orders" / "1")
+    assert report.what == "consume queues of orders-1" and len(report.partitions) == 1
+    assert len(inspected(writer.root / "consumequeue" / "orders").partitions) == 2
+    report = inspected(writer.root / "compaction")
+    assert report.commit_log is None and queue(report, "orders", 0).compaction is not None
+
+
+KINDS = {
+    f"commitlog/{4000:020}": ("commit log", 19), f"consumequeue/orders/1/{200:020}": ("consume queue of orders-1", 10),
+    f"compaction/compactionLog/orders/0/{0:020}": ("compaction log of orders-0", 21),
+    f"compaction/compactionCq/orders/0/{0:020}": ("compaction index of orders-0", 21),
+    "index/20231114221320000": ("index file", 39), "checkpoint": ("checkpoint", None), "lock": ("lock", None),
+    "config/topics.json": ("topics", 2), "config/consumerOffset.json": ("consumer offsets", 2),
+    "compaction/position-checkpoint": ("position checkpoint", 1), "abort": ("abort", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_one_file_of_every_kind(writer: StoreWriter, name: str) -> None:
+    (writer.root / "abort").write_text("12")
+    report = inspected(writer.root / name)
+    assert (report.what, report.files[0].entries) == KINDS[name] and report.exit_status == 0
+    if name[-1].isdigit():
+        alone = writer.root.parent / "elsewhere" / Path(name).name
+        alone.parent.mkdir()
+        shutil.copy(writer.root / name, alone)
+        again = inspected(alone)
+        assert again.files[0].entries == KINDS[name][1]
+
+
+def test_a_batch_queue_and_an_extension(tmp_path: Path) -> None:
+    from lastwrite.formats.rocketmq.units import encode_extension
+
+    writer = StoreWriter(tmp_path)
+    for n in range(6):
+        writer.send("b", inner=[(0, b"%d" % n, b"KEYS\x01a\x02")] * (n + 1))
+    writer.write()
+    folder = tmp_path / "consumequeue_ext" / "b" / "0"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020}").write_bytes((encode_extension(5, 6, b"\1\2") + encode_extension(7, 8)).ljust(200, b"\0"))
+    report = inspected(tmp_path)
+    found = queue(report, "b", 0)
+    assert found.batch_consume_queue is not None and found.extension is not None
+    assert (found.batch_consume_queue.units, found.batch_consume_queue.end_offset) == (6, 21)
+    assert (found.batch_consume_queue.lacking, found.batch_consume_queue.wrong) == (0, 0)
+    assert (found.contents.records, found.contents.messages, found.contents.inner_batches) == (6, 21, 6)
+    assert found.extension.units == 2 and problems(report, None) == []
+    rows = list(lastwrite.dump(str(folder)))
+    assert [(row["address"], row["tags_code"], row["bitmap"]) for row in rows] == [
+        (-(2**63), 5, "0102"), (-(2**63) + 22, 7, ""),
+    ]  # fmt: skip
+    assert inspected(folder / f"{0:020}").what == "consume queue extension of b-0"
+    assert inspected(tmp_path / "batchconsumequeue" / "b" / "0" / f"{0:020}").files[0].entries == 4
+
+
+# ---------------------------------------------------------------------- what a crash leaves
+
+
+def test_a_store_whose_broker_was_killed(writer: StoreWriter) -> None:
+    (writer.root / "abort").write_text("4711")
+    path = sorted((writer.root / "consumequeue" / "orders" / "1").iterdir())[-1]
+    path.write_bytes(bytes(200))
+    last = writer.root / "commitlog" / f"{24000:020}"
+    data = bytearray(last.read_bytes())
+    data[len(writer.log) - 24000 - 130 :] = bytes(4000 - (len(writer.log) - 24000) + 130)
+    last.write_bytes(bytes(data))
+    report = inspected(writer.root)
+    assert report.exit_status == 0 and report.stopped_in_order is False
+    said = " ".join(problems(report, ProblemKind.RECOVERED))
+    assert "was killed" in said and "torn tail" in said and "have no unit" in said
+    index = queue(report, "orders", 1).consume_queue
+    assert index is not None and index.lacking == 7
+
+
+def test_consume_queues_that_are_gone(writer: StoreWriter) -> None:
+    shutil.rmtree(writer.root / "consumequeue")
+    report = inspected(writer.root)
+    assert problems(report) == []
+    assert (
+        problems(report, ProblemKind.RECOVERED).count(
+            "no consume queue of orders-1, and the commit log has its messages"
+        )
+        == 1
+    )
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(bytes(data))
+
+
+def test_damage_of_every_part_is_named_with_its_file(writer: StoreWriter) -> None:
+    root = writer.root
+    bad_body, bad_magic = writer.sent[30], writer.sent[60]
+    flip(root / "commitlog" / f"{bad_body.physical_offset // 4000 * 4000:020}", bad_body.physical_offset % 4000 + 90)
+    flip(root / "commitlog" / f"{bad_magic.physical_offset // 4000 * 4000:020}", bad_magic.physical_offset % 4000 + 4)
+    flip(root / "consumequeue" / "orders" / "0" / f"{0:020}", 3 * 20 + 7)
+    flip(root / "compaction" / "compactionCq" / "orders" / "0" / f"{0:020}", 46 * 2 + 7)
+    flip(root / "index" / "20231114221320002", 40 + 28 + 20 * 5 + 17)
+    (root / "checkpoint").write_bytes(b"short")
+    report = inspected(root)
+    assert report.exit_status == 3
+    named = {str(Path(problem.path).relative_to(root)) for problem in report.problems} | {
+        str(Path(problem.path).relative_to(root)) for one in report.partitions for problem in one.problems
+    }
+    assert {
+        f"commitlog/{bad_body.physical_offset // 4000 * 4000:020}", "checkpoint",
+        f"commitlog/{bad_magic.physical_offset // 4000 * 4000:020}", f"consumequeue/orders/0/{0:020}",
+        f"compaction/compactionCq/orders/0/{0:020}", "index/20231114221320002",
+    } <= named  # fmt: skip
+    log = report.commit_log
+    assert log is not None and log.contents.records == 119  # but for the one without a magic
+
+
+def test_units_that_lead_nowhere(writer: StoreWriter) -> None:
+    path = sorted((writer.root / "consumequeue" / "orders" / "1").iterdir())[-1]
+    data = bytearray(path.read_bytes())
+    count = len(data.rstrip(b"\0")) // 20 + 1
+    data[count * 20 : count * 20 + 20] = (10**6).to_bytes(8, "big") + (99).to_bytes(4, "big") + bytes(8)
+    path.write_bytes(bytes(data))
+    assert any("lead to no record" in message for message in problems(inspected(writer.root)))
+
+
+def test_what_a_broker_does_not_load(writer: StoreWriter) -> None:
+    folder = writer.root / "compaction" / "compactionLog" / "orders" / "0"
+    (folder / f"{0:020}.delete").write_bytes(bytes(5060))
+    (folder / "compacting").mkdir()
+    (folder.parent.parent.parent / "compactionCq" / "orders" / "0" / f"{5060:020}").unlink()
+    said = problems(inspected(writer.root), None)
+    assert any("has replaced" in message for message in said) and any("did not end" in message for message in said)
+    assert "it has no index file of the same name" in said
+
+
+def test_a_pair_without_a_unit_and_a_name_between(writer: StoreWriter) -> None:
+    for part in ("compactionLog", "compactionCq"):
+        folder = writer.root / "compaction" / part / "orders" / "0"
+        size = (folder / f"{0:020}").stat().st_size
+        (folder / f"{0:020}").write_bytes(bytes(size))
+        (folder / f"{5060:020}").rename(folder / f"{6060:020}")
+    said = problems(inspected(writer.root))
+    assert "a pair of files without a unit" in said and any("no multiple" in message for message in said)
+
+
+def test_stale_records_behind_the_last_unit(writer: StoreWriter) -> None:
+    folder = writer.root / "compaction" / "compactionCq" / "orders" / "0"
+    last = sorted(folder.iterdir())[-1]
+    data = bytearray(last.read_bytes())
+    count = len(data.rstrip(b"\0")) // 46 + 1
+    data[(count - 2) * 46 :] = bytes(len(data) - (count - 2) * 46)
+    last.write_bytes(bytes(data))
+    report = inspected(writer.root)
+    found = queue(report, "orders", 0).compaction
+    assert found is not None and found.unindexed == 2 and problems(report) == []
+
+
+def test_file_sizes_are_those_of_the_files(tmp_path: Path) -> None:
+    writer = shop(tmp_path, log_bytes=2048, queue_bytes=60, slots=3, entries=9, compaction_bytes=2024,
+                  compaction_index_bytes=460)  # fmt: skip
+    writer.write_compaction("orders", 1)
+    writer.write()
+    report = inspected(tmp_path)
+    assert problems(report, None) == []
+    assert report.commit_log is not None and report.commit_log.file_size == 2048
+    one = queue(report, "orders", 1)
+    assert one.consume_queue is not None and one.consume_queue.file_size == 60
+    assert one.compaction is not None and one.compaction.file_size == 2024
+    cut = tmp_path / "commitlog" / f"{2048:020}"
+    cut.write_bytes(cut.read_bytes()[:1500])
+    assert any("in a log of files of 2048" in message for message in problems(inspected(tmp_path)))
+
+
+def test_old_brokers_are_known_by_their_properties(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path)
+    for n in range(3):
+        writer.send("t", b"x", {"KEYS": f"{n}"}, closed=n == 1)
+    writer.write()
+    log = inspected(tmp_path).commit_log
+    assert log is not None and log.contents.endings == {"open": 2, "closed": 1}
+
+
+@pytest.mark.parametrize("name", [f"commitlog/{0:020}", f"consumequeue/orders/1/{0:020}", "index/20231114221320000",
+                                  f"compaction/compactionLog/orders/0/{0:020}",
+                                  f"compaction/compactionCq/orders/0/{0:020}", "checkpoint", "config/topics.json",
+                                  "config/consumerOffset.json", "compaction/position-checkpoint"])  # fmt: skip
+def test_no_byte_can_break_it(writer: StoreWriter, name: str) -> None:
+    path = writer.root / name
+    whole = path.read_bytes()
+    for at in range(0, len(whole), max(len(whole) // 40, 1)):
+        data = bytearray(whole)
+        data[at] ^= 0xFF
+        path.write_bytes(bytes(data))
+        inspected(writer.root)
+        inspected(path)
+        path.write_bytes(whole[:at])
+        inspected(writer.root)
+
+
+def test_at_the_command_line(writer: StoreWriter, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(writer.root)]) == 0
+    out = capfd.readouterr().out
+    for said in (
+        "RocketMQ store, stopped in order", "7 files of 4.0 kB", "120, 2", "lz4 4, none 108, zlib 4, zstd 4",
+        "written by 5.2.0 or newer",
+        "orders-0", "20231114221320006",
+    ):  # fmt: skip
+        assert said in out
+    assert run(["inspect", str(writer.root), "--json", "--topic", "orders", "--queue", "0"]) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert document["system"] == "rocketmq" and document["partitions"][0]["compaction"]["position"] == 20
+    flip(writer.root / "commitlog" / f"{0:020}", 95)
+    assert run(["inspect", str(writer.root)]) == 3
+    assert "damaged: " in capfd.readouterr().out
+
+
+def test_a_record_of_the_log_that_was_copied_elsewhere(writer: StoreWriter) -> None:
+    folder = writer.root / "compaction" / "compactionLog" / "orders" / "0"
+    first = next(m for m in writer.sent if (m.topic, m.queue_id) == ("orders", 0))
+    path = folder / f"{0:020}"
+    data = bytearray(path.read_bytes())
+    data[: first.size] = encode_message(first)  # with its address in the commit log
+    path.write_bytes(bytes(data))
+    report = inspected(writer.root)
+    assert problems(report) == [] and "records that say they lie elsewhere" in problems(report, None)
