@@ -1,5 +1,5 @@
-"""Kill a dispatch at every file operation: each tree is the old one or the new one, in an order that a broker completes by
-itself, and run again it ends in the bytes of a run that nobody disturbed.
+"""Kill a dispatch at every file operation: each tree is the old one or the new one, in an order that a broker completes
+by itself, and run again it ends in the bytes of a run that nobody disturbed.
 """
 
 from __future__ import annotations

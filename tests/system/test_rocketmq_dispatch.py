@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import lastwrite
+from lastwrite.logstore.rocketmq.trees import GUARD
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.remote.rocketmq.client import Client
 from lastwrite.remote.rocketmq.outgoing import Outgoing
@@ -115,3 +116,25 @@ def test_a_broker_goes_on_with_the_result(
     lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)
     again = dispatched(store)
     assert sorted(name for name in after.keys() | again.keys() if after.get(name) != again.get(name)) == []
+
+
+def test_what_a_killed_dispatch_leaves_does_not_mislead_a_broker(
+    home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
+) -> None:
+    """Beside the trees it passes everything over; between the two kinds of consume queues it does not start at all."""
+    shutil.copytree(store / "consumequeue", store / "consumequeue.dispatched")
+    (store / "lastwrite-dispatch").mkdir()
+    (store / "lastwrite-dispatch" / "ab12").write_bytes(b"half a file")
+    with Broker(home, store, SETTINGS) as broker:
+        assert consumed(broker, list(written[1])) == written[1]
+    guard = store / "commitlog" / GUARD
+    guard.write_text("a dispatch was stopped here")
+    with pytest.raises(RuntimeError):
+        Broker(home, store, SETTINGS).start()
+    (store / "abort").unlink(missing_ok=True)  # of the broker that gave up
+    before = dispatched(store)
+    shutil.rmtree(store / "batchconsumequeue")
+    report = lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)
+    assert report.exit_status == 0 and not guard.exists()
+    assert dispatched(store) == before
+    assert not {"consumequeue.dispatched", "lastwrite-dispatch"} & {path.name for path in store.iterdir()}
