@@ -456,6 +456,8 @@ class StoreFinder:
             raise _Lie(error.problem) from error
         wanted = index_hash(topic, part)
         keys = [*message.properties.get(properties.KEYS, "").split(" "), message.unique_key or ""]
+        if message.tags:
+            keys.append(f"T#{message.tags}")  # what 5.5.0 enters beside them
         if not any(one and index_hash(message.topic, one) == wanted for one in keys):
             raise _Lie(f"it leads from {part!r} to {address}, where a record has no such key")
         return message.topic == topic and has_key(message, key, is_unique)
