@@ -193,7 +193,9 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path) -> None:
                    {"messageIndexEnable": 3}, {"messageDelayLevel": "1s soon"}):  # fmt: skip
         with pytest.raises(InvalidConfig):
             lastwrite.dispatch(str(root), config=config, spark=INLINE)
-    dispatch(root, broker)
+    of_the_broker = {"brokerName": "b", "flushDiskType": "ASYNC_FLUSH", "mappedFileSizeCommitLog": "4096"}
+    sizes = broker.sizes.config()
+    lastwrite.dispatch(str(root), config={**sizes, **of_the_broker}, now_ms=NOW, spark=INLINE)
     before = read_dispatched(root)
     path = root / "consumequeue" / "plain" / "0" / f"{0:020d}"
     path.write_bytes(path.read_bytes() + b"more")
