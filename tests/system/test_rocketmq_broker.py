@@ -16,7 +16,7 @@ from lastwrite.errors import LogHeld
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.remote.rocketmq.client import Client
-from tests.system.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.broker import COMPACTED, SIZES, SMALL_FILES, Broker, Unavailable, rocketmq_home
 from tests.system.rocketmq.scenario import Topic, active_from, wait_until_dispatched
 from tests.system.rocketmq.stock import StockClient
 
@@ -65,7 +65,7 @@ def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bo
     # All that a broker dispatches is lost, and made again from the commit log.
     for tree in ("compaction", "consumequeue", "index"):
         shutil.rmtree(broker.store / tree)
-    lastwrite.dispatch(str(broker.store), config=dict(SMALL_FILES), spark=INLINE)
+    lastwrite.dispatch(str(broker.store), config=dict(SIZES), spark=INLINE)
     boundaries = {queue: active_from(broker.store, topic.name, queue) for queue in topic.messages}
     assert min(boundaries.values()) > 60  # several files each
     compact(broker.store, topic, dict(AT_ONCE if like_broker else LATER), like_broker=like_broker)

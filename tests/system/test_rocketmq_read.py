@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import lastwrite
+from lastwrite.errors import LogHeld
 from lastwrite.formats.rocketmq.record import decode_message
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
@@ -77,6 +78,10 @@ def test_every_offset_is_answered_as_by_the_broker(broker: Broker, tmp_path: Pat
         client.create_topic("fresh", 1, COMPACTED)
         for topic in topics.values():
             wait_until_dispatched(topic, client)
+        with pytest.raises(LogHeld):
+            lastwrite.read(str(broker.store), topic="whole", queue=0)
+        with pytest.raises(LogHeld):
+            lastwrite.latest(str(broker.store), topic="whole")
 
     report = lastwrite.compact(str(broker.store), topic="compacted", config=CONFIG, spark=INLINE)
     assert {partition.status for partition in report.partitions} == {Status.CLEANED}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import shutil
@@ -12,11 +13,15 @@ import pytest
 
 import lastwrite
 from lastwrite import cli
-from lastwrite.errors import InvalidConfig, LogHeld, RemoteFailed
+from lastwrite.errors import InvalidConfig, LogError, LogHeld, RemoteFailed
 from lastwrite.formats.rocketmq.units import batch_units
+from lastwrite.logstore import files
+from lastwrite.logstore.files import FaultPoints
+from lastwrite.logstore.rocketmq.compacted import CompactedQueue
+from lastwrite.model.log import TopicPartition
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.remote.rocketmq.client import Client
-from tests.system.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.broker import COMPACTED, SIZES, SMALL_FILES, Broker, Unavailable, rocketmq_home
 from tests.system.rocketmq.scenario import Topic, active_from, wait_until_dispatched
 from tests.system.rocketmq.stock import StockClient
 
@@ -36,7 +41,11 @@ class Trial:
         self.rng = random.Random(11)
         with self.live, Client(self.live.name_server) as client:
             client.create_topic(self.topic.name, self.topic.queues, COMPACTED)
-            self.topic.produce(client, 400, self.rng)
+            # Keys of the old part are seldom written later, and then some of them are deleted.
+            self.topic.produce(client, 120, self.rng, keys=60, prefix="old")
+            self.topic.produce(client, 250, self.rng)
+            self.topic.produce(client, 60, self.rng, keys=60, prefix="old")
+            self.topic.produce(client, 60, self.rng)
             wait_until_dispatched(self.topic, client)
         shutil.copytree(self.live.store, self.lost)
         files = sorted((self.lost / "commitlog").iterdir())
@@ -44,13 +53,15 @@ class Trial:
             file.unlink()
         for tree in ("compaction", "consumequeue", "index"):
             shutil.rmtree(self.lost / tree)
-        # What the live broker has of the old part is compacted already.
+
+    def compact_live(self) -> None:
+        """What the live broker has of the old part may be compacted already."""
         lastwrite.compact(str(self.live.store), system="rocketmq", config=dict(AT_ONCE), spark=INLINE)
         for queue in self.topic.messages:
             self.topic.compact(queue, active_from(self.live.store, self.topic.name, queue))
 
     def dispatch(self) -> None:
-        lastwrite.dispatch(str(self.lost), config=dict(SMALL_FILES), spark=INLINE)
+        lastwrite.dispatch(str(self.lost), config=dict(SIZES), spark=INLINE)
 
     def first_offset(self, queue: int) -> int:
         index = min((self.lost / "compaction" / "compactionCq" / self.topic.name / str(queue)).iterdir())
@@ -80,6 +91,7 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
 
 @pytest.mark.spark
 def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixture[str]) -> None:
+    trial.compact_live()
     trial.dispatch()
     first = {queue: trial.first_offset(queue) for queue in trial.topic.messages}
     assert min(first.values()) > 50
@@ -152,3 +164,56 @@ def test_an_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None
     again = Broker(trial.live.home, empty, SETTINGS)
     with again, StockClient(again) as stock:
         trial.topic.check(stock)
+
+
+def stored(store: Path, queue: int) -> list[int]:
+    """The queue offsets that a reader finds."""
+    found = CompactedQueue(str(store), TopicPartition("table", queue))
+    offsets = [int(offset) for block in found.blocks() for offset in block.table["queue_offset"]]
+    assert not found.damage and not found.notes
+    return offsets
+
+
+def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
+    trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    trial.compact_live()
+    trial.dispatch()
+    old = {queue: stored(trial.lost, queue) for queue in trial.topic.messages}
+    whole = {
+        queue: [seen.offset for seen in messages if seen.offset < old[queue][0]] + old[queue]
+        for queue, messages in trial.topic.messages.items()
+    }
+    for queue, messages in trial.topic.messages.items():
+        trial.topic.compact(queue, messages[-1].offset + 1)
+    left = {queue: [seen.offset for seen in messages] for queue, messages in trial.topic.messages.items()}
+
+    def restore(store: Path) -> bool:
+        try:
+            done = lastwrite.restore(
+                str(store), trial.live.name_server, "table", config={"delete.retention.ms": 0}, spark=INLINE
+            )
+        except LogError:
+            return False
+        return done.exit_status == 0
+
+    with trial.live:
+        point = 0
+        while True:
+            point += 1
+            store = tmp_path / "copy"
+            shutil.copytree(trial.lost, store)
+            faults = FaultPoints(point, errno.EIO)
+            monkeypatch.setattr(files, "faults", faults)
+            is_done = restore(store)
+            monkeypatch.setattr(files, "faults", FaultPoints())
+            if faults.passed < point:
+                assert is_done
+                break
+            for queue in left:
+                assert stored(store, queue) in (old[queue], whole[queue], left[queue]), point
+            if point % 5 == 0:
+                assert restore(store)
+                assert {queue: stored(store, queue) for queue in left} == left
+            shutil.rmtree(store)
+    assert point > 30

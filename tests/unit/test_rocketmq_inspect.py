@@ -12,6 +12,7 @@ import pytest
 
 import lastwrite
 from lastwrite.cli import run
+from lastwrite.errors import InvalidConfig
 from lastwrite.formats.rocketmq import record
 from lastwrite.formats.rocketmq.record import body_of, encode_message
 from lastwrite.model.log import ProblemKind
@@ -322,3 +323,14 @@ def test_a_record_of_the_log_that_was_copied_elsewhere(writer: StoreWriter) -> N
     path.write_bytes(bytes(data))
     report = inspected(writer.root)
     assert problems(report) == [] and "records that say they lie elsewhere" in problems(report, None)
+
+
+def test_whether_a_round_is_due(writer: StoreWriter) -> None:
+    (writer.root / "compaction" / "position-checkpoint").unlink()
+    found = queue(inspected(writer.root), "orders", 0).compaction
+    assert found is not None and found.is_due is True and found.dirty_ratio == 1.0 and found.first_dirty_offset == 0
+    later = {"min.compaction.lag.ms": 10**15}
+    found = queue(inspected(writer.root, config=later), "orders", 0).compaction
+    assert found is not None and found.is_due is False and found.reason
+    with pytest.raises(InvalidConfig):
+        inspected(writer.root, config={"min.compaction.lack.ms": 1})

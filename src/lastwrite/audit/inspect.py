@@ -71,7 +71,7 @@ def inspect(
     if is_rocketmq(str(path), system):
         from lastwrite.audit.rocketmq_inspect import inspect_store  # not before it is needed
 
-        return inspect_store(str(path), topic, partition, config, now_ms, progress)
+        return inspect_store(str(path), topic, partition, config, now_ms, include_active, progress)
     began = time.monotonic()
     kafka = system_named(system)
     settings = dict(config or {})

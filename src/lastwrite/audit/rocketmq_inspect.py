@@ -54,6 +54,7 @@ from lastwrite.model.store_inspection import (
     QueueInspection,
     StoreReport,
 )
+from lastwrite.pipeline.rocketmq import ROCKETMQ
 
 MOST_PROBLEMS = 20  # of a queue that are named; the rest are counted
 INDEX_LIMIT_BYTES = 1 << 30
@@ -79,22 +80,23 @@ Note = Callable[[Problem], None]
 
 def inspect_store(
     path: str, topic: str | None, queue: int | None, config: Mapping[str, object] | None, now_ms: int | None,
-    progress: Progress | None = None,
+    include_active: bool = False, progress: Progress | None = None,
 ) -> StoreReport:  # fmt: skip
     """Read everything of RocketMQ's at ``path`` and say what it is.
 
     Raises:
-        NotALog, LogHeld: nothing was read.
+        NotALog, InvalidConfig, LogHeld: nothing was read.
 
     Damage does not raise: it stands in the report, with file and byte.
     """
     began = time.monotonic()
     place = find_place(path)
+    ROCKETMQ.check_config(config or {})
     if place.root is not None:
         lock.refuse_if_held(place.root)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     report = StoreReport(path=str(path), what=what_is(place), now_ms=now, root=place.root)
-    _Inspection(place, report, topic, queue, dict(config or {}), progress or NoProgress()).run()
+    _Inspection(place, report, topic, queue, dict(config or {}), include_active, progress or NoProgress()).run()
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
@@ -119,13 +121,14 @@ def what_is(place: Place) -> str:
 class _Inspection:
     def __init__(
         self, place: Place, report: StoreReport, topic: str | None, queue: int | None, config: Mapping[str, object],
-        progress: Progress,
+        include_active: bool, progress: Progress,
     ) -> None:  # fmt: skip
         self._place = place
         self._report = report
         self._topic = topic if topic is not None else place.topic
         self._queue = queue if queue is not None else place.queue
         self._config = config
+        self._include_active = include_active
         self._progress = progress
         self._queues: dict[TopicPartition, QueueInspection] = {}
         self._seen: set[tuple[str, int | None, str]] = set()
@@ -452,7 +455,20 @@ class _Inspection:
             if pair is not None:
                 found.files.append(check.file)
         found.keys = None if keys is None else len(keys)
+        self._judge(os.path.join(root, Part.COMPACTION_LOG, name.topic, str(name.partition)), found)
         return found
+
+    def _judge(self, folder: str, found: CompactionInspection) -> None:
+        """Whether a round would clean the queue now, by the engine's own rules."""
+        try:
+            log = ROCKETMQ.read(folder)
+            if not log.segments:
+                return
+            decision = ROCKETMQ.decide(log, self._config, self._report.now_ms, self._include_active)
+        except LogError:
+            return  # what is wrong with it has been said
+        found.is_due, found.reason = decision.reason is None, decision.reason
+        found.dirty_ratio, found.cleanable_bytes = decision.dirty_ratio, decision.cleanable_bytes
 
     # ------------------------------------------------------------------ index files
 

@@ -140,6 +140,8 @@ def _details(queue: QueueInspection) -> Iterator[str]:
             f"{counted(found.index_file_size)}; "
             f"{found.unindexed:,} records behind the last unit"
         )
+        if found.is_due is not None:
+            yield f"  due          {'yes' if found.is_due else f'no: {found.reason}'}"
         yield from _contents(found.contents)
         for file in found.files:
             yield "    " + next(_file(file))

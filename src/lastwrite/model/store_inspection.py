@@ -123,7 +123,11 @@ class CompactionInspection:
     unindexed: int = 0  # records that no unit leads to: nobody reads them
     position: int | None = None  # the highest queue offset that an earlier run has compacted
     first_dirty_offset: int = 0
-    dirty_bytes: int = 0  # of records above the position
+    dirty_bytes: int = 0  # of records above the position, in closed files
+    cleanable_bytes: int | None = None  # that a round would take now
+    dirty_ratio: float | None = None
+    is_due: bool | None = None  # a round of ours would clean it now; None: it cannot be read
+    reason: str | None = None  # why it would not
 
     def to_dict(self) -> dict[str, Any]:
         names = [name for name in CompactionInspection.__slots__ if name not in ("files", "contents")]

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from lastwrite.remote.rocketmq.client import Client
 from tests.system.jars import Unavailable as Unavailable
 from tests.system.jars import fetch_jars, free_ports, need_java
 
@@ -51,6 +52,9 @@ SETTINGS = {
 
 # Of a compaction log: 1,012 bytes of index, which is 21 messages a file, and 5,060 bytes of log.
 SMALL_FILES = {"compactionMappedFileSize": "5060", "compactionCqMappedFileSize": "1024"}
+
+# All that says how large files are: for whoever makes some where a broker left none.
+SIZES = {name: SETTINGS[name] for name in ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")} | SMALL_FILES
 
 COMPACTED = {"cleanup.policy": "COMPACTION"}  # the topic's attribute
 
@@ -129,6 +133,11 @@ class Broker:
                 {"listenPort": str(namesrv), "bindAddress": "127.0.0.1"}, deadline,
             )  # fmt: skip
             self._launch("broker", "org.apache.rocketmq.broker.BrokerStartup", "512m", settings, deadline)
+            with Client(self.name_server) as client:
+                while not client.masters():  # it tells the name server, with all its topics, a moment after its start
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(f"the name server does not hear of the broker:\n{self.said()[-3000:]}")
+                    time.sleep(0.05)
         except BaseException:
             self.kill()
             raise

@@ -33,15 +33,17 @@ class Topic:
     def __post_init__(self) -> None:
         self.messages = {queue: [] for queue in range(self.queues)}
 
-    def produce(self, client: Client, count: int, rng: random.Random, keys: int = 20) -> None:
+    def produce(
+        self, client: Client, count: int, rng: random.Random, keys: int = 20, prefix: str = "key"
+    ) -> None:  # fmt: skip
         """Send ``count`` seeded messages with our client: deletes, compressed bodies, tags, batches."""
         route = client.route(self.name)
         sent = 0
         while sent < count:
-            first = self._message(rng, keys)
+            first = self._message(rng, keys, prefix)
             queue = queue_of(str(first.key), route.writable)
             if rng.random() < 0.15:
-                others = [self._message(rng, keys) for _ in range(4)]
+                others = [self._message(rng, keys, prefix) for _ in range(4)]
                 members = [first, *(one for one in others if queue_of(str(one.key), route.writable) == queue)]
                 stored = client.send_batch(queue, members)
             else:
@@ -82,8 +84,8 @@ class Topic:
         self.messages[queue].append(Seen(offset, message.key, message.tag, message.body or b""))
 
     @staticmethod
-    def _message(rng: random.Random, keys: int) -> Outgoing:
-        key = f"key-{rng.randrange(keys)}"
+    def _message(rng: random.Random, keys: int, prefix: str) -> Outgoing:
+        key = f"{prefix}-{rng.randrange(keys)}"
         if rng.random() < 0.12:
             return Outgoing(key, None)
         body = bytes(rng.choices(b"abc", k=rng.randrange(1, 150)))

@@ -49,7 +49,7 @@ class AsideFiles:
         self._repacks = unit.like_broker
         self._is_closed = is_closed and not unit.like_broker
         self._address = 0 if unit.like_broker else parse_file_name(os.path.basename(source.path)) or 0
-        self._made: list[_File] = []
+        self._made: list[NewPair] = []
         self._largest_timestamp_ms = -1
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
@@ -78,7 +78,7 @@ class AsideFiles:
         path = (
             None if self._folder is None else os.path.join(self._folder, f"{file_name(start)}.{uuid.uuid4().hex[:12]}")
         )
-        self._made.append(_File(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=self._repacks))
+        self._made.append(NewPair(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=self._repacks))
 
     def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
         """Write the index, give both files their size, and name them in ``result``, those behind the first in
@@ -108,7 +108,7 @@ class AsideFiles:
             file.abandon()
 
 
-class _File:
+class NewPair:
     """One log file and its index. ``path`` None: only counted."""
 
     def __init__(

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import FileIO
 
 import numpy as np
@@ -27,7 +26,7 @@ from lastwrite.errors import CorruptLog, LogError, NotALog
 from lastwrite.formats.rocketmq import chunk_kernels, names
 from lastwrite.formats.rocketmq.chunk_kernels import FITS, compare_units, count_units, follow_units
 from lastwrite.formats.rocketmq.record import MAGIC_V1, MAGIC_V2
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT, BatchUnit, Units, batch_units
+from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT, BatchUnit
 from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.rocketmq import positions, publish, reading
 from lastwrite.logstore.rocketmq.reading import MappedFile, MappedLog, Part
@@ -41,7 +40,6 @@ _REBUILD = (
     "commit log again, if that still has all of it"
 )
 _BLOCK_UNITS = 1 << 18
-_NOWHERE = 1 << 63  # above all addresses
 _WRONG = {
     chunk_kernels.GAP: "its record would not lie behind the one before",
     chunk_kernels.BEHIND: "its record would end behind its file",
@@ -128,23 +126,10 @@ def index_path(log_path: str) -> str:
 # ---------------------------------------------------------------------- an index
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """The valid units of one index file, as bytes."""
+def valid_units(path: str) -> Iterator[ByteArray]:
+    """The units of an index file, some at a time, up to the first that is not valid.
 
-    units: ByteArray
-    file_bytes: int
-
-    @property
-    def count(self) -> int:
-        return len(self.units) // BATCH_UNIT.size
-
-    def unit(self, number: int) -> BatchUnit:
-        return BatchUnit._make(BATCH_UNIT.unpack_from(self.units, number * BATCH_UNIT.size))
-
-
-def read_index(path: str) -> Index:
-    """The units of an index file, up to the first that is not valid. Of what was never written nothing is read.
+    What was never written is not read.
 
     Raises:
         CorruptLog: a valid unit lies behind one that is not: something was lost in between.
@@ -153,11 +138,9 @@ def read_index(path: str) -> Index:
     with _opened(path) as file:
         seen = os.fstat(file.fileno())
         listed = MappedFile(path, 0, seen.st_size, seen.st_mtime_ns)
-        stretches = list(reading.written_stretches(listed))
-        kept: list[ByteArray] = []
         done = 0
         has_ended = False
-        for start, end in stretches:
+        for start, end in list(reading.written_stretches(listed)):
             at = max(done, start - start % BATCH_UNIT.size)
             has_ended = has_ended or at > done  # what lies between was never written
             while at < end:
@@ -167,16 +150,17 @@ def read_index(path: str) -> Index:
                 used = 0
                 if not has_ended:
                     used = count_units(data, True) * BATCH_UNIT.size
-                    kept.append(data[:used])
                     has_ended = used < len(data)
+                    yield data[:used]
                 rest = data[used:]
                 strange = count_units(rest, False) * BATCH_UNIT.size
                 if strange < len(rest):
-                    raise CorruptLog(
-                        "a unit follows others that are not valid", at + used + strange, path, _REBUILD
-                    )  # fmt: skip
+                    raise CorruptLog("a unit follows others that are not valid", at + used + strange, path, _REBUILD)
                 done = at = at + len(data)
-    return Index(kept[0] if len(kept) == 1 else np.concatenate([np.empty(0, np.uint8), *kept]), seen.st_size)
+
+
+def _unit(units: ByteArray, at: int) -> BatchUnit:
+    return BatchUnit._make(BATCH_UNIT.unpack_from(memoryview(units), at))
 
 
 def _whole_units(data: bytes) -> ByteArray:
@@ -199,26 +183,32 @@ def index_end(path: str) -> tuple[int, bool]:
     """
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        count = _row_of(file, size // BATCH_UNIT.size, _NOWHERE)
-        return size, os.pread(file.fileno(), BATCH_UNIT.size, count * BATCH_UNIT.size) == END_UNIT
+        behind = _row_of(file, size // BATCH_UNIT.size, lambda unit: False)
+        return size, os.pread(file.fileno(), BATCH_UNIT.size, behind * BATCH_UNIT.size) == END_UNIT
 
 
-def _row_of(file: FileIO, slots: int, address: int) -> int:
-    """The first of the units whose record lies at ``address`` or above; behind the valid ones where there is none."""
+def _row_of(file: FileIO, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
+    """The first of the units that ``is_there`` accepts, and then all behind it; behind the valid ones if it is none."""
 
-    def place(row: int) -> int:
-        data = os.pread(file.fileno(), BATCH_UNIT.size, row * BATCH_UNIT.size)
-        if len(data) < BATCH_UNIT.size:
-            return _NOWHERE
-        unit = BatchUnit._make(BATCH_UNIT.unpack_from(data, 0))
-        return unit.physical_offset if unit.size > 0 and unit.physical_offset >= 0 else _NOWHERE
+    def accepts(row: int) -> bool:
+        unit = _unit_at(file, row)
+        return unit is None or is_there(unit)
 
-    return bisect_left(range(slots), address, key=place)
+    return bisect_left(range(slots), True, key=accepts)
 
 
-def _units_at(path: str, first: int, count: int) -> Units:
-    with _opened(path) as file:
-        return batch_units(os.pread(file.fileno(), count * BATCH_UNIT.size, first * BATCH_UNIT.size))
+def _row_at(file: FileIO, slots: int, address: int) -> int:
+    """The first of the units whose record lies at ``address`` or above."""
+    return _row_of(file, slots, lambda unit: unit.physical_offset >= address)
+
+
+def _unit_at(file: FileIO, row: int) -> BatchUnit | None:
+    """A unit, None where no valid one is."""
+    data = os.pread(file.fileno(), BATCH_UNIT.size, row * BATCH_UNIT.size)
+    if len(data) < BATCH_UNIT.size:
+        return None
+    unit = BatchUnit._make(BATCH_UNIT.unpack_from(data, 0))
+    return unit if unit.size > 0 and unit.physical_offset >= 0 else None
 
 
 # ---------------------------------------------------------------------- one queue
@@ -293,18 +283,23 @@ class _Reading:
         size = count = 0
         base, largest, first = self._end_offset, file.mtime_ns // 1_000_000, None
         try:
-            index = read_index(path)
-            code, row, end, stored = follow_units(index.units, file.start, file.end, self._end_offset)
-            if code != FITS:
-                raise CorruptLog(f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, path, _REBUILD)
+            place = file.start
+            for units in valid_units(path):
+                code, row, place, stored = follow_units(units, place, file.end, self._end_offset)
+                if code != FITS:
+                    row += count
+                    raise CorruptLog(f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, path, _REBUILD)
+                if len(units):
+                    begin, last = (_unit(units, at) for at in (0, len(units) - BATCH_UNIT.size))
+                    if not count:
+                        base, largest, first = begin.base, int(stored), begin.store_time_ms
+                    largest = max(largest, int(stored))
+                    count += len(units) // BATCH_UNIT.size
+                    self._end_offset = last.base + 1
         except CorruptLog as error:
             self._damaged(error.problem, error.path or path, error.at, error.remedy or _REBUILD)
         else:
-            count, size = index.count, int(end) - file.start
-            if count:
-                begins = index.unit(0)
-                base, largest, first = begins.base, int(stored), begins.store_time_ms
-                self._end_offset = index.unit(count - 1).base + 1
+            size = int(place) - file.start
             if not logs.is_last(file):
                 self._check_end(file, size)
         return Segment(
@@ -334,18 +329,20 @@ def _moved(segment: Segment, base_offset: int) -> Segment:
 
 def end_offset_of(segment: Segment) -> int:
     """Behind the highest queue offset in the segment; its base where there is no record."""
-    if not segment.index_bytes:
-        return segment.base_offset
-    units = _units_at(index_path(segment.path), segment.index_bytes // BATCH_UNIT.size - 1, 1)
-    return int(units[0]["base"]) + 1
+    count = segment.index_bytes // BATCH_UNIT.size
+    with _opened(index_path(segment.path)) as file:
+        last = _unit_at(file, count - 1) if count else None
+    return segment.base_offset if last is None else last.base + 1
 
 
 def first_offset_from(log: PartitionLog, offset: int) -> int:
     """The lowest queue offset from ``offset`` on that a record has; ``offset`` where there is none."""
     for segment in log.segments:
         if segment.size_bytes and end_offset_of(segment) > offset:
-            bases = _units_at(index_path(segment.path), 0, segment.index_bytes // BATCH_UNIT.size)["base"]
-            return int(bases[int(np.searchsorted(bases, offset))])
+            with _opened(index_path(segment.path)) as file:
+                count = segment.index_bytes // BATCH_UNIT.size
+                found = _unit_at(file, _row_of(file, count, lambda unit: unit.base >= offset))
+            return offset if found is None else found.base
     return offset
 
 
@@ -361,13 +358,14 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
     """Positions at which the segment may be cut into pieces of about so many bytes: units name them."""
     cuts = [0]
     if segment.size_bytes > piece_bytes * 3 // 2:
-        units = _units_at(index_path(segment.path), 0, segment.index_bytes // BATCH_UNIT.size)
-        places = units["physical_offset"].astype(np.int64) - _address_of(segment.path)
-        count = -(-segment.size_bytes // piece_bytes)
-        for n in range(1, count):
-            found = int(np.searchsorted(places, segment.size_bytes * n // count))
-            if found < len(places) and cuts[-1] < int(places[found]) < segment.size_bytes:
-                cuts.append(int(places[found]))
+        count, slots = -(-segment.size_bytes // piece_bytes), segment.index_bytes // BATCH_UNIT.size
+        start = _address_of(segment.path)
+        with _opened(index_path(segment.path)) as file:
+            for n in range(1, count):
+                wanted = start + segment.size_bytes * n // count
+                found = _unit_at(file, _row_at(file, slots, wanted))
+                if found is not None and cuts[-1] < found.physical_offset - start < segment.size_bytes:
+                    cuts.append(found.physical_offset - start)
     if segment.size_bytes:
         cuts.append(segment.size_bytes)
     return cuts
@@ -388,9 +386,8 @@ class IndexChecker:
         self._start = _address_of(piece.path)
         with _opened(self._path) as file:
             slots = os.fstat(file.fileno()).st_size // BATCH_UNIT.size
-            self._first = _row_of(file, slots, self._start + piece.start)
-            count = _row_of(file, slots, self._start + piece.end) - self._first
-            data = os.pread(file.fileno(), max(count, 0) * BATCH_UNIT.size, self._first * BATCH_UNIT.size)
+            self._first, end = (_row_at(file, slots, self._start + place) for place in (piece.start, piece.end))
+            data = os.pread(file.fileno(), max(end - self._first, 0) * BATCH_UNIT.size, self._first * BATCH_UNIT.size)
         self._units = _whole_units(data)
         self._seen = 0
 

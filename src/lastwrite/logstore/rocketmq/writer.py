@@ -13,130 +13,90 @@ Source: RocketMQ 5.5.0 ``CompactionLog``, ``SparseConsumeQueue``; spec/rocketmq.
 from __future__ import annotations
 
 import os
-from io import FileIO
+
+import numpy as np
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.formats.rocketmq.kernels import MessageTable
 from lastwrite.formats.rocketmq.names import file_name
-from lastwrite.formats.rocketmq.record import BLANK, BLANK_BYTES, MAGIC_BLANK, PHYSICAL_OFFSET_AT
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT
-from lastwrite.logstore import files
-from lastwrite.logstore.aside import changing
+from lastwrite.logstore.rocketmq.aside import NewPair
 from lastwrite.logstore.rocketmq.publish import Pair
-from lastwrite.model.columns import ByteArray
-
-_BUFFER_BYTES = 4 << 20
-_ADDRESS_BYTES = 8
+from lastwrite.model.columns import ROW_COLUMNS, ByteArray, Int64Array
 
 
 class QueueWriter:
     """Appends records to new pairs of files in ``folder``, named from 0 on; nothing is synced.
 
-    ``log_bytes`` and ``index_bytes``: of each file, as ``names.log_sizes`` gives them. Holds one file's index and a few
-    MiB of log.
+    ``log_bytes`` and ``index_bytes``: of each file, as ``names.log_sizes`` gives them. Holds one file's units.
     """
 
     def __init__(self, folder: str, log_bytes: int, index_bytes: int) -> None:
         self.end_offset = 0  # behind the last record
         self.records = 0
-        self.bytes = 0  # of records
         self._folder = folder
         self._log_bytes, self._index_bytes = log_bytes, index_bytes
-        self._pairs: list[Pair] = []
-        self._file: FileIO | None = None
-        self._start = 0  # the address of the file being written
-        self._size = 0  # of what is in it, written or waiting
-        self._waiting = bytearray()
-        self._units = bytearray()
+        self._made: list[NewPair] = []
 
     def append(self, data: ByteArray, table: MessageTable) -> int:
         """Append the records of ``table``, whose bytes lie in ``data``; how many of them were taken.
 
-        As a broker does, it passes over a record without a key, and one whose offset is not above all before it.
+        As a broker does, it passes over a record without a key, and one whose offset is not above all before it. The
+        records' addresses in ``data`` are set.
 
         Raises:
             InvalidConfig: a record that fits no file of this size.
             LogError: what the system refuses.
         """
-        taken = 0
-        columns = ("position", "size", "queue_offset", "store_time", "tags_code", "key_length")
-        for position, size, offset, stored, tags, key_length in zip(
-            *(table[name].tolist() for name in columns), strict=True
-        ):
-            if offset < self.end_offset or key_length < 0:
-                continue
-            self._make_room(size)
-            address = self._start + self._size
-            at = len(self._waiting)
-            self._waiting += data[position : position + size].data
-            place = at + PHYSICAL_OFFSET_AT
-            self._waiting[place : place + _ADDRESS_BYTES] = address.to_bytes(_ADDRESS_BYTES, "big")
-            self._units += BATCH_UNIT.pack(address, size, tags, stored, offset, 1, -1, 0)
-            self._size += size
-            self.end_offset = offset + 1
-            self.bytes += size
-            taken += 1
-            if len(self._waiting) >= _BUFFER_BYTES:
-                self._flush()
-        self.records += taken
-        return taken
+        offsets = table["queue_offset"]
+        highest = np.maximum.accumulate(np.concatenate((np.array([self.end_offset - 1]), offsets)))
+        taken = np.flatnonzero((table["key_length"] >= 0) & (offsets > highest[:-1]))
+        rows: Int64Array = np.zeros((len(taken), ROW_COLUMNS), np.int64)
+        for column, name in enumerate(("position", "size", "queue_offset", "store_time", "queue_offset", "tags_code")):
+            rows[:, column] = table[name][taken]
+        rows[:, 2] += 1
+        # What lies between two records that are taken must not be written.
+        starts = np.flatnonzero(rows[1:, 0] != rows[:-1, 0] + rows[:-1, 1]) + 1
+        for run in np.split(rows, starts):
+            self._append_run(data, run)
+        if len(rows):
+            self.end_offset = int(rows[-1, 2])
+        self.records += len(rows)
+        return len(rows)
 
     def finish(self) -> list[Pair]:
-        """Write what waits, bring both files to their size, and say what was made, in order."""
-        if self._file is not None:
-            self._end_pair()
-        return self._pairs
+        """Bring the files to their sizes, and say what was made, in order. The last pair stays open."""
+        if self._made:
+            self._made[-1].close(is_marked=False)
+        return [
+            Pair(file_name(number * self._log_bytes), file.path, file.index_path)
+            for number, file in enumerate(self._made)
+            if file.path is not None
+        ]
 
     def abandon(self) -> None:
         """Remove what was written."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        for pair in self._pairs:
-            for path in (pair.log_path, pair.index_path):
-                if os.path.lexists(path):
-                    files.unlink(path)
+        for file in self._made:
+            file.abandon()
 
-    def _make_room(self, size: int) -> None:
-        if size + BLANK_BYTES > self._log_bytes or 2 * BATCH_UNIT.size > self._index_bytes:
-            raise InvalidConfig(
-                f"a record of {size:,} bytes fits no file of {self._log_bytes:,}", path=self._folder,
-                remedy="give compactionMappedFileSize and compactionCqMappedFileSize as the broker has them",
-            )  # fmt: skip
-        if self._file is not None:
-            room = self._log_bytes - self._size
-            if size + BLANK_BYTES <= room and len(self._units) + BATCH_UNIT.size < self._index_bytes:
-                return
-            self._waiting += BLANK.pack(room, MAGIC_BLANK)
-            self._units += END_UNIT
-            self._end_pair()
-            self._start += self._log_bytes
-        self._begin_pair()
+    def _append_run(self, data: ByteArray, rows: Int64Array) -> None:
+        done = 0
+        while done < len(rows):
+            fits = self._made[-1].fits(rows[done:]) if self._made else 0
+            if not fits:
+                self._begin(int(rows[done, 1]))
+                continue
+            self._made[-1].append(data, rows, done, done + fits)
+            done += fits
 
-    def _begin_pair(self) -> None:
-        name = file_name(self._start)
-        pair = Pair(name, *(os.path.join(self._folder, f"{name}.{kind}") for kind in ("log", "index")))
-        self._pairs.append(pair)
-        with changing("create", pair.log_path):
-            self._file = open(pair.log_path, "wb", buffering=0)
-        self._size = 0
-        self._units.clear()
-
-    def _flush(self) -> None:
-        assert self._file is not None
-        with changing("append", self._pairs[-1].log_path):
-            view = memoryview(self._waiting)
-            while len(view):
-                view = view[self._file.write(view) :]
-            view.release()
-        self._waiting = bytearray()
-
-    def _end_pair(self) -> None:
-        assert self._file is not None
-        pair = self._pairs[-1]
-        self._flush()
-        self._file.close()
-        self._file = None
-        files.truncate(pair.log_path, self._log_bytes)
-        files.write(pair.index_path, bytes(self._units), is_synced=False)
-        files.truncate(pair.index_path, self._index_bytes)
+    def _begin(self, size: int) -> None:
+        """A new pair of files for a record of ``size`` bytes."""
+        if self._made:
+            if not self._made[-1].count:
+                raise InvalidConfig(
+                    f"a record of {size:,} bytes fits no file of {self._log_bytes:,}", path=self._folder,
+                    remedy="give compactionMappedFileSize and compactionCqMappedFileSize as the broker has them",
+                )  # fmt: skip
+            self._made[-1].close(is_marked=True)
+        start = len(self._made) * self._log_bytes
+        path = os.path.join(self._folder, file_name(start))
+        self._made.append(NewPair(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=True))
