@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import lastwrite
+from lastwrite.errors import LogError
 from lastwrite.model.dispatch import DispatchReport
 from lastwrite.pipeline import dispatch as pipeline
 from lastwrite.pipeline.inline import INLINE
@@ -75,3 +76,44 @@ def cut(whole: Broker, count: int) -> Broker:
     if not broker.log:
         broker.log.append(bytearray(whole.sizes.commit_log))
     return broker
+
+
+@slowly
+@given(st.data())
+def test_whatever_lies_there_it_ends_in_words(data: st.DataObject) -> None:
+    """Bytes of any file are changed: dispatch refuses, or reports, and what it made a second run agrees with."""
+    whole = data.draw(brokers(30))
+    stop = data.draw(st.integers(0, len(whole.addresses)))
+    with tempfile.TemporaryDirectory() as folder:
+        root = write_store(Path(folder) / "store", cut(whole, stop))
+        dispatch(root, whole)
+        write_store(root, whole)
+        paths = sorted(path for path in root.rglob("*") if path.is_file() and path.name != "lock")
+        for _ in range(data.draw(st.integers(1, 3))):
+            path = data.draw(st.sampled_from(paths))
+            harm(path, data)
+        try:
+            report = dispatch(root, whole, data.draw(st.sampled_from([100, 1 << 20])))
+        except LogError as error:
+            assert error.path is None or str(folder) in error.path
+            return
+        assert report.exit_status in (0, 3)
+        made = read_dispatched(root)
+        again = dispatch(root, whole)
+        assert not told(made, read_dispatched(root)) and again.exit_status == report.exit_status
+        assert [path.name for path in Path(folder).iterdir()] == ["store"]
+
+
+def harm(path: Path, data: st.DataObject) -> None:
+    """Change some bytes, as a number that lies or as noise; or cut the file short."""
+    content = bytearray(path.read_bytes())
+    if not content or data.draw(st.integers(0, 9)) == 0:
+        path.write_bytes(content[: len(content) // 2])
+        return
+    at = data.draw(st.integers(0, min(len(content) - 1, 400)))
+    lie = data.draw(
+        st.sampled_from([b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x80\0\0\0", b"\0\0\0\x01"])
+        | st.binary(min_size=1, max_size=12)
+    )
+    content[at : at + len(lie)] = lie
+    path.write_bytes(content[: path.stat().st_size])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
 import lastwrite
-from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld, NotALog
+from lastwrite.logstore import files
+from lastwrite.logstore.files import FaultPoints
 from lastwrite.logstore.rocketmq import lock
 from lastwrite.model.dispatch import DispatchReport
 from lastwrite.model.log import TopicPartition
@@ -184,6 +187,34 @@ def test_who_is_in_the_way_is_named(tmp_path: Path) -> None:
     assert read_dispatched(root) == broker.dispatched()
 
 
+def test_a_disk_that_refuses_leaves_each_tree_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = some(8, COMPACTED)
+    origin, root = write_store(tmp_path / "origin", broker), tmp_path / "run"
+    expected = broker.dispatched()
+    point = refused = 0
+    while point == refused:
+        point += 1
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(origin, root)
+        monkeypatch.setattr(files, "faults", FaultPoints(point, errno.ENOSPC, once=True))
+        try:
+            dispatch(root, broker)
+        except LogError as error:
+            refused += 1
+            assert error.remedy is not None
+        monkeypatch.setattr(files, "faults", FaultPoints())
+        found = read_dispatched(root)
+        for tree in ("compaction", "index", "consumequeue"):
+            mine = {name: data for name, data in found.items() if name.startswith(tree)}
+            assert mine in ({}, {name: data for name, data in expected.items() if name.startswith(tree)})
+        dispatch(root, broker)
+        assert read_dispatched(root) == expected
+        assert {path.name for path in root.iterdir()} == {
+            "commitlog", "config", "lock", "compaction", "index", "consumequeue",
+        }  # fmt: skip
+    assert point > 30
+
+
 def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path) -> None:
     broker = some()
     root = write_store(tmp_path / "store", broker)
@@ -193,7 +224,9 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path) -> None:
                    {"messageIndexEnable": 3}, {"messageDelayLevel": "1s soon"}):  # fmt: skip
         with pytest.raises(InvalidConfig):
             lastwrite.dispatch(str(root), config=config, spark=INLINE)
-    dispatch(root, broker)
+    of_the_broker = {"brokerName": "b", "flushDiskType": "ASYNC_FLUSH", "mappedFileSizeCommitLog": "4096"}
+    sizes = broker.sizes.config()
+    lastwrite.dispatch(str(root), config={**sizes, **of_the_broker}, now_ms=NOW, spark=INLINE)
     before = read_dispatched(root)
     path = root / "consumequeue" / "plain" / "0" / f"{0:020d}"
     path.write_bytes(path.read_bytes() + b"more")

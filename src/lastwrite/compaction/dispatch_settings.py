@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
+from lastwrite.compaction.rocketmq_settings import BROKER_NAMES
 from lastwrite.errors import InvalidConfig
 
 _INT_MAX = 2**31 - 1
@@ -49,7 +50,7 @@ class DispatchConfig:
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> DispatchConfig:
-        """The config that the broker's ``names`` make.
+        """The config that the broker's ``names`` make; those of its settings that change nothing here are passed over.
 
         Raises:
             InvalidConfig: an unknown name, a value of another type or out of its range, or a feature that dispatch
@@ -67,6 +68,8 @@ class DispatchConfig:
                     )
                 continue
             entry = known.get(name)
+            if entry is None and name in BROKER_NAMES:
+                continue
             if entry is None:
                 near = difflib.get_close_matches(name, [*known, *_MUST_BE], 1)
                 raise InvalidConfig(

@@ -101,6 +101,9 @@ travelCqFileNumWhenGetMessage useReentrantLockWhenPutMessage warmMapedFileEnable
 )
 
 
+BROKER_NAMES = _WITHOUT_EFFECT  # of a broker.conf, which may be given as it is
+
+
 def _unknown(name: str) -> InvalidConfig:
     nearest = difflib.get_close_matches(name, [*_FIELD_OF, *_WITHOUT_EFFECT], 1, 0.6)
     remedy = f"did you mean {nearest[0]}?" if nearest else f"those that have an effect: {', '.join(_FIELD_OF)}"

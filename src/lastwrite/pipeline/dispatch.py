@@ -118,7 +118,12 @@ def dispatch(
         runner, memory_plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
         scratch = stack.enter_context(_scratch(runner, memory_plan))
         job = _Dispatch(root, settings, now, whole_log, lock.was_killed(root), runner, memory_plan, scratch, progress)
-        report = job.run()
+        try:
+            report = job.run()
+        except BaseException:
+            with contextlib.suppress(LogError, OSError):
+                trees.clear(root)  # what was written aside; else the next dispatch does it
+            raise
         report.stage_seconds = {name: stage.seconds for name, stage in runner.profile.items()}
     report.seconds = time.perf_counter() - begin
     return report
