@@ -107,7 +107,6 @@ def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixtu
         ]
         assert queue["pulled"] == len(expected) > 0
         assert queue["pulled_below"] == first[queue["partition"]]
-        assert queue["end_offset"] == trial.topic.messages[queue["partition"]][-1].offset + 1
     assert [partition["status"] for partition in document["compaction"]["partitions"]] == ["cleaned"] * 2
     trial.check_lost()
 
@@ -200,7 +199,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
     with trial.live:
         point = 0
         while True:
-            point += 1
+            point += 13  # of some 500 operations; those of the publication alone are all in test_crash_rocketmq_publish
             store = tmp_path / "copy"
             shutil.copytree(trial.lost, store)
             faults = FaultPoints(point, errno.EIO)
@@ -212,8 +211,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
                 break
             for queue in left:
                 assert stored(store, queue) in (old[queue], whole[queue], left[queue]), point
-            if point % 5 == 0:
-                assert restore(store)
-                assert {queue: stored(store, queue) for queue in left} == left
+            assert restore(store)
+            assert {queue: stored(store, queue) for queue in left} == left
             shutil.rmtree(store)
-    assert point > 30
+    assert point > 200
