@@ -72,7 +72,7 @@ class Trial:
         again = Broker(self.live.home, self.lost, SETTINGS)
         for queue, messages in self.topic.messages.items():
             self.topic.compact(queue, messages[-1].offset + 1)
-        with again, StockClient(again) as stock, Client(again.name_server) as client:
+        with again.disposable(), StockClient(again) as stock, Client(again.name_server) as client:
             self.topic.check(stock)
             self.topic.produce(client, 50, self.rng)
             wait_until_dispatched(self.topic, client)
@@ -95,7 +95,7 @@ def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixtu
     trial.dispatch()
     first = {queue: trial.first_offset(queue) for queue in trial.topic.messages}
     assert min(first.values()) > 50
-    with trial.live:
+    with trial.live.disposable():
         for store in (trial.live.store, trial.lost):
             arguments = ["restore", str(store), "--from", trial.live.name_server, "--topic", "table", "--json"]
             status = cli.run([*arguments, "--config", "delete.retention.ms=0", "--master", "local[1]"])
@@ -116,7 +116,7 @@ def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
     trial.dispatch()
     lastwrite.compact(str(trial.lost), system="rocketmq", config=dict(AT_ONCE), spark=INLINE)
     ends = {queue: active_from(trial.lost, "table", queue) for queue in trial.topic.messages}
-    with trial.live:
+    with trial.live.disposable():
         done = lastwrite.restore(
             str(trial.lost), trial.live.name_server, "table", config={"delete.retention.ms": 0}, spark=INLINE
         )
@@ -125,7 +125,7 @@ def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
 
 
 def test_what_is_refused(trial: Trial) -> None:
-    with trial.live, Client(trial.live.name_server) as client:
+    with trial.live.disposable(), Client(trial.live.name_server) as client:
         ask = (trial.live.name_server, "table")
         with pytest.raises(InvalidConfig, match="no compaction log of them") as undispatched:
             (trial.lost / "consumequeue" / "table" / "0").mkdir(parents=True)
@@ -152,7 +152,7 @@ def test_an_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None
     empty = tmp_path / "empty"
     (empty / "config").mkdir(parents=True)
     shutil.copy(trial.lost / "config" / "topics.json", empty / "config")
-    with trial.live:
+    with trial.live.disposable():
         done = lastwrite.restore(
             str(empty), trial.live.name_server, "table", spark=INLINE, config={**SMALL_FILES, "delete.retention.ms": 0}
         )
@@ -161,7 +161,7 @@ def test_an_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None
     for queue, messages in trial.topic.messages.items():
         trial.topic.compact(queue, messages[-1].offset + 1)
     again = Broker(trial.live.home, empty, SETTINGS)
-    with again, StockClient(again) as stock:
+    with again.disposable(), StockClient(again) as stock:
         trial.topic.check(stock)
 
 
@@ -196,7 +196,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
             return False
         return done.exit_status == 0
 
-    with trial.live:
+    with trial.live.disposable():
         point = 0
         while True:
             point += 13  # of some 500 operations; those of the publication alone are all in test_crash_rocketmq_publish
