@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,23 +33,43 @@ SETTINGS = {**SMALL_FILES, "mappedFileSizeCommitLog": "16384"}
 AT_ONCE = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
 
 
+@dataclass
+class Produced:
+    """A topic of a broker that was stopped, and what was sent to it."""
+
+    home: Path
+    store: Path
+    topic: Topic
+
+
+@pytest.fixture(scope="module")
+def produced(tmp_path_factory: pytest.TempPathFactory) -> Produced:
+    try:
+        broker = Broker(rocketmq_home(), tmp_path_factory.mktemp("rocketmq") / "store", SETTINGS)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    topic, rng = Topic("table", 2), random.Random(11)
+    with broker, Client(broker.name_server) as client:
+        client.create_topic(topic.name, topic.queues, COMPACTED)
+        # Keys of the old part are seldom written later, and then some of them are deleted.
+        topic.produce(client, 120, rng, keys=60, prefix="old")
+        topic.produce(client, 250, rng)
+        topic.produce(client, 60, rng, keys=60, prefix="old")
+        topic.produce(client, 60, rng)
+        wait_until_dispatched(topic, client)
+    return Produced(broker.home, broker.store, topic)
+
+
 class Trial:
     """A live broker with a compacted topic, and a store that has only the later part of the same commit log."""
 
-    def __init__(self, folder: Path) -> None:
-        self.live = Broker(rocketmq_home(), folder / "live", SETTINGS)
+    def __init__(self, produced: Produced, folder: Path) -> None:
+        self.topic = copy.deepcopy(produced.topic)
+        self.rng = random.Random(12)
+        self.live = Broker(produced.home, folder / "live", SETTINGS)
         self.lost = folder / "lost"
-        self.topic = Topic("table", 2)
-        self.rng = random.Random(11)
-        with self.live, Client(self.live.name_server) as client:
-            client.create_topic(self.topic.name, self.topic.queues, COMPACTED)
-            # Keys of the old part are seldom written later, and then some of them are deleted.
-            self.topic.produce(client, 120, self.rng, keys=60, prefix="old")
-            self.topic.produce(client, 250, self.rng)
-            self.topic.produce(client, 60, self.rng, keys=60, prefix="old")
-            self.topic.produce(client, 60, self.rng)
-            wait_until_dispatched(self.topic, client)
-        shutil.copytree(self.live.store, self.lost)
+        for store in (self.live.store, self.lost):
+            shutil.copytree(produced.store, store)
         files = sorted((self.lost / "commitlog").iterdir())
         for file in files[: len(files) // 2]:
             file.unlink()
@@ -80,11 +102,8 @@ class Trial:
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Iterator[Trial]:
-    try:
-        made = Trial(tmp_path)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+def trial(produced: Produced, tmp_path: Path) -> Iterator[Trial]:
+    made = Trial(produced, tmp_path)
     yield made
     made.live.kill()
 
