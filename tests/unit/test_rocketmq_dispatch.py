@@ -178,6 +178,7 @@ def test_a_topic_that_no_folder_can_have_is_left_out(tmp_path: Path) -> None:
 def test_who_is_in_the_way_is_named(tmp_path: Path) -> None:
     broker = some(4)
     root = write_store(tmp_path / "store", broker)
+    (root / "compaction" / "compactionLog" / "%RETRY%g" / "0").mkdir(parents=True)  # a name that Kafka would not know
     with lock.hold(str(root), [TopicPartition("lastwrite-dispatch", 0)]), pytest.raises(LogHeld):
         dispatch(root, broker)
     (root / "abort").write_text("123")

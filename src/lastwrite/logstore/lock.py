@@ -37,7 +37,6 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from lastwrite.errors import LogHeld
-from lastwrite.formats.kafka.names import folder_name
 from lastwrite.logstore.files import to_log_error
 from lastwrite.model.log import TopicPartition
 
@@ -61,7 +60,7 @@ class Place:
 
     def byte_of(self, name: TopicPartition) -> int:
         """The byte that stands for a log."""
-        digest = hashlib.blake2b(folder_name(name).encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(str(name).encode(errors="surrogateescape"), digest_size=8).digest()
         return self.turn + 1 + (int.from_bytes(digest, "big") >> (64 - _HASH_BITS))
 
     def is_brokers(self, kind: int, start: int, length: int) -> bool:
