@@ -68,9 +68,10 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 def test_help_comes_at_once_and_names_every_command() -> None:
     times = []
     for _ in range(3):
-        began = time.monotonic()
+        began = os.times()
         done = lastwrite("--help")
-        times.append(time.monotonic() - began)
+        ended = os.times()  # of the processor: what else runs here does not count
+        times.append(ended.children_user - began.children_user + ended.children_system - began.children_system)
         assert done.returncode == 0
         assert all(f"  {command} " in done.stdout for command in COMMANDS)
     assert min(times) < 0.4

@@ -93,7 +93,7 @@ def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bo
     boundaries = {queue: active_from(broker.store, topic.name, queue) for queue in topic.messages}
     before = positions(broker.store)
     eager = Broker(broker.home, broker.store, {**SMALL_FILES, "compactionScheduleInternal": "1000"})
-    with eager, StockClient(eager) as stock:
+    with eager.disposable(), StockClient(eager) as stock:
         deadline = time.monotonic() + 90
         while any(positions(broker.store).get(f"table_{queue}", -1) < end - 1 for queue, end in boundaries.items()):
             assert time.monotonic() < deadline, (before, positions(broker.store), boundaries)
@@ -117,7 +117,7 @@ def test_an_archive_is_compacted_to_its_end(broker: Broker) -> None:
     assert {partition.status for partition in report.partitions} == {Status.CLEANED}
     for queue, messages in topic.messages.items():
         topic.compact(queue, messages[-1].offset + 1, drops_deletes=False)
-    with broker, StockClient(broker) as stock, Client(broker.name_server) as client:
+    with broker.disposable(), StockClient(broker) as stock, Client(broker.name_server) as client:
         topic.check(stock)
         topic.produce(client, 60, rng)
         wait_until_dispatched(topic, client)

@@ -31,7 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         made = Broker(rocketmq_home(), tmp_path_factory.mktemp("rocketmq") / "store", SMALL_FILES)
     except Unavailable as reason:
         pytest.skip(str(reason))
-    with made:
+    with made.disposable():
         yield made
 
 
@@ -185,7 +185,7 @@ def test_an_old_release(tmp_path: Path) -> None:
         old = Broker(rocketmq_home(OLD_VERSION), tmp_path / "store")
     except Unavailable as reason:
         pytest.skip(str(reason))
-    with old, Client(old.name_server) as client:
+    with old.disposable(), Client(old.name_server) as client:
         route = client.create_topic("old", 2)
         rng = np.random.default_rng(7)
         sent: dict[int, list[Seen]] = {0: [], 1: []}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,23 +33,43 @@ SETTINGS = {**SMALL_FILES, "mappedFileSizeCommitLog": "16384"}
 AT_ONCE = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
 
 
+@dataclass
+class Produced:
+    """A topic of a broker that was stopped, and what was sent to it."""
+
+    home: Path
+    store: Path
+    topic: Topic
+
+
+@pytest.fixture(scope="module")
+def produced(tmp_path_factory: pytest.TempPathFactory) -> Produced:
+    try:
+        broker = Broker(rocketmq_home(), tmp_path_factory.mktemp("rocketmq") / "store", SETTINGS)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    topic, rng = Topic("table", 2), random.Random(11)
+    with broker, Client(broker.name_server) as client:
+        client.create_topic(topic.name, topic.queues, COMPACTED)
+        # Keys of the old part are seldom written later, and then some of them are deleted.
+        topic.produce(client, 120, rng, keys=60, prefix="old")
+        topic.produce(client, 250, rng)
+        topic.produce(client, 60, rng, keys=60, prefix="old")
+        topic.produce(client, 60, rng)
+        wait_until_dispatched(topic, client)
+    return Produced(broker.home, broker.store, topic)
+
+
 class Trial:
     """A live broker with a compacted topic, and a store that has only the later part of the same commit log."""
 
-    def __init__(self, folder: Path) -> None:
-        self.live = Broker(rocketmq_home(), folder / "live", SETTINGS)
+    def __init__(self, produced: Produced, folder: Path) -> None:
+        self.topic = copy.deepcopy(produced.topic)
+        self.rng = random.Random(12)
+        self.live = Broker(produced.home, folder / "live", SETTINGS)
         self.lost = folder / "lost"
-        self.topic = Topic("table", 2)
-        self.rng = random.Random(11)
-        with self.live, Client(self.live.name_server) as client:
-            client.create_topic(self.topic.name, self.topic.queues, COMPACTED)
-            # Keys of the old part are seldom written later, and then some of them are deleted.
-            self.topic.produce(client, 120, self.rng, keys=60, prefix="old")
-            self.topic.produce(client, 250, self.rng)
-            self.topic.produce(client, 60, self.rng, keys=60, prefix="old")
-            self.topic.produce(client, 60, self.rng)
-            wait_until_dispatched(self.topic, client)
-        shutil.copytree(self.live.store, self.lost)
+        for store in (self.live.store, self.lost):
+            shutil.copytree(produced.store, store)
         files = sorted((self.lost / "commitlog").iterdir())
         for file in files[: len(files) // 2]:
             file.unlink()
@@ -72,7 +94,7 @@ class Trial:
         again = Broker(self.live.home, self.lost, SETTINGS)
         for queue, messages in self.topic.messages.items():
             self.topic.compact(queue, messages[-1].offset + 1)
-        with again, StockClient(again) as stock, Client(again.name_server) as client:
+        with again.disposable(), StockClient(again) as stock, Client(again.name_server) as client:
             self.topic.check(stock)
             self.topic.produce(client, 50, self.rng)
             wait_until_dispatched(self.topic, client)
@@ -80,11 +102,8 @@ class Trial:
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Iterator[Trial]:
-    try:
-        made = Trial(tmp_path)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+def trial(produced: Produced, tmp_path: Path) -> Iterator[Trial]:
+    made = Trial(produced, tmp_path)
     yield made
     made.live.kill()
 
@@ -95,7 +114,7 @@ def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixtu
     trial.dispatch()
     first = {queue: trial.first_offset(queue) for queue in trial.topic.messages}
     assert min(first.values()) > 50
-    with trial.live:
+    with trial.live.disposable():
         for store in (trial.live.store, trial.lost):
             arguments = ["restore", str(store), "--from", trial.live.name_server, "--topic", "table", "--json"]
             status = cli.run([*arguments, "--config", "delete.retention.ms=0", "--master", "local[1]"])
@@ -107,7 +126,6 @@ def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixtu
         ]
         assert queue["pulled"] == len(expected) > 0
         assert queue["pulled_below"] == first[queue["partition"]]
-        assert queue["end_offset"] == trial.topic.messages[queue["partition"]][-1].offset + 1
     assert [partition["status"] for partition in document["compaction"]["partitions"]] == ["cleaned"] * 2
     trial.check_lost()
 
@@ -117,7 +135,7 @@ def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
     trial.dispatch()
     lastwrite.compact(str(trial.lost), system="rocketmq", config=dict(AT_ONCE), spark=INLINE)
     ends = {queue: active_from(trial.lost, "table", queue) for queue in trial.topic.messages}
-    with trial.live:
+    with trial.live.disposable():
         done = lastwrite.restore(
             str(trial.lost), trial.live.name_server, "table", config={"delete.retention.ms": 0}, spark=INLINE
         )
@@ -126,7 +144,7 @@ def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
 
 
 def test_what_is_refused(trial: Trial) -> None:
-    with trial.live, Client(trial.live.name_server) as client:
+    with trial.live.disposable(), Client(trial.live.name_server) as client:
         ask = (trial.live.name_server, "table")
         with pytest.raises(InvalidConfig, match="no compaction log of them") as undispatched:
             (trial.lost / "consumequeue" / "table" / "0").mkdir(parents=True)
@@ -153,7 +171,7 @@ def test_an_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None
     empty = tmp_path / "empty"
     (empty / "config").mkdir(parents=True)
     shutil.copy(trial.lost / "config" / "topics.json", empty / "config")
-    with trial.live:
+    with trial.live.disposable():
         done = lastwrite.restore(
             str(empty), trial.live.name_server, "table", spark=INLINE, config={**SMALL_FILES, "delete.retention.ms": 0}
         )
@@ -162,7 +180,7 @@ def test_an_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None
     for queue, messages in trial.topic.messages.items():
         trial.topic.compact(queue, messages[-1].offset + 1)
     again = Broker(trial.live.home, empty, SETTINGS)
-    with again, StockClient(again) as stock:
+    with again.disposable(), StockClient(again) as stock:
         trial.topic.check(stock)
 
 
@@ -197,10 +215,10 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
             return False
         return done.exit_status == 0
 
-    with trial.live:
+    with trial.live.disposable():
         point = 0
         while True:
-            point += 1
+            point += 13  # of some 500 operations; those of the publication alone are all in test_crash_rocketmq_publish
             store = tmp_path / "copy"
             shutil.copytree(trial.lost, store)
             faults = FaultPoints(point, errno.EIO)
@@ -212,8 +230,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
                 break
             for queue in left:
                 assert stored(store, queue) in (old[queue], whole[queue], left[queue]), point
-            if point % 5 == 0:
-                assert restore(store)
-                assert {queue: stored(store, queue) for queue in left} == left
+            assert restore(store)
+            assert {queue: stored(store, queue) for queue in left} == left
             shutil.rmtree(store)
-    assert point > 30
+    assert point > 200

@@ -334,3 +334,36 @@ def test_whether_a_round_is_due(writer: StoreWriter) -> None:
     assert found is not None and found.is_due is False and found.reason
     with pytest.raises(InvalidConfig):
         inspected(writer.root, config={"min.compaction.lack.ms": 1})
+
+
+def test_index_files_are_held_against_the_keys(writer: StoreWriter) -> None:
+    path = writer.root / "index" / "20231114221320003"
+    whole = path.read_bytes()
+    flip(path, 40 + 28 + 20 * 9 + 3)  # the hash of an entry
+    said = problems(inspected(writer.root))
+    assert "1 keys of messages are not in the index files" in said
+    assert any(message.startswith("1 entries lead to messages without such a key") for message in said)
+    path.write_bytes(whole)
+    (writer.root / "index" / "20231114221320002").unlink()
+    assert any("keys of messages are not in the index files" in message for message in problems(inspected(writer.root)))
+    (writer.root / "index" / "20231114221320006").unlink()
+    assert any(
+        "keys of later messages lack" in message for message in problems(inspected(writer.root), ProblemKind.RECOVERED)
+    )
+
+
+def test_tags_in_the_index_are_no_lie(tmp_path: Path) -> None:
+    """5.5.0 enters the tag under ``T#TAG``."""
+    from dataclasses import replace
+
+    writer = StoreWriter(tmp_path)
+    for n in range(9):
+        writer.send("t", b"x", {"KEYS": f"k{n}", "TAGS": "red" if n % 2 else "blue"})
+    writer.write()
+    shutil.rmtree(tmp_path / "index")
+    writer.sent = [replace(message, properties={"KEYS": f"{message.keys} T#{message.tags}"}) for message in writer.sent]
+    writer.write_index()
+    assert problems(inspected(tmp_path), None) == []
+    heard: list[str] = []
+    rows = list(lastwrite.dump(str(tmp_path), topic="t", key=b"T#red", say=heard.append))
+    assert rows == [] and heard == ["no such message"]

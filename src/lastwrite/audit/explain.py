@@ -31,7 +31,7 @@ from lastwrite.pipeline.engine import Engine, Options
 from lastwrite.pipeline.exchange import FolderExchange
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.pipeline.kafka import KAFKA
-from lastwrite.pipeline.system import Decision, system_named
+from lastwrite.pipeline.system import Decision, kafka_alone
 
 
 def explain(
@@ -62,7 +62,7 @@ def explain(
     Starts no Spark, and changes nothing. Damage, and partitions that a broker or another run holds, do not raise: they
     stand in the report.
     """
-    system_named(system).check_config(config or {})
+    kafka_alone(system, str(path), "explain").check_config(config or {})
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     report = ExplainReport(path=str(path), now_ms=now)
     folders = KAFKA.find(str(path), topic, partition)

@@ -245,9 +245,9 @@ class StoreFinder:
         next_offset, reached = first, self.log.start
         any_unit = False
         for unit, by in self._units(name, first):
-            if 0 <= unit.address < self.log.start:
+            if 0 <= unit.address < self.log.start and reached == self.log.start:  # none has been found yet
                 self._say_expired(name)
-                next_offset, any_unit = unit.offset + unit.number, True
+                any_unit = True
                 continue
             try:
                 message = self._believed(unit, name, next_offset)
@@ -456,6 +456,8 @@ class StoreFinder:
             raise _Lie(error.problem) from error
         wanted = index_hash(topic, part)
         keys = [*message.properties.get(properties.KEYS, "").split(" "), message.unique_key or ""]
+        if message.tags:
+            keys.append(f"T#{message.tags}")  # what 5.5.0 enters beside them
         if not any(one and index_hash(message.topic, one) == wanted for one in keys):
             raise _Lie(f"it leads from {part!r} to {address}, where a record has no such key")
         return message.topic == topic and has_key(message, key, is_unique)
@@ -547,13 +549,24 @@ class StoreFinder:
                 else:
                     low = middle + 1
             if low < total:
-                return unit_at(low).offset
+                return self._earlier(name, time_ms, unit_at(low - 1) if low else None, unit_at(low))
             after = unit_at(total - 1) if total else None
         reached = after.address + after.size if after is not None and after.size != units.FILLER_SIZE else 0
         for found in self._scan(name, 0, reached):
             if found.message.store_time_ms >= time_ms:
                 return found.message.queue_offset
         return None
+
+    def _earlier(self, name: TopicPartition, time_ms: int, before: _Unit | None, unit: _Unit) -> int:
+        """The offset of ``unit``, or of an earlier message that lies in a hole of the index before it."""
+        ahead = 0 if before is None else before.offset + before.number
+        if unit.offset > ahead:
+            is_live = before is not None and before.address >= self.log.start and before.size != units.FILLER_SIZE
+            start = before.address + before.size if before is not None and is_live else self.log.start
+            for found in self._scan(name, ahead, start, unit.address):
+                if found.message.store_time_ms >= time_ms:
+                    return found.message.queue_offset
+        return unit.offset
 
     # ------------------------------------------------------------------ compaction logs
 

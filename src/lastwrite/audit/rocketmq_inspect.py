@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -62,6 +63,7 @@ MOST_KEYS = 4_000_000  # of a compaction log that are told apart; where there ar
 
 _EMPTY_COMPRESSED_BYTES = 64  # what is larger does not decompress to nothing
 _ENTRIES_AT_ONCE = 1 << 18
+_HASHES = 1 << 31  # of keys
 _QUEUE_INDEXES = {
     Part.CONSUME_QUEUE: "consume_queue",
     Part.BATCH_QUEUE: "batch_consume_queue",
@@ -241,6 +243,9 @@ class _Inspection:
     # ------------------------------------------------------------------ commit log
 
     def _commit_log(self, folders: list[str], log: MappedLog, proofs: dict[TopicPartition, _QueueProof]) -> None:
+        keys: _KeyProof | None = None
+        if self._place.part is None and self._place.root is not None and self._topic is None:
+            keys = _KeyProof(read_index_files(self._place.root), self._note_store)
         if self._place.part is Part.COMMIT_LOG:
             self._note_all(log)
         found = LogInspection(folders=folders, file_size=log.file_size, start=log.start, bytes=log.size_bytes)
@@ -257,6 +262,8 @@ class _Inspection:
             seen.entries = (seen.entries or 0) + len(chunk.table)
             end = chunk.file.start + chunk.position(len(chunk.table) - 1) + int(chunk.table["size"][-1])
             found.end = max(found.end or 0, end)
+            if keys is not None:
+                keys.compare(chunk)
             for name, rows in by_queue(chunk):
                 counted = count_messages(chunk, rows)
                 found.contents.add(counted)
@@ -278,6 +285,8 @@ class _Inspection:
         is_whole = len(self._report.problems) == damaged and bool(log.files)
         for proof in proofs.values():
             proof.end(is_whole)
+        if keys is not None:
+            keys.end()
         if log.files or self._place.part is Part.COMMIT_LOG:
             self._report.commit_log = found
 
@@ -744,6 +753,84 @@ class _QueueProof:
             self._note(
                 Problem(ProblemKind.DAMAGED, f"{dangling} units lead to no record", path, None,
                         "lastwrite dispatch builds the queue anew from the commit log")
+            )  # fmt: skip
+
+
+class _KeyProof:
+    """Holds the entries of all index files against the keys of the records, which come in the order of the entries."""
+
+    def __init__(self, files: MappedLog, note: Note) -> None:
+        self._note = note
+        self._files: list[tuple[MappedFile, IndexFile, units.Units]] = []
+        for file in files.files:
+            try:
+                index = IndexFile.of(map_whole(file))
+            except LogError:
+                continue  # said where the file is counted
+            base = INDEX_HEADER.size + 4 * index.slots + ENTRY_DTYPE.itemsize
+            if index.header.count > 1:
+                entries = np.frombuffer(index.data, ENTRY_DTYPE, index.header.count - 1, base)
+                self._files.append((file, index, entries))
+        self._first = self._files[0][1].header.first_physical_offset if self._files else 0
+        self._last = self._files[-1][1].header.last_physical_offset if self._files else -1
+        self._lacking = self._late = self._wrong = 0
+        self._place: tuple[str, int, int] | None = None  # of the first wrong entry: file, byte, address
+
+    def compare(self, chunk: Chunk) -> None:
+        if not self._files:
+            return
+        table = chunk.table
+        first, last = int(table["physical_offset"][0]), int(table["physical_offset"][-1])
+        must, may = self._keys(chunk, first, False), self._keys(chunk, first, True)
+        got: list[Int64Array] = []
+        for file, index, entries in self._files:
+            low = bisect_left(range(len(entries)), first, key=lambda n: int(entries["physical_offset"][n]))
+            high = bisect_right(range(len(entries)), last, key=lambda n: int(entries["physical_offset"][n]))
+            some = entries[low:high]
+            pairs = (some["physical_offset"].astype(np.int64) - first) * _HASHES + some["hash"]
+            strange = ~np.isin(pairs, may)
+            self._wrong += int(strange.sum())
+            if strange.any() and self._place is None:
+                n = low + int(np.argmax(strange))
+                at = INDEX_HEADER.size + 4 * index.slots + ENTRY_DTYPE.itemsize * (n + 1)
+                self._place = file.path, at, int(entries["physical_offset"][n])
+            got.append(pairs)
+        lost = must[~np.isin(must, np.concatenate(got))] // _HASHES + first
+        self._late += int((lost > self._last).sum())
+        self._lacking += int(((lost >= self._first) & (lost <= self._last)).sum())
+
+    @staticmethod
+    def _keys(chunk: Chunk, first: int, tags: bool) -> Int64Array:
+        """Address and hash of each key of the records, as one number."""
+        table = chunk.table
+        lengths = np.maximum(table["key_length"], table["marks"] >> kernels.KEY_LENGTH_SHIFT)
+        room = int((np.maximum(lengths, 0) // 2 + 4).sum())
+        hashes, places, times = (np.empty(room, np.int64) for _ in range(3))
+        filled, _ = kernels.index_keys(chunk.buffer, table, 0, len(table), hashes, places, times, tags)
+        pairs: Int64Array = (places[:filled] - first) * _HASHES + hashes[:filled]
+        return pairs
+
+    def end(self) -> None:
+        """All records have gone by."""
+        remedy = "lastwrite dispatch builds the index anew; without it keys are found in the commit log"
+        if not self._files:
+            return
+        path = self._files[-1][0].path
+        if self._late:
+            self._note(
+                Problem(ProblemKind.RECOVERED, f"it ends at {self._last}: {self._late} keys of later messages lack",
+                        path, None, "a broker's start dispatches them where it was killed")
+            )  # fmt: skip
+        if self._lacking:
+            self._note(
+                Problem(ProblemKind.DAMAGED, f"{self._lacking} keys of messages are not in the index files", path, None,
+                        remedy)
+            )  # fmt: skip
+        if self._place is not None:
+            file, at, address = self._place
+            self._note(
+                Problem(ProblemKind.DAMAGED, f"{self._wrong} entries lead to messages without such a key, the first to "
+                        f"{address}", file, at, remedy)
             )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ from lastwrite.model.work import Limits, Piece
 from lastwrite.pipeline.compact import runner_for
 from lastwrite.pipeline.runner import Failed, Runner, SparkRunner
 from lastwrite.pipeline.session import local_workers
-from lastwrite.pipeline.system import System, system_named
+from lastwrite.pipeline.system import System, kafka_alone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +113,7 @@ def verify(
     Damage and broken promises do not raise: they stand in the report.
     """
     begin = time.perf_counter()
-    found = system_named(system)
+    found = kafka_alone(system, str(path), "verify")
     settings = dict(config or {})
     found.check_config(settings)
     progress = progress or NoProgress()

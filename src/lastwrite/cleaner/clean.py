@@ -16,6 +16,7 @@ from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.model.progress import NoProgress
 from lastwrite.pipeline.kafka import KafkaSystem
+from lastwrite.pipeline.system import kafka_alone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +86,7 @@ def _check_root(system: KafkaSystem, root: str, names: Mapping[str, object]) -> 
     """Refuse what is no log root, and one of whose partitions nobody says whether they are compacted."""
     if not os.path.isdir(root):
         raise NotALog("no such folder", path=root, remedy="give a log root: a folder of <topic>-<partition> folders")
+    kafka_alone(None, root, "clean")
     try:
         partitions = system.find(root, None, None)
     except NotALog:

@@ -22,9 +22,10 @@ from lastwrite.cli.restore import restore
 from lastwrite.cli.send import send
 from lastwrite.cli.verify import verify
 
-_HELP = """Keep the last write of every key: compact Kafka logs on disk, on Spark.
+_HELP = """Keep the last write of every key: compact the logs of Kafka and RocketMQ, on Spark.
 
-PATH is a log root (what a broker calls log.dirs), one partition's folder or one file.
+PATH is a log root (what Kafka's broker calls log.dirs) or a RocketMQ store (storePathRootDir), one partition's
+folder or one file.
 Exit status: 0 done; 2 wrong use; 3 input damaged, the rest was done; 4 held by someone else;
 5 verification failed; 1 anything else.
 """

@@ -16,8 +16,7 @@ class RestoredQueue:
     broker: str
     pulled: int  # messages from the broker
     pulled_below: int  # they lie below this queue offset
-    kept: int  # messages of the store
-    end_offset: int  # behind the last of both
+    kept: int  # messages of the store that were put together with them; 0 where nothing came
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
@@ -28,7 +27,6 @@ class RestoredQueue:
             "pulled": self.pulled,
             "pulled_below": self.pulled_below,
             "kept": self.kept,
-            "end_offset": self.end_offset,
             "notes": list(self.notes),
         }
 

@@ -13,18 +13,21 @@ only then is it compacted. So a crash leaves the old queue, or the whole new one
 
 The broker's own rebuild of a replica ends its pull where the local log begins. Where local rounds have gone over the
 log already that is not enough: they have dropped deletes, and what those deleted would come back. So the pull then goes
-up to where the rounds went, and the broker's word counts up to there.
+up to where the rounds went. Nothing that the store has is given up for it: the two are merged by queue offset, for the
+live broker may have dropped what it has a later value of, and the store not that value.
 
 Source: RocketMQ 5.5.0 ``CompactionLog.replicateFromMaster``; spec/rocketmq.md sections 15, 16, 24.2 and 24.3.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lastwrite.pipeline.inline import Inline
+
+Records: TypeAlias = tuple[ByteArray, MessageTable]  # a buffer, and the records in it
 
 _CACHE_SETTING = "searchBcqByCacheEnable"
 _SIZE_SETTINGS = {
@@ -116,13 +121,52 @@ def restore(
                 publish.recover(root, name)
                 restored.append(_Rebuild(root, name, queue, client, _file_sizes(root, name, sizes)).run())
     notes = tuple(f"{queue.name}: {note}" for queue in restored for note in queue.notes)
-    if not any(queue.pulled or queue.kept for queue in restored):
+    if not any(read_queue(root, Part.COMPACTION_LOG, name).files for name in named):
         return Restoration(queues=tuple(restored), notes=notes)
     report = compact(
         root, system="rocketmq", topic=topic, partition=partition, now_ms=now_ms, include_active=True, memory=memory,
         spark=spark, master=master, conf=conf, progress=progress, config=settings,
     )  # fmt: skip
     return Restoration(queues=tuple(restored), compaction=report, notes=notes)
+
+
+def merged(pulled: Iterable[Records], own: Iterable[Records]) -> Iterator[tuple[bool, ByteArray, MessageTable]]:
+    """The records of both, each in the order of queue offsets, in that order: whether they were pulled, and they.
+
+    Where both have an offset, the pulled record comes first, and the other right behind it.
+    """
+    ahead, behind = _Stream(pulled), _Stream(own)
+    while (first := ahead.offset()) is not None or behind.offset() is not None:
+        second = behind.offset()
+        if second is None or (first is not None and first <= second):
+            yield True, *ahead.take(second, "right")
+        else:
+            yield False, *behind.take(first, "left")
+
+
+class _Stream:
+    """Records as they come, some of them at a time."""
+
+    def __init__(self, records: Iterable[Records]) -> None:
+        self._coming = iter(records)
+        self._data: ByteArray = np.empty(0, np.uint8)
+        self._table: MessageTable = np.empty(0, MESSAGE)
+
+    def offset(self) -> int | None:
+        """The queue offset of the next record; None: there is none."""
+        while not len(self._table):
+            some = next(self._coming, None)
+            if some is None:
+                return None
+            self._data, self._table = some
+        return int(self._table["queue_offset"][0])
+
+    def take(self, until: int | None, side: Literal["left", "right"]) -> Records:
+        """The records up to offset ``until``, with it (right) or without (left), of those that are here."""
+        offsets = self._table["queue_offset"]
+        count = len(offsets) if until is None else int(np.searchsorted(offsets, until, side=side))
+        taken, self._table = self._table[:count], self._table[count:]
+        return self._data, taken
 
 
 def _choose(
@@ -209,31 +253,30 @@ class _Rebuild:
             self._refuse_undispatched()
             notes.append("the store has nothing of this queue: a broker on it would accept messages and not serve them")
         writer = QueueWriter(publish.aside_folder(self.root, self.name), *self.sizes)
+        pulled = kept = 0
         try:
-            for data, table in self._pulled(below):
-                writer.append(data, table)
-            pulled = writer.records
-            if pulled and first is not None:
-                for block in local.blocks(below or 0):
-                    writer.append(block.buffer, block.table[block.table["queue_offset"] >= (below or 0)])
-            damage = first_damage([local])
-            if damage is not None:
-                raise damage
-            result = RestoredQueue(
-                name=self.name, broker=self.queue.broker, pulled=pulled,
-                pulled_below=writer.end_offset if below is None else below, kept=writer.records - pulled,
-                end_offset=writer.end_offset, notes=(*notes, *(problem.message for problem in local.notes)),
-            )  # fmt: skip
-            if pulled:
+            answers = self._pulled(below)
+            begin = next(answers, None)
+            if begin is not None:
+                own = ((block.buffer, block.table) for block in local.blocks())
+                for is_pulled, data, table in merged(itertools.chain([begin], answers), own):
+                    taken = writer.append(data, table)
+                    pulled, kept = (pulled + taken, kept) if is_pulled else (pulled, kept + taken)
+                damage = first_damage([local])
+                if damage is not None:
+                    raise damage
                 self._publish(writer, local)
-            else:
-                writer.abandon()
         except BaseException:
-            writer.abandon()
+            with contextlib.suppress(LogError, OSError):  # the next run clears away what stays
+                writer.abandon()
+                publish.tidy(self.root, [self.name])
             raise
-        finally:
-            publish.tidy(self.root, [self.name])
-        return result
+        publish.tidy(self.root, [self.name])
+        return RestoredQueue(
+            name=self.name, broker=self.queue.broker, pulled=pulled,
+            pulled_below=writer.end_offset if below is None else below, kept=kept,
+            notes=(*notes, *(problem.message for problem in local.notes)),
+        )  # fmt: skip
 
     def _publish(self, writer: QueueWriter, local: CompactedQueue) -> None:
         change = publish.Change(
@@ -258,7 +301,7 @@ class _Rebuild:
                 remedy="run lastwrite dispatch on it first; then the pull knows where to end",
             )  # fmt: skip
 
-    def _pulled(self, below: int | None) -> Iterator[tuple[ByteArray, MessageTable]]:
+    def _pulled(self, below: int | None) -> Iterator[Records]:
         """What the broker has below the offset, or all it has; a table of records and the bytes they lie in.
 
         Raises:
@@ -288,10 +331,12 @@ class _Rebuild:
                 offset = pulled.next_offset
             elif offset < pulled.max_offset:
                 raise self._strange(offset, f"finds nothing there, though its queue ends at {pulled.max_offset}")
+            elif below is not None and 0 < pulled.max_offset < below:
+                raise self._strange(offset, f"ends at {pulled.max_offset}, before what the store has: it is behind")
             else:
                 return
 
-    def _split(self, records: bytes, offset: int) -> tuple[ByteArray, MessageTable]:
+    def _split(self, records: bytes, offset: int) -> Records:
         data: ByteArray = np.frombuffer(records, np.uint8).copy()
         table: MessageTable = np.zeros(len(data) // 91 + 1, MESSAGE)
         rows, _, code, at, _ = kernels.split(data, 0, len(data), table, True)

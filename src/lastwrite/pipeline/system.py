@@ -231,3 +231,18 @@ def system_named(name: str | None, path: str | None = None) -> System:
     module, _, attribute = place.partition(":")
     system: System = getattr(import_module(module), attribute)
     return system
+
+
+def kafka_alone(name: str | None, path: str, command: str) -> System:
+    """Kafka, for a command that knows no other system yet.
+
+    Raises:
+        InvalidConfig: another system is named, or its files lie at ``path``.
+    """
+    found = system_named(name, path)
+    if found.name != "kafka":
+        raise InvalidConfig(
+            f"{command} knows Kafka's logs only, so far, and this is a store of {found.name}", path=path,
+            remedy="inspect, plan, compact, dump and read know it",
+        )  # fmt: skip
+    return found

@@ -17,7 +17,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -160,6 +161,14 @@ class Broker:
         """The log file ``name`` (as ``store.log``) of a 5.x broker, all starts together; empty where there is none."""
         found = sorted(self.run.glob(f"logs/**/{name}"))
         return "".join(file.read_text(errors="replace") for file in found)
+
+    @contextmanager
+    def disposable(self) -> Iterator[Broker]:
+        """Started, and killed at the end: for a store that nobody looks at afterwards. Saves the time of a shutdown."""
+        try:
+            yield self.start()
+        finally:
+            self.kill()
 
     def __enter__(self) -> Broker:
         return self.start()

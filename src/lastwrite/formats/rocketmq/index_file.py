@@ -109,10 +109,16 @@ def find_slots(data: Buffer) -> int | None:
     candidates = np.arange(first, most + 1, 5, dtype=np.int64)
     for k in range(8):
         candidates = candidates[view[INDEX_HEADER.size + 4 * candidates + INDEX_ENTRY.size + 4 + k] == wanted[k]]
-    for slots in candidates.tolist():
-        if _fits(data, header, slots):
-            return int(slots)
-    return None
+    fitting = [int(slots) for slots in candidates.tolist() if _fits(data, header, slots)]
+    # Where the first entries are of address 0 a shift by one entry may fit too; but entry 0 is never used, and behind
+    # the last one nothing was written, unless a crash kept the header old.
+    return next((slots for slots in fitting if _ends_fit(data, header, slots)), fitting[0] if fitting else None)
+
+
+def _ends_fit(data: Buffer, header: IndexHeader, slots: int) -> bool:
+    base = INDEX_HEADER.size + 4 * slots
+    end = base + INDEX_ENTRY.size * header.count
+    return not any(bytes(data[base : base + INDEX_ENTRY.size])) and not any(bytes(data[end : end + INDEX_ENTRY.size]))
 
 
 def _fits(data: Buffer, header: IndexHeader, slots: int) -> bool:

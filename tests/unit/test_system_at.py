@@ -1,0 +1,27 @@
+"""Which system a path holds, and commands that know one of them only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.errors import InvalidConfig
+from lastwrite.pipeline.system import system_named
+
+STORE = Path(__file__).resolve().parents[1] / "corpus" / "rocketmq" / "5.5.0"
+ROOT = Path(__file__).resolve().parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
+
+
+def test_a_path_says_whose_it_is() -> None:
+    assert system_named(None, str(STORE)).name == "rocketmq"
+    assert system_named(None, str(ROOT)).name == "kafka"
+    assert system_named("kafka", str(STORE)).name == "kafka"
+
+
+@pytest.mark.parametrize("command", ["explain", "verify", "clean"])
+def test_what_knows_kafka_alone_says_so(command: str) -> None:
+    argument = [str(STORE)] if command == "clean" else str(STORE)
+    with pytest.raises(InvalidConfig, match=f"{command} knows Kafka's logs only"):
+        getattr(lastwrite, command)(argument)
