@@ -53,6 +53,9 @@ def written(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
         }  # fmt: skip
         for n in range(300):
             send(client, queues, rng, n)
+        # Hours from now: they wait in a queue whose units tell when they are due.
+        for level in (17, 18, 18):
+            client.send(queues["plain"][0], Outgoing("later", b"later", "T1", {"DELAY": str(level)}))
         seen = consumed(broker, [(topic, queue) for topic in TOPICS for queue in (0, 1)])
     return store, seen
 
@@ -82,6 +85,7 @@ def dispatched(store: Path) -> Files:
 def test_what_was_lost_is_made_as_the_broker_made_it(store: Path, lost: Sequence[str]) -> None:
     before = dispatched(store)
     assert {name.split("/")[0] for name in before} == set(TREES)
+    assert any("SCHEDULE_TOPIC_XXXX/17" in name for name in before)
     for tree in lost:
         shutil.rmtree(store / tree)
     report = lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)
