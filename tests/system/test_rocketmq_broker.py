@@ -51,7 +51,9 @@ def positions(store: Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("like_broker", [False, True], ids=["in place", "like the broker"])
+@pytest.mark.parametrize(
+    "like_broker", [False, pytest.param(True, marks=pytest.mark.long)], ids=["in place", "like the broker"]
+)
 def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bool) -> None:
     rng = random.Random(6)
     topic = Topic("table", 2)

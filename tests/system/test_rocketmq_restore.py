@@ -192,6 +192,7 @@ def stored(store: Path, queue: int) -> list[int]:
     return offsets
 
 
+@pytest.mark.long
 def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
