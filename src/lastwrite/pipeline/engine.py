@@ -395,10 +395,12 @@ class Engine:
         for job in jobs:
             self._choose_outputs(job)
         costs = [[rewrite_cost(*each) for each in zip(job.pieces, job.scans, strict=True)] for job in jobs]
-        total = sum(
-            cost for job, by_piece in zip(jobs, costs, strict=True)
-            for piece, cost in zip(job.pieces, by_piece, strict=True) if piece.segment in job.rewritten
-        )  # fmt: skip
+        total = 0
+        for job, by_piece in zip(jobs, costs, strict=True):
+            rewritten = job.rewritten
+            total += sum(
+                cost for piece, cost in zip(job.pieces, by_piece, strict=True) if piece.segment in rewritten
+            )  # fmt: skip
         shares = Shares(total, self._workers)
         units: list[RewriteUnit] = []
         for job, by_piece in zip(jobs, costs, strict=True):

@@ -48,7 +48,7 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pipeline.compact import runner_for
 from lastwrite.pipeline.inline import INLINE, Inline
 from lastwrite.pipeline.runner import Failed
-from lastwrite.serving.frames import _text as text_column
+from lastwrite.serving.frames import text_column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

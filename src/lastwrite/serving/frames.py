@@ -147,15 +147,15 @@ def _message_batch(block: Block, name: TopicPartition) -> Any:
     items = property_items(block.buffer, table["properties_at"], table["properties_length"])
     properties = pa.MapArray.from_arrays(
         pa.array(items.offsets, pa.int32()),
-        _text(block.buffer, items.name_at, items.name_length),
-        _text(block.buffer, items.value_at, items.value_length),
+        text_column(block.buffer, items.name_at, items.name_length),
+        text_column(block.buffer, items.value_at, items.value_length),
     )
     count = len(table)
     columns = [
         pa.array([name.topic] * count, pa.string()),
         pa.array(np.full(count, name.partition, np.int32)),
         pa.array(table["queue_offset"]),
-        _text(block.buffer, table["key_at"], table["key_length"]),
+        text_column(block.buffer, table["key_at"], table["key_length"]),
         _values(block, table),
         pa.array(table["born_time"]),
         pa.array(table["store_time"]),
@@ -164,7 +164,7 @@ def _message_batch(block: Block, name: TopicPartition) -> Any:
     return pa.RecordBatch.from_arrays(columns, _names(ROCKETMQ_SCHEMA))
 
 
-def _text(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> Any:
+def text_column(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> Any:
     """Slices as an Arrow column of text; broken UTF-8 becomes what it is to Java."""
     import pyarrow as pa
 
