@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lastwrite.formats.big_endian import i32, i64, u16
 from lastwrite.formats.kafka import kernels
 from lastwrite.intrinsics import address
 from lastwrite.model.columns import ByteArray, Int64Array
@@ -62,17 +63,17 @@ def _walk(data, left, floor, from_offset, end_offset, rows):
             return filled, at, floor, seen, END if at == left else DAMAGED
         if end - at < kernels.HEADER_BYTES and end < left:
             return filled, at, floor, seen, MORE
-        length = kernels._i32(data, at + 8)
+        length = i32(data, at + 8)
         magic = np.int64(np.int8(data[at + 16]))
         size = length + 12
         if length < 14 or magic < 0 or magic > 2 or size > left - at:
             return filled, at, floor, seen, DAMAGED
-        base = kernels._i64(data, at)
+        base = i64(data, at)
         delta = np.int64(0)
         if magic == 2:
             if size < kernels.HEADER_BYTES:
                 return filled, at, floor, seen, DAMAGED
-            delta = kernels._i32(data, at + 23)
+            delta = i32(data, at + 23)
         if base < floor or delta < 0 or base > _LARGEST - delta - 1:
             return filled, at, floor, seen, DAMAGED
         if base + delta >= end_offset:
@@ -84,7 +85,7 @@ def _walk(data, left, floor, from_offset, end_offset, rows):
             kind = TRANSACTIONAL if attributes & 16 else DATA
             if attributes & 32:
                 kind = -1
-                if kernels._i32(data, at + 57) != 0:
+                if i32(data, at + 57) != 0:
                     if end - at < size:
                         return filled, at, floor, seen, MORE
                     if attributes & 7:
@@ -97,11 +98,11 @@ def _walk(data, left, floor, from_offset, end_offset, rows):
             if kind >= 0:
                 row = rows[filled]
                 row[0] = kind
-                row[1] = kernels._i64(data, at + 43)
-                row[2] = np.int64(np.int16(kernels._u16(data, at + 51)))
+                row[1] = i64(data, at + 43)
+                row[2] = np.int64(np.int16(u16(data, at + 51)))
                 row[3] = base
                 row[4] = base + delta
-                row[5] = kernels._i64(data, at + 35)
+                row[5] = i64(data, at + 35)
                 row[6] = at
                 filled += 1
         floor = base + delta + 1

@@ -21,14 +21,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lastwrite.formats.big_endian import i32, i64, u16, u32
 from lastwrite.formats.checksum import crc32c
 from lastwrite.formats.fingerprint import fingerprint
 from lastwrite.intrinsics import (
     address,
     copy_bytes,
     load8,
-    load32,
-    load64,
     store8,
     store16,
     store32,
@@ -76,26 +75,6 @@ _CONTROL = 32
 _HORIZON = 64
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _i64(data, at):
-    return np.int64(swap64(load64(data, at)))
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _u32(data, at):
-    return np.int64(swap32(load32(data, at)))
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _i32(data, at):
-    return np.int64(np.int32(swap32(load32(data, at))))
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _u16(data, at):
-    return (np.int64(load8(data, at)) << 8) | np.int64(load8(data, at + 1))
-
-
 @njit(cache=True, nogil=True)
 def split(data, start, end, table, lowest_offset):
     """Cut ``data[start:end]`` into whole batches, one row of ``table`` each.
@@ -110,7 +89,7 @@ def split(data, start, end, table, lowest_offset):
     while rows < len(table) and at < end:
         if end - at < 17:
             return rows, at, NEED_MORE, at, 0
-        length = _i32(data, at + 8)
+        length = i32(data, at + 8)
         magic = np.int64(np.int8(data[at + 16]))
         if length < 14:
             return rows, at, BAD_SIZE, at + 8, 0
@@ -123,17 +102,17 @@ def split(data, start, end, table, lowest_offset):
             return rows, at, BAD_SIZE, at + 8, 0
         if end - at < size:
             return rows, at, NEED_MORE, at, size
-        if np.int64(crc32c(data, at + 21, at + size)) != _u32(data, at + 17):
+        if np.int64(crc32c(data, at + 21, at + size)) != u32(data, at + 17):
             return rows, at, BAD_CRC, at + 17, size
-        base = _i64(data, at)
-        delta = _i32(data, at + 23)
+        base = i64(data, at)
+        delta = i32(data, at + 23)
         if base < floor or delta < 0 or base > np.int64(0x7FFFFFFFFFFFFFFF) - delta - 1:
             return rows, at, BAD_OFFSET, at, size
         attributes = np.int64(data[at + 22])
         codec = attributes & 7
         if codec > 4:
             return rows, at, BAD_CODEC, at + 22, size
-        count = _i32(data, at + 57)
+        count = i32(data, at + 57)
         if count < 0 or count > delta + 1:
             return rows, at, BAD_COUNT, at + 57, size
         if codec == 0 and count * SMALLEST_RECORD > size - HEADER_BYTES:
@@ -146,14 +125,14 @@ def split(data, start, end, table, lowest_offset):
         row.base_offset = base
         row.next_offset = base + delta + 1
         row.records = count
-        row.max_timestamp = _i64(data, at + 35)
-        row.horizon = _i64(data, at + 27) if attributes & _HORIZON else NO_HORIZON
+        row.max_timestamp = i64(data, at + 35)
+        row.horizon = i64(data, at + 27) if attributes & _HORIZON else NO_HORIZON
         flags = 0
         if attributes & _CONTROL:
             flags |= IS_CONTROL
         if attributes & _TRANSACTIONAL:
             flags |= IS_TRANSACTIONAL
-        producer_id = _i64(data, at + 43)
+        producer_id = i64(data, at + 43)
         if producer_id >= 0:
             flags |= HAS_PRODUCER
         row.flags = flags
@@ -286,9 +265,9 @@ def walk(plain, table, first, last, secret, ordinal, states, entries, filled, ke
                 if key_length < 4:
                     return filled, seen, BAD_CONTROL, b, at
                 states[seen] = CONTROL
-                if _u16(source, key_at) >= 0x8000:
+                if u16(source, key_at) >= 0x8000:
                     return filled, seen, BAD_CONTROL, b, at
-                kind = _u16(source, key_at + 2)
+                kind = u16(source, key_at + 2)
                 if kind <= 1:
                     states[seen] = CONTROL | (COMMITTED if kind else ABORTED)
             elif aborted:
@@ -345,8 +324,8 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
 
     Returns (position behind, records kept, reference time, largest timestamp, code, position).
     """
-    old_base = _i64(header, header_at + 27)
-    old_max = _i64(header, header_at + 35)
+    old_base = i64(header, header_at + 27)
+    old_max = i64(header, header_at + 35)
     append_time = (header[header_at + 22] & _APPEND_TIME) != 0
     reference = horizon
     known = horizon != NO_HORIZON

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lastwrite.formats.big_endian import i32, i64, u32
 from lastwrite.formats.checksum import crc32
 from lastwrite.formats.kafka.kernels import (
     _APPEND_TIME,
@@ -27,10 +28,7 @@ from lastwrite.formats.kafka.kernels import (
     HEADER_BYTES,
     NEED_MORE,
     OK,
-    _i32,
-    _i64,
     _put_varint,
-    _u32,
     _varint_size,
 )
 from lastwrite.intrinsics import (
@@ -66,14 +64,14 @@ def _fields(source, at, end):
     time = np.int64(-1)
     place = at + 18
     if load8(source, at + 16) != np.uint64(0):
-        time = _i64(source, place)
+        time = i64(source, place)
         place += 8
-    key_length = _i32(source, place)
+    key_length = i32(source, place)
     key_at = place + 4
     if key_length < -1 or key_length > end - key_at - 4:
         return time, zero, zero, np.int64(-1), zero
     place = key_at + max(key_length, zero)
-    value_length = _i32(source, place)
+    value_length = i32(source, place)
     if value_length < -1 or max(value_length, zero) != end - place - 4:
         return time, zero, zero, np.int64(-1), zero
     return time, key_at, key_length, place + 4, value_length
@@ -165,7 +163,7 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
     while rows < len(table) and at < end:
         if end - at < 17:
             return rows, at, NEED_MORE, at, 0, floor, to
-        length = _i32(data, at + 8)
+        length = i32(data, at + 8)
         magic = np.int64(np.int8(data[at + 16]))
         if length < 14:
             return rows, at, BAD_SIZE, at + 8, 0, floor, to
@@ -178,13 +176,13 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
             return rows, at, BAD_SIZE, at + 8, 0, floor, to
         if end - at < size:
             return rows, at, NEED_MORE, at, size, floor, to
-        if np.int64(crc32(data, at + 16, at + size)) != _u32(data, at + 12):
+        if np.int64(crc32(data, at + 16, at + size)) != u32(data, at + 12):
             return rows, at, BAD_CRC, at + 12, size, floor, to
         attributes = np.int64(data[at + 17])
         codec = attributes & 7
         if codec > 3:
             return rows, at, BAD_CODEC, at + 17, size, floor, to
-        offset = _i64(data, at)
+        offset = i64(data, at)
         if offset < 0 or offset == _LARGEST_I64 or (offset < floor and not codec):
             return rows, at, BAD_OFFSET, at, size, floor, to
         if codec:
@@ -218,7 +216,7 @@ def measure_wrapper(plain, size, data, at):
     that the records take in v2, time of the first).
     """
     append_time = _bits(np.int64(data[at + 17]), np.int64(data[at + 16])) & _APPEND_TIME != 0
-    wrapper_time = _i64(data, at + 18)
+    wrapper_time = i64(data, at + 18)
     source = address(plain)
     place = np.int64(0)
     count = np.int64(0)
@@ -229,18 +227,18 @@ def measure_wrapper(plain, size, data, at):
     while place < size:
         if size - place < 26:
             return BAD_SIZE, place, count, first, last, made, base_time
-        length = _i32(source, place + 8)
+        length = i32(source, place + 8)
         magic = np.int64(load8(source, place + 16))
         if magic > 1:
             return BAD_MAGIC, place, count, first, last, made, base_time
         if length < 14 + 8 * magic or length > size - place - 12:
             return BAD_SIZE, place, count, first, last, made, base_time
         stop = place + length + 12
-        if np.int64(crc32(plain, place + 16, stop)) != _u32(source, place + 12):
+        if np.int64(crc32(plain, place + 16, stop)) != u32(source, place + 12):
             return BAD_CRC, place, count, first, last, made, base_time
         if load8(source, place + 17) & np.uint64(7):
             return NESTED, place, count, first, last, made, base_time
-        offset = _i64(source, place)
+        offset = i64(source, place)
         if offset <= last or offset == _LARGEST_I64:
             return BAD_OFFSET, place, count, first, last, made, base_time
         time, key_at, key_length, value_at, value_length = _fields(source, place, stop)
@@ -268,7 +266,7 @@ def convert_wrapper(plain, size, data, at, taken, base, last, first, base_time, 
     ``at``, ``taken``: where the wrapper lies in ``data``; the others are what ``measure_wrapper`` found.
     """
     bits = _bits(np.int64(data[at + 17]), np.int64(data[at + 16]))
-    max_time = _i64(data, at + 18) if data[at + 16] else np.int64(-1)
+    max_time = i64(data, at + 18) if data[at + 16] else np.int64(-1)
     append_time = bits & _APPEND_TIME != 0
     _put_header(out, to, HEADER_BYTES + made, base, last - base, bits, base_time, max_time, count)
     source = address(plain)
@@ -276,10 +274,10 @@ def convert_wrapper(plain, size, data, at, taken, base, last, first, base_time, 
     place = np.int64(0)
     end = to + HEADER_BYTES
     while place < size:
-        stop = place + 12 + _i32(source, place + 8)
+        stop = place + 12 + i32(source, place + 8)
         time, key_at, key_length, value_at, value_length = _fields(source, place, stop)
         stamp = np.int64(0) if append_time else time - base_time
-        delta = _i64(source, place) - first
+        delta = i64(source, place) - first
         end = _put_record(target, end, source, stamp, delta, key_at, key_length, value_at, value_length)
         place = stop
     _put_row(table, rows, to, HEADER_BYTES + made, at, taken, base, last + 1, count, max_time, bits & 7)

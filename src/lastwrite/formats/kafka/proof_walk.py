@@ -14,8 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lastwrite.formats.big_endian import i32, i64, u32
 from lastwrite.formats.checksum import crc32, crc32c
-from lastwrite.formats.kafka.kernels import HEADER_BYTES, _i32, _i64, _u32
+from lastwrite.formats.kafka.kernels import HEADER_BYTES
 from lastwrite.model.columns import ByteArray, Int64Array
 
 # Columns of a row. An old wrapper's base offset is in its compressed records; here it is its last offset.
@@ -37,18 +38,18 @@ _LEAST_SIZE = 14
 def describe(data, at, size, row):
     """Fill a row from the head of the entry of ``size`` bytes at ``at``."""
     magic = np.int64(np.int8(data[at + 16]))
-    base = _i64(data, at)
+    base = i64(data, at)
     row[0] = at
     row[1] = size
     row[2] = base
-    row[3] = base + _i32(data, at + 23) if magic >= 2 else base
+    row[3] = base + i32(data, at + 23) if magic >= 2 else base
     row[4] = np.int64(-1)
     row[5] = 0
     if magic >= 2:
-        row[4] = _i64(data, at + 35)
+        row[4] = i64(data, at + 35)
         row[5] = (data[at + 22] >> 5) & 1
     elif magic == 1 and size >= 26:
-        row[4] = _i64(data, at + 18)
+        row[4] = i64(data, at + 18)
 
 
 @njit(cache=True, nogil=True)
@@ -61,7 +62,7 @@ def _walk(data, left, rows):
             return filled, at, np.int64(0), END if at == left else TORN
         if end - at <= _FRAME_BYTES:
             return filled, at, np.int64(_FRAME_BYTES + 1), MORE
-        size = _i32(data, at + 8)
+        size = i32(data, at + 8)
         if size < _LEAST_SIZE:
             return filled, at, np.int64(0), CORRUPT
         size += 12
@@ -73,9 +74,9 @@ def _walk(data, left, rows):
             return filled, at, size, FULL
         magic = np.int64(np.int8(data[at + 16]))
         if magic < 2:
-            if crc32(data, at + 16, at + size) != np.uint64(_u32(data, at + 12)):
+            if crc32(data, at + 16, at + size) != np.uint64(u32(data, at + 12)):
                 return filled, at, size, CORRUPT
-        elif size < HEADER_BYTES or crc32c(data, at + 21, at + size) != np.uint64(_u32(data, at + 17)):
+        elif size < HEADER_BYTES or crc32c(data, at + 21, at + size) != np.uint64(u32(data, at + 17)):
             return filled, at, size, CORRUPT
         describe(data, at, size, rows[filled])
         filled += 1

@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.kafka.kernels import _i64, _record, _varint
+from lastwrite.formats.big_endian import i64
+from lastwrite.formats.kafka.kernels import _record, _varint
 from lastwrite.intrinsics import address, load8, load64, swap64
 from lastwrite.model.columns import IS_ABORTED, IS_CONTROL
 
@@ -61,7 +62,7 @@ def versions(buffer, plain, table, first, last, ordinal, by_header, name, entrie
             seen += row.records
             continue
         append_time = (buffer[row.position + 22] & _APPEND_TIME) != 0
-        base = _i64(buffer, row.position + 27)
+        base = i64(buffer, row.position + 27)
         at = row.plain_start
         end = row.plain_end
         for _ in range(row.records):

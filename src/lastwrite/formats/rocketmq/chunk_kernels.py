@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lastwrite.formats.big_endian import i64
 from lastwrite.formats.fingerprint import fingerprint
 from lastwrite.intrinsics import (
     address,
     copy_bytes,
     load16,
     load32,
-    load64,
     store16,
     store32,
     store64,
@@ -155,11 +155,6 @@ NONE = 9  # there is no unit
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _i64(data, at):
-    return np.int64(swap64(load64(data, at)))
-
-
-@njit(cache=True, nogil=True, inline="always")
 def _size(data, at):
     return np.int64(np.int32(swap32(load32(data, at + 8))))
 
@@ -171,7 +166,7 @@ def _number(data, at):
 
 @njit(cache=True, nogil=True, inline="always")
 def _is_valid(data, at):
-    return _i64(data, at) >= 0 and _size(data, at) > 0 and _i64(data, at + 28) >= 0 and _number(data, at) > 0
+    return i64(data, at) >= 0 and _size(data, at) > 0 and i64(data, at + 28) >= 0 and _number(data, at) > 0
 
 
 @njit(cache=True, nogil=True)
@@ -197,8 +192,8 @@ def follow_units(data, start, file_end, floor):
     largest = np.int64(-1)
     for i in range(len(data) // _UNIT_BYTES):
         at = i * _UNIT_BYTES
-        size, base = _size(source, at), _i64(source, at + 28)
-        if _i64(source, at) != place:
+        size, base = _size(source, at), i64(source, at + 28)
+        if i64(source, at) != place:
             return GAP, i, place, largest
         if size > file_end - place:
             return BEHIND, i, place, largest
@@ -208,7 +203,7 @@ def follow_units(data, start, file_end, floor):
             return NUMBER, i, place, largest
         place += size
         floor = base + 1
-        largest = max(largest, _i64(source, at + 20))
+        largest = max(largest, i64(source, at + 20))
     return FITS, np.int64(0), place, largest
 
 
@@ -224,12 +219,12 @@ def compare_units(data, first, table, shift):
         at = (first + i) * _UNIT_BYTES
         if at + _UNIT_BYTES > len(data):
             return NONE, i
-        if _i64(source, at) != row.origin + shift:
+        if i64(source, at) != row.origin + shift:
             return PLACE, i
         if _size(source, at) != row.origin_size:
             return SIZE, i
-        if _i64(source, at + 28) != row.base_offset:
+        if i64(source, at + 28) != row.base_offset:
             return OFFSET, i
-        if _i64(source, at + 20) != row.max_timestamp:
+        if i64(source, at + 20) != row.max_timestamp:
             return TIME, i
     return FITS, 0

@@ -35,6 +35,7 @@ from typing import Final
 import numpy as np
 from numba import njit
 
+from lastwrite.formats.big_endian import i64
 from lastwrite.formats.rocketmq.kernels import BAD_NUMBER, HAS_DELAY, HAS_INNER
 from lastwrite.formats.rocketmq.record import (
     BLANK_BYTES,
@@ -91,11 +92,6 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _i64(data, at):
-    return np.int64(swap64(load64(data, at)))
-
-
-@njit(cache=True, nogil=True, inline="always")
 def _put64(data, at, value):
     store64(data, at, swap64(np.uint64(value)))
 
@@ -132,7 +128,7 @@ def find_record(data, start, end, base):
         if word & _LOW == _MAGIC:
             kind = (word >> np.uint64(24)) & np.uint64(0xFF)
             if kind == _LAST_V1 or kind == _LAST_V2:
-                if _i64(source, at - 4 + PHYSICAL_OFFSET_AT) == base + at - 4:
+                if i64(source, at - 4 + PHYSICAL_OFFSET_AT) == base + at - 4:
                     return at - 4
         at += 1
     return -1

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from lastwrite.formats.big_endian import i16, i32, i64
 from lastwrite.formats.checksum import crc32
 from lastwrite.formats.rocketmq.record import (
     BORN_V6,
@@ -141,21 +142,6 @@ _DELA = np.uint64(int.from_bytes(b"DELA", "little"))
 _ONES = np.uint64(0x0101010101010101)
 _TWOS = np.uint64(0x0202020202020202)
 _TOPS = np.uint64(0x8080808080808080)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _i64(data, at):
-    return np.int64(swap64(load64(data, at)))
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _i32(data, at):
-    return np.int64(np.int32(swap32(load32(data, at))))
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _i16(data, at):
-    return np.int64(np.int16(swap16(load16(data, at))))
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -385,8 +371,8 @@ def split(data, start, end, table, check_crc):
         if left < 8:
             # What is written ends with zeros, and a file may end with fewer than eight of them.
             return rows, at, NEED_MORE, at, 8
-        size = _i32(source, at)
-        magic = _i32(source, at + 4)
+        size = i32(source, at)
+        magic = i32(source, at + 4)
         if magic == MAGIC_BLANK:
             return rows, at, BLANK, at, size
         if size == 0:
@@ -397,7 +383,7 @@ def split(data, start, end, table, check_crc):
             return rows, at, BAD_SIZE, at, 0
         if left < size:
             return rows, at, NEED_MORE, at, size
-        sys_flag = _i32(source, at + 36)
+        sys_flag = i32(source, at + 36)
         born = 20 if sys_flag & BORN_V6 else 8
         store = 20 if sys_flag & STORE_V6 else 8
         wide = 1 if magic == MAGIC_V2 else 0
@@ -406,23 +392,23 @@ def split(data, start, end, table, check_crc):
             return rows, at, BAD_SIZE, at, size
         stored_at = at + 48 + born
         tail_at = stored_at + 8 + store
-        body_length = _i32(source, tail_at + 12)
+        body_length = i32(source, tail_at + 12)
         if body_length < 0 or body_length > room:
             return rows, at, BAD_LENGTHS, tail_at + 12, size
         body_at = tail_at + 16
         topic_at = body_at + body_length
-        topic_length = _i16(source, topic_at) if wide else np.int64(np.int8(load8(source, topic_at)))
+        topic_length = i16(source, topic_at) if wide else np.int64(np.int8(load8(source, topic_at)))
         room -= body_length
         if topic_length < 0 or topic_length > room:
             return rows, at, BAD_LENGTHS, topic_at, size
         topic_at += 1 + wide
         properties_at = topic_at + topic_length
         room -= topic_length
-        properties_length = _i16(source, properties_at)
+        properties_length = i16(source, properties_at)
         if properties_length != room:
             return rows, at, BAD_LENGTHS, properties_at, size
         properties_at += 2
-        crc = _i32(source, at + 8)
+        crc = i32(source, at + 8)
         if check_crc and body_length > 0:
             if np.int64(crc32(data, body_at, body_at + body_length)) & 0x7FFFFFFF != crc:
                 return rows, at, BAD_CRC, at + 8, size
@@ -431,15 +417,15 @@ def split(data, start, end, table, check_crc):
         row.size = size
         row.magic = magic
         row.body_crc = crc
-        row.queue_id = _i32(source, at + 12)
-        row.flag = _i32(source, at + 16)
-        row.queue_offset = _i64(source, at + 20)
-        row.physical_offset = _i64(source, at + 28)
+        row.queue_id = i32(source, at + 12)
+        row.flag = i32(source, at + 16)
+        row.queue_offset = i64(source, at + 20)
+        row.physical_offset = i64(source, at + 28)
         row.sys_flag = sys_flag
-        row.born_time = _i64(source, at + 40)
-        row.store_time = _i64(source, stored_at)
-        row.reconsume_times = _i32(source, tail_at)
-        row.prepared_offset = _i64(source, tail_at + 4)
+        row.born_time = i64(source, at + 40)
+        row.store_time = i64(source, stored_at)
+        row.reconsume_times = i32(source, tail_at)
+        row.prepared_offset = i64(source, tail_at + 4)
         row.born_host_at = at + 48
         row.store_host_at = stored_at + 8
         row.body_at = body_at
@@ -468,10 +454,10 @@ def split_index(data, start, end, table, lowest_base):
     while rows < len(table):
         if end - at < 46:
             return rows, at, END, at
-        physical = _i64(source, at)
-        size = _i32(source, at + 8)
-        base = _i64(source, at + 28)
-        number = _i16(source, at + 36)
+        physical = i64(source, at)
+        size = i32(source, at + 8)
+        base = i64(source, at + 28)
+        number = i16(source, at + 36)
         if physical < 0 or size <= 0 or base < 0 or number <= 0:
             return rows, at, END, at
         if base < floor or base > _MAX_I64 - number:
@@ -480,8 +466,8 @@ def split_index(data, start, end, table, lowest_base):
         row.position = at
         row.physical_offset = physical
         row.size = size
-        row.tags_code = _i64(source, at + 12)
-        row.store_time = _i64(source, at + 20)
+        row.tags_code = i64(source, at + 12)
+        row.store_time = i64(source, at + 20)
         row.base = base
         row.number = number
         floor = base + number
@@ -597,13 +583,13 @@ def put_entries(out, slots, capacity, hashes, places, times, first, last):
     the entries went in.
     """
     base = 40 + 4 * slots
-    count = max(_i32(out, 36), np.int64(1))
-    begin = _i64(out, 0)
-    used = _i32(out, 32)
+    count = max(i32(out, 36), np.int64(1))
+    begin = i64(out, 0)
+    used = i32(out, 32)
     done = first
     while done < last and count < capacity:
         slot_at = 40 + 4 * (hashes[done] % slots)
-        before = _i32(out, slot_at)
+        before = i32(out, slot_at)
         if before <= 0 or before > count:
             before = np.int64(0)
         seconds = np.int64(0)
