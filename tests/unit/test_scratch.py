@@ -101,7 +101,7 @@ def test_where_scratch_files_lie_changes_no_result(
     home = tmp_path / "memory"
     home.mkdir()
     seen: list[int] = []
-    monkeypatch.setattr("lastwrite.pipeline.exchange.memory_home", lambda: (home, 1 << 30))
+    monkeypatch.setattr("lastwrite.logstore.scratch.memory_home", lambda: (home, 1 << 30))
     monkeypatch.setattr(
         "lastwrite.pipeline.compact.plan_memory", lambda *_, **__: MemoryPlan(0, 16 * MIB, scratch_bytes)
     )
@@ -112,7 +112,7 @@ def test_where_scratch_files_lie_changes_no_result(
             seen.append(sum(file.stat().st_size for file in folder.iterdir()))
         remove(folder)
 
-    monkeypatch.setattr("lastwrite.pipeline.exchange.remove_folder", note)
+    monkeypatch.setattr("lastwrite.logstore.scratch.remove_folder", note)
     report = compact(tmp_path / "root", {"cleanup.policy": "compact"}, 1_700_001_000_000, exact=exact)
     assert report.partitions[0].status is Status.CLEANED
     assert report.partitions[0].records_after == records

@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Sequence
 from io import FileIO
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -20,6 +21,34 @@ from lastwrite.logstore.run_folder import make_folder as make_folder
 from lastwrite.logstore.run_folder import memory_home as memory_home
 from lastwrite.logstore.run_folder import remove_folder as remove_folder
 from lastwrite.model.columns import ByteArray
+
+
+class ScratchFolders:
+    """Where a run's scratch files lie: a folder, and as far as ``memory_bytes`` allow one that is memory."""
+
+    def __init__(self, parent: str | None = None, memory_bytes: int = 0) -> None:
+        self._folder = make_folder(parent)
+        self._memory: Path | None = None
+        self.memory_bytes = 0
+        home = memory_home() if memory_bytes > 0 else None
+        if home is not None:
+            self._memory = make_folder(str(home[0]))
+            self.memory_bytes = min(memory_bytes, home[1] // 2)
+
+    @property
+    def folder(self) -> str:
+        return str(self._folder)
+
+    @property
+    def memory(self) -> str:
+        """Empty: there is none."""
+        return str(self._memory or "")
+
+    def close(self) -> None:
+        """Remove both."""
+        remove_folder(self._folder)
+        if self._memory is not None:
+            remove_folder(self._memory)
 
 
 class ScratchWriter:

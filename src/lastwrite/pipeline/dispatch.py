@@ -32,7 +32,7 @@ from lastwrite.formats.rocketmq.sides import Topic
 from lastwrite.logstore.rocketmq import dispatched, lock, reading, trees, walking
 from lastwrite.logstore.rocketmq.building import build
 from lastwrite.logstore.rocketmq.reading import Part
-from lastwrite.logstore.scratch import make_folder, memory_home, remove_folder
+from lastwrite.logstore.scratch import ScratchFolders
 from lastwrite.model.dispatch import (
     NO_END,
     BuildUnit,
@@ -116,7 +116,7 @@ def dispatch(
         lock.refuse_unclean(root, goes_on=unclean)
         trees.clear(root)
         runner, memory_plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
-        scratch = stack.enter_context(_scratch(runner, memory_plan))
+        scratch = stack.enter_context(contextlib.closing(_scratch(runner, memory_plan)))
         job = _Dispatch(root, settings, now, whole_log, lock.was_killed(root), runner, memory_plan, scratch, progress)
         try:
             report = job.run()
@@ -129,17 +129,8 @@ def dispatch(
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _Scratch:
-    """Where rows lie between the stages: a folder, and one that is memory."""
-
-    folder: str
-    memory: str
-    memory_bytes: int
-
-
-@contextlib.contextmanager
-def _scratch(runner: Runner, plan: MemoryPlan) -> Iterator[_Scratch]:
+def _scratch(runner: Runner, plan: MemoryPlan) -> ScratchFolders:
+    """Where rows lie between the stages."""
     parent = None
     if isinstance(runner, SparkRunner):
         parent = runner.spark.setting("spark.lastwrite.scratch")
@@ -148,16 +139,7 @@ def _scratch(runner: Runner, plan: MemoryPlan) -> Iterator[_Scratch]:
                 "the workers of a cluster share no folder for scratch files",
                 remedy="name one by --conf spark.lastwrite.scratch=DIR, or run with --master local[*]",
             )
-    folder = make_folder(parent)
-    home = memory_home() if parent is None and plan.scratch_bytes > 0 else None
-    memory = make_folder(str(home[0])) if home is not None else None
-    try:
-        size = min(plan.scratch_bytes, home[1] // 2) if home is not None else 0
-        yield _Scratch(str(folder), str(memory or ""), size)
-    finally:
-        remove_folder(folder)
-        if memory is not None:
-            remove_folder(memory)
+    return ScratchFolders(parent, plan.scratch_bytes if parent is None else 0)
 
 
 @dataclass(slots=True)
@@ -181,7 +163,7 @@ class _Dispatch:
     is_unclean: bool
     runner: Runner
     memory: MemoryPlan
-    scratch: _Scratch
+    scratch: ScratchFolders
     progress: Progress
     topics: dict[str, Topic] = field(default_factory=dict)
     log: tuple[LogFile, ...] = ()

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from lastwrite.logstore.scratch import ScratchWriter, make_folder, memory_home, remove_folder
+from lastwrite.logstore.scratch import ScratchFolders, ScratchWriter
 from lastwrite.model.kept import KeepUnit, Kept
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
@@ -102,24 +101,19 @@ class FolderExchange:
     def __init__(self, runner: Runner, parent: str | None = None, memory_bytes: int = 0) -> None:
         """``memory_bytes``: so much of the setting is left for scratch files, which then need not meet the disk."""
         self._runner = runner
-        self._folder: Path = make_folder(parent)
-        self._memory: Path | None = None
-        self._memory_bytes = 0
-        home = memory_home() if memory_bytes > 0 else None
-        if home is not None:
-            self._memory = make_folder(str(home[0]))
-            self._memory_bytes = min(memory_bytes, home[1] // 2)
+        self._folders = ScratchFolders(parent, memory_bytes)
 
     @property
     def scratch(self) -> str:
-        return str(self._folder)
+        return self._folders.folder
 
     def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]:
         weights = [unit_weight(unit) for unit in units]
-        if self._memory is not None:
+        memory, memory_bytes = self._folders.memory, self._folders.memory_bytes
+        if memory:
             total = max(1, sum(weights))
             units = [
-                replace(unit, memory_scratch=str(self._memory), memory_bytes=self._memory_bytes * weight // total)
+                replace(unit, memory_scratch=memory, memory_bytes=memory_bytes * weight // total)
                 for unit, weight in zip(units, weights, strict=True)
             ]
         return self._runner.run_tasks("scan", scan_to_folder, units, weights, progress)
@@ -141,6 +135,4 @@ class FolderExchange:
         return self._runner.run("keep", keep, units, weights, progress)
 
     def close(self) -> None:
-        remove_folder(self._folder)
-        if self._memory is not None:
-            remove_folder(self._memory)
+        self._folders.close()
