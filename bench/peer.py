@@ -15,27 +15,35 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PEER = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers")) / "kafka"
+PEERS = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers"))
+PEER = PEERS / "kafka"
 
 
-def kafka_home() -> Path:
-    """A folder with Kafka's jars and the oracle's classes.
+def peer_home(system: str, oracle: str) -> Path:
+    """The folder that the peer's ``setup.sh`` has filled, or fills in the user's cache; ``oracle`` is its class.
 
     Raises:
         SystemExit: the peer, Java or Maven is missing; says which.
     """
-    if not (PEER / "oracle.sh").exists():
-        raise SystemExit(f"no Kafka peer at {PEER}: set LASTWRITE_PEERS to the folder of peers")
+    name = system.lower()
+    peer = PEERS / name
+    if not (peer / "oracle.sh").exists():
+        raise SystemExit(f"no {system} peer at {peer}: set LASTWRITE_PEERS to the folder of peers")
     if shutil.which("java") is None:
-        raise SystemExit("Kafka's cleaner needs java 17 or newer on the PATH")
-    given = os.environ.get("LASTWRITE_KAFKA_HOME")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / "kafka-peer"
+        raise SystemExit(f"{system}'s cleaner needs java 17 or newer on the PATH")
+    given = os.environ.get(f"LASTWRITE_{system.upper()}_HOME")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / f"{name}-peer"
     home = Path(given) if given else cache
-    if not (home / "classes" / "CleanerOracle.class").exists():
+    if not (home / "classes" / f"{oracle}.class").exists():
         if shutil.which("mvn") is None:
-            raise SystemExit(f"{home} holds no Kafka, and Maven is missing, which would bring it")
-        subprocess.run([str(PEER / "setup.sh"), str(home)], check=True, stdout=subprocess.DEVNULL)
+            raise SystemExit(f"{home} holds no {system}, and Maven is missing, which would bring it")
+        subprocess.run([str(peer / "setup.sh"), str(home)], check=True, stdout=subprocess.DEVNULL)
     return home
+
+
+def kafka_home() -> Path:
+    """A folder with Kafka's jars and the oracle's classes; errors are those of ``peer_home``."""
+    return peer_home("Kafka", "CleanerOracle")
 
 
 def oracle_command(*args: str) -> list[str]:

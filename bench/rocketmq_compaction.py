@@ -27,31 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peer import PEERS, peer_home
 from sampling import Sampler, machine
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-PEER = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers")) / "rocketmq"
 TOPIC = "ctopic"
 _UNIT = 46
 _CONFIG = {"delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0}
 _FILE_BYTES = {"compactionMappedFileSize": 100 << 20, "compactionCqMappedFileSize": 10 << 20}  # the broker's own
 _MAP_BYTES = 1 << 30  # so that a run never gives up for a full map
-
-
-def home() -> Path:
-    """A folder with RocketMQ's jars and the oracle's classes."""
-    if not (PEER / "oracle.sh").exists():
-        raise SystemExit(f"no RocketMQ peer at {PEER}: set LASTWRITE_PEERS to the folder of peers")
-    if shutil.which("java") is None:
-        raise SystemExit("RocketMQ needs java 17 or newer on the PATH")
-    given = os.environ.get("LASTWRITE_ROCKETMQ_HOME")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / "rocketmq-peer"
-    folder = Path(given) if given else cache
-    if not (folder / "classes" / "CompactionOracle.class").exists():
-        if shutil.which("mvn") is None:
-            raise SystemExit(f"{folder} holds no RocketMQ, and Maven is missing, which would bring it")
-        subprocess.run([str(PEER / "setup.sh"), str(folder)], check=True, stdout=subprocess.DEVNULL)
-    return folder
 
 
 class Asked:
@@ -88,7 +71,8 @@ class Broker:
         # The map's bytes are divided by the threads that a broker would have here.
         self._map = {"maxOffsetMapSize": str(threads * _MAP_BYTES // 2)}
         env = {**os.environ, "ORACLE_HEAP": "3g"}
-        self._jvms = [Asked([str(PEER / "oracle.sh"), str(home())], env) for _ in range(threads)]
+        command = [str(PEERS / "rocketmq" / "oracle.sh"), str(peer_home("RocketMQ", "CompactionOracle"))]
+        self._jvms = [Asked(command, env) for _ in range(threads)]
 
     def fill(self, store: Path, queues: int, queue: int, messages: int, keys: int, body: int) -> None:
         filling = {"do": "fill", "store": str(store), "queue": queue, "seed": queue + 1}

@@ -23,7 +23,8 @@ import pytest
 from tests.logs import headers_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PEER = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers")) / "kafka"
+PEERS = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers"))
+PEER = PEERS / "kafka"
 
 # Far more slots than a scenario has keys: a round takes all keys at once, as ours does.
 MAP_SLOTS = 100_000
@@ -32,28 +33,38 @@ MAP_SLOTS = 100_000
 @functools.cache
 def kafka_home() -> Path:
     """The folder with Kafka's jars and the oracle's classes; skips the test where there can be none."""
-    if not (PEER / "oracle.sh").exists():
-        pytest.skip(f"no Kafka peer at {PEER}; LASTWRITE_PEERS names the folder of peers")
+    return peer_home("Kafka", "CleanerOracle")
+
+
+def peer_home(system: str, oracle: str) -> Path:
+    """The folder that the peer's ``setup.sh`` has filled, or fills in the user's cache; skips the test where it cannot.
+
+    ``oracle``: the class that tells a filled one. LASTWRITE_<SYSTEM>_HOME names a folder to look into first.
+    """
+    name = system.lower()
+    peer = PEERS / name
+    if not (peer / "oracle.sh").exists():
+        pytest.skip(f"no {system} peer at {peer}; LASTWRITE_PEERS names the folder of peers")
     _need_java()
-    given = os.environ.get("LASTWRITE_KAFKA_HOME")
-    if given and _is_filled(Path(given)):  # a folder with jars alone serves the tests with a broker
+    given = os.environ.get(f"LASTWRITE_{system.upper()}_HOME")
+    if given and _is_filled(Path(given), oracle):  # a folder with jars alone serves the tests with a broker
         return Path(given)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / "kafka-peer"
-    if not _is_filled(cache):
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / f"{name}-peer"
+    if not _is_filled(cache, oracle):
         if shutil.which("mvn") is None:
-            pytest.skip("Maven is missing, which brings Kafka's jars")
-        building = cache.with_name(f"kafka-peer.{os.getpid()}")
-        made = subprocess.run([str(PEER / "setup.sh"), str(building)], capture_output=True, text=True, check=False)
+            pytest.skip(f"Maven is missing, which brings {system}'s jars")
+        building = cache.with_name(f"{name}-peer.{os.getpid()}")
+        made = subprocess.run([str(peer / "setup.sh"), str(building)], capture_output=True, text=True, check=False)
         if made.returncode:
             shutil.rmtree(building, ignore_errors=True)
-            pytest.skip(f"Kafka's jars did not come: {(made.stderr or made.stdout).strip()[-300:]}")
+            pytest.skip(f"{system}'s jars did not come: {(made.stderr or made.stdout).strip()[-300:]}")
         shutil.rmtree(cache, ignore_errors=True)
         building.rename(cache)
     return cache
 
 
-def _is_filled(home: Path) -> bool:
-    return (home / "classes" / "CleanerOracle.class").exists() and (home / "lib").is_dir()
+def _is_filled(home: Path, oracle: str) -> bool:
+    return (home / "classes" / f"{oracle}.class").exists() and (home / "lib").is_dir()
 
 
 def _need_java() -> None:

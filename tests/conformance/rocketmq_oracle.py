@@ -9,45 +9,20 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.conformance.oracle import PEERS, peer_home
 
-from tests.conformance.oracle import REPOSITORY, _need_java
-
-PEER = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers")) / "rocketmq"
+PEER = PEERS / "rocketmq"
 
 
 @functools.cache
 def oracle_home() -> Path:
     """The folder with RocketMQ's jars and the oracle's classes; skips the test where there can be none."""
-    if not (PEER / "oracle.sh").exists():
-        pytest.skip(f"no RocketMQ peer at {PEER}; LASTWRITE_PEERS names the folder of peers")
-    _need_java()
-    given = os.environ.get("LASTWRITE_ROCKETMQ_HOME")
-    if given and _is_filled(Path(given)):  # a folder with jars alone serves the tests with a broker
-        return Path(given)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / "rocketmq-peer"
-    if not _is_filled(cache):
-        if shutil.which("mvn") is None:
-            pytest.skip("Maven is missing, which brings RocketMQ's jars")
-        building = cache.with_name(f"rocketmq-peer.{os.getpid()}")
-        made = subprocess.run([str(PEER / "setup.sh"), str(building)], capture_output=True, text=True, check=False)
-        if made.returncode:
-            shutil.rmtree(building, ignore_errors=True)
-            pytest.skip(f"RocketMQ's jars did not come: {(made.stderr or made.stdout).strip()[-300:]}")
-        shutil.rmtree(cache, ignore_errors=True)
-        building.rename(cache)
-    return cache
-
-
-def _is_filled(home: Path) -> bool:
-    return (home / "classes" / "CompactionOracle.class").exists() and (home / "lib").is_dir()
+    return peer_home("RocketMQ", "CompactionOracle")
 
 
 class RocketmqOracle:
