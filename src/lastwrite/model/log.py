@@ -13,13 +13,13 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """The name of one log."""
+    """The name of one log; a topic without partitions has -1."""
 
     topic: str
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        return self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Pulsar: entries, ledgers and their metadata, in bytes."""

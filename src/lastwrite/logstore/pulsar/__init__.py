@@ -1,0 +1,1 @@
+"""Pulsar: topic folders, their compacted ledgers, and where ledgers lie."""
