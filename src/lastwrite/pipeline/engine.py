@@ -374,7 +374,11 @@ class Engine:
     def _elect(self, jobs: list[_Job]) -> None:
         units: list[ElectUnit] = []
         for job in jobs:
-            units += elect_units(job.number, job.bits, job.scans, self._options.exact, self._limits, self._workers)
+            assert job.decision is not None
+            units += elect_units(
+                job.number, job.bits, job.scans, self._options.exact, self._limits, self._workers,
+                job.decision.policy.strategy,
+            )  # fmt: skip
         by_number = {job.number: job for job in jobs}
         for answer in self._exchange.elect(units, self._progress):
             if isinstance(answer, Failed):
@@ -708,8 +712,9 @@ def cut_into_pieces(
 
 
 def elect_units(
-    partition: int, bits: int, scans: Sequence[PieceScan], exact: bool, limits: Limits, workers: int
-) -> Iterator[ElectUnit]:
+    partition: int, bits: int, scans: Sequence[PieceScan], exact: bool, limits: Limits, workers: int,
+    strategy: Strategy = Strategy.OFFSET,
+) -> Iterator[ElectUnit]:  # fmt: skip
     """Cut a partition's buckets into slices that fit memory, and where there is much to do, all workers."""
     blocks = [(scan, block) for scan in scans for block in scan.blocks]
     if not blocks:
@@ -730,7 +735,7 @@ def elect_units(
         yield ElectUnit(
             partition=partition, bits=bits, first_bucket=buckets * n // slices,
             end_bucket=buckets * (n + 1) // slices, blocks=every, dirty_from=dirty_from, last_records=last_records,
-            states=states, exact=exact, limits=limits,
+            states=states, exact=exact, limits=limits, strategy=strategy,
         )  # fmt: skip
 
 
