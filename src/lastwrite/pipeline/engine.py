@@ -451,7 +451,8 @@ class Engine:
             sizes = [segments[n].size_bytes for n in group]
             kept = [size * (records[n] - lost[n]) // max(1, records[n]) for n, size in zip(group, sizes, strict=True)]
             changed = [bool(changes[n]) for n in group]
-            runs = [(0, len(group))] if like_broker else rewritten_runs(sizes, kept, changed)
+            is_whole = like_broker or self._system.makes_one_segment
+            runs = [(0, len(group))] if is_whole else rewritten_runs(sizes, kept, changed)
             job.outputs += [_Output(tuple(group[first:end])) for first, end in runs]
 
     @staticmethod
@@ -637,7 +638,10 @@ class Engine:
                 job.decision.index_interval_bytes, self._limits, output.aborted, sources[-1].mtime_ns,
             )))  # fmt: skip
             finished += [((), further) for further in finished[-1][1].further]
-        job.new = Renewed(job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end, job.retention)
+        job.new = Renewed(
+            job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end, job.retention,
+            job.decision.policy,
+        )  # fmt: skip
 
     def _discard(self, job: _Job) -> None:
         for output in job.outputs:
