@@ -45,7 +45,7 @@ class RocketmqSystem:
     joins_parts = False  # a file has at most 2 GiB, and its records tell where they lie in it
     keeps_scans = False  # a file of ours among its own keeps a broker from loading a queue
 
-    def new_format(self, plain_bytes: int) -> Format:
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return RocketmqFormat(plain_bytes)
 
     # ------------------------------------------------------------------ where things lie

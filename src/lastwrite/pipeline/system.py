@@ -105,7 +105,9 @@ class System(Protocol):
     joins_parts: bool  # a new segment may be written in parts that are joined
     keeps_scans: bool  # what was scanned may be kept beside the log
 
-    def new_format(self, plain_bytes: int) -> Format: ...
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
+        """``reading``: as ``Policy.reading``."""
+        ...
 
     def find(self, path: str, topic: str | None, partition: int | None) -> list[str]:
         """The partition folders at ``path``, sorted."""
