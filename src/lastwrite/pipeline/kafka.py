@@ -62,7 +62,7 @@ class KafkaSystem:
     def __init__(self, metadata_roots: Sequence[str] = ()) -> None:
         self._metadata_roots = tuple(metadata_roots)
 
-    def new_format(self, plain_bytes: int) -> Format:
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return KafkaFormat(plain_bytes)
 
     # ------------------------------------------------------------------ where things lie

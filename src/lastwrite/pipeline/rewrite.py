@@ -38,7 +38,7 @@ def rewrite(
     result = Rewritten(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
     buffers = buffers or Buffers()
-    worker = _Rewriter(unit, system, buffers.format(unit.system, unit.limits.plain_bytes), buffers)
+    worker = _Rewriter(unit, system, buffers.format(unit.system, unit.limits.plain_bytes, unit.policy.reading), buffers)
     left: list[PieceLeft] = []
     try:
         for n, piece in enumerate(unit.pieces):

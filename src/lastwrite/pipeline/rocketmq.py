@@ -46,7 +46,7 @@ class RocketmqSystem:
     keeps_scans = False  # a file of ours among its own keeps a broker from loading a queue
     makes_one_segment = False
 
-    def new_format(self, plain_bytes: int) -> Format:
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return RocketmqFormat(plain_bytes)
 
     # ------------------------------------------------------------------ where things lie

@@ -60,7 +60,7 @@ def scan(
     clean gives a result with its problem; the other pieces are scanned all the same. ``buffers`` are those of the task.
     """
     buffers = buffers or Buffers()
-    worker = _Scanner(unit, buffers.format(unit.system, unit.limits.plain_bytes), hand_on, buffers)
+    worker = _Scanner(unit, buffers.format(unit.system, unit.limits.plain_bytes, unit.policy.reading), hand_on, buffers)
     for piece in unit.pieces:
         result = PieceScan(unit.partition, piece.number)
         try:

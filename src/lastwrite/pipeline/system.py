@@ -107,7 +107,9 @@ class System(Protocol):
     keeps_scans: bool  # what was scanned may be kept beside the log
     makes_one_segment: bool  # a round makes one new segment of all that it cleans, changed or not
 
-    def new_format(self, plain_bytes: int) -> Format: ...
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
+        """``reading``: as ``Policy.reading``."""
+        ...
 
     def find(self, path: str, topic: str | None, partition: int | None) -> list[str]:
         """The partition folders at ``path``, sorted."""
