@@ -52,9 +52,9 @@ def read_all(log: Sequence[Written], pairs: Sequence[Pair], position: int, most:
     got: list[Written] = []
     for turn in range(1000):
         pair = pairs[min(turn, len(pairs) - 1)]
-        some, position = read_once(log, pair, position, most)
+        asked, (some, position) = position, read_once(log, pair, position, most)
         got += some
-        if not some and turn >= len(pairs) and (pair[0] is None or position > pair[0]):
+        if not some and turn >= len(pairs) and position == asked:
             return got
     raise AssertionError("the reader does not come to an end")
 
