@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,6 +78,22 @@ def stock_search(position: int, offsets: Sequence[int]) -> int | None:
 @given(st.lists(st.integers(0, 60), unique=True).map(sorted), st.integers(-1, 62))
 def test_the_search_finds_what_the_stock_one_finds(offsets: list[int], position: int) -> None:
     assert step(position, 99, offsets).first == stock_search(position, offsets)
+
+
+@given(st.lists(st.integers(0, 60), unique=True, min_size=1).map(sorted), st.integers(-1, 62), st.data())
+def test_borders_change_nothing_but_what_is_asked(offsets: list[int], position: int, data: st.DataObject) -> None:
+    borders = data.draw(st.lists(st.integers(0, len(offsets) - 1), unique=True).map(sorted))
+    asked: list[int] = []
+
+    class Asked(list[int]):
+        def __getitem__(self, place: Any) -> Any:
+            asked.append(place)
+            return super().__getitem__(place)
+
+    assert step(position, 99, Asked(offsets), borders) == step(position, 99, offsets)
+    others = [place for place in asked if place not in borders]
+    between = {sum(border <= place for border in borders) for place in others}
+    assert len(between) <= 1
 
 
 @given(logs(), st.none() | st.integers(-1, 60), st.integers(-1, 60), st.integers(1, 7))

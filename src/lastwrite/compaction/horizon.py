@@ -44,15 +44,19 @@ class Step:
     first: int | None = None
 
 
-def step(position: int, horizon: int | None, compacted: Sequence[int]) -> Step:
+def step(position: int, horizon: int | None, compacted: Sequence[int], borders: Sequence[int] = ()) -> Step:
     """Where a read at ``position`` looks, in a log whose compacted part has entries at the offsets ``compacted``.
 
     ``horizon``: None for a log that was never compacted. ``compacted`` rises strictly; it is asked for no more offsets
-    than halving needs.
+    than halving needs. ``borders``: places in it, rising, whose offsets are cheaper to ask; those of others are asked
+    between two borders only.
     """
     if horizon is None or position > horizon:
         return Step(Source.BACKLOG, position)
-    first = bisect_left(compacted, position)
+    number = bisect_left(borders, position, key=compacted.__getitem__)
+    low = borders[number - 1] if number else 0
+    high = borders[number] if number < len(borders) else len(compacted)
+    first = bisect_left(compacted, position, low, high)
     if first == len(compacted):
         return Step(Source.COMPACTED, max(position, horizon + 1))
     return Step(Source.COMPACTED, position, first)
