@@ -23,8 +23,8 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, TruncatedLog
+from lastwrite.formats.pulsar.codecs import Codec, Codecs
 from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, LEDGER_PROPERTY
-from lastwrite.formats.pulsar.payload import Codec, compress, decompress
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.formats.pulsar.protobuf import BOOL, BYTES, INT32, INT64, STRING, Field, Message
 
@@ -55,7 +55,7 @@ def unwrapped(data: bytes) -> bytes:
     if size < 0:
         raise CorruptLog(f"compressed metadata with a head of {size} bytes", 2)
     head = CompressionInfo.decode(data, 6, 6 + size)
-    return decompress(Codec.of(head.codec), data[6 + size :], head.uncompressed_size, _LIMIT_BYTES)
+    return Codecs().decompress(Codec.of(head.codec), data[6 + size :], head.uncompressed_size, _LIMIT_BYTES)
 
 
 def wrapped(message: bytes, codec: Codec) -> bytes:
@@ -63,7 +63,7 @@ def wrapped(message: bytes, codec: Codec) -> bytes:
     if codec is Codec.NONE:
         return message
     head = CompressionInfo(codec=int(codec), uncompressed_size=len(message)).encode()
-    return COMPRESSED + len(head).to_bytes(4, "big") + head + compress(codec, message)
+    return COMPRESSED + len(head).to_bytes(4, "big") + head + Codecs().compress(codec, message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
