@@ -24,6 +24,12 @@ class Strategy(IntEnum):
     OFFSET = 0
     TIMESTAMP = 1
     HEADER = 2
+    EVENT_TIME = 3  # a delete lets the key's time be forgotten, so records are compared in the log's order alone
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether an entry needs more than its record's place."""
+        return self is not Strategy.OFFSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

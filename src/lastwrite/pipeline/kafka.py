@@ -57,6 +57,7 @@ class KafkaSystem:
     offset_span = INT_MAX  # index entries hold 31 bits
     joins_parts = True
     keeps_scans = True
+    makes_one_segment = False
 
     def __init__(self, metadata_roots: Sequence[str] = ()) -> None:
         self._metadata_roots = tuple(metadata_roots)
