@@ -237,8 +237,8 @@ class PulsarFormat:
     ) -> None:  # fmt: skip
         """Nothing: ``walk`` passes by the event times and has written the versions.
 
-        A version is ``event_time << 2 | is_single << 1 | is_tombstone``, an int64: a single message, or one of a
-        batch. An event time that is absent is 0; beyond 2^60 it is cut off.
+        A version is the event time above the bits IS_SINGLE (no member of a batch) and IS_DELETE. An event time that
+        is absent, or below 0 to Java, is 0.
         """
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int:

@@ -34,7 +34,19 @@ from lastwrite.formats.checksum import crc32c
 from lastwrite.formats.fingerprint import fingerprint
 from lastwrite.formats.lz4_frame import decode_block
 from lastwrite.intrinsics import address, copy_bytes, load8, store8, store16, store32, store64, swap32
-from lastwrite.model.columns import ABORTED, COPY, DROP, IS_ABORTED, IS_TRANSACTIONAL, KEYLESS, SHADOWED, TOMBSTONE
+from lastwrite.model.columns import (
+    ABORTED,
+    COPY,
+    DROP,
+    IS_ABORTED,
+    IS_DELETE,
+    IS_SINGLE,
+    IS_TRANSACTIONAL,
+    KEYLESS,
+    SHADOWED,
+    TIME_SHIFT,
+    TOMBSTONE,
+)
 
 # What ``split`` finds of each entry beyond a batch's columns. ``…_at``: a position in the chunk's buffer.
 ENTRY = np.dtype(
@@ -109,7 +121,7 @@ _PADDING = np.array([0xFE, 0xDC, 0xDE, 0xAD], dtype=np.uint8)
 _PLACEHOLDER = 0x0120001804000000  # 00 00 00 04 18 00 20 01, little-endian
 _MOST_LEDGER = 1 << 31
 _MOST_ENTRY = 1 << 32
-_MOST_VERSION = 1 << 60
+_MOST_TIME = (1 << 61) - 1
 _LZ4 = 1
 _CODECS = 5
 # Bytes that a byte can become, by codec; see ``codecs``.
@@ -357,9 +369,9 @@ def _between(buffer, data, at, end, is_first, expected):
 def split(buffer, start, end, table, entries, lowest_offset, limit, reading, checks):
     """Cut ``buffer[start:end]`` into whole entries, one row of ``table`` and ``entries`` each.
 
-    ``lowest_offset`` is the least offset that the first may have; of raw entries its upper half names the ledger, and
-    without a block header in front the first has exactly it. Offsets rise: of raw entries one by one. ``limit``: bytes
-    of a payload that can be opened. ``checks``: whether checksums are held against the bytes.
+    ``lowest_offset`` is the least offset that the first may have; of raw entries its upper half names the ledger.
+    Offsets rise: of raw entries one by one. ``limit``: bytes of a payload that can be opened. ``checks``: whether
+    checksums are held against the bytes.
 
     Returns (rows, position behind the last whole entry, code, position the code speaks of, bytes that what is at fault
     or cut short there takes, 0 where unknown).
@@ -369,10 +381,8 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading, che
     at = np.int64(start)
     floor = np.int64(lowest_offset)
     expected = np.int64(-1)  # the next entry's id in the object
-    bare = True  # no block header was met
     while rows < len(table) and at < end:
         if load8(data, at) >= np.uint64(0x80):
-            bare = bare and load8(data, at) != np.uint64(0xFB)
             code, behind, expected, wanted = _between(buffer, data, at, end, at == start, expected)
             if code != OK:
                 return rows, at, code, behind, wanted
@@ -416,7 +426,7 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading, che
             framed = u16(data, body)
         else:
             base = (floor if rows == 0 else table[rows - 1].base_offset) >> 32 << 32 | number
-            if base < floor or (base > floor and (rows > 0 or bare)):
+            if base < floor or (base > floor and rows > 0):
                 return rows, at, BAD_ORDER, at + 4, 0
         place = body
         if framed == 0x0E02:
@@ -566,8 +576,8 @@ def _is_dense(data, at, end, entry):
 @njit(cache=True, nogil=True, forceinline=True)
 def _version(event_time, is_single, is_tombstone):
     """See ``PulsarFormat.add_versions``."""
-    held = min(max(event_time, np.int64(-_MOST_VERSION)), np.int64(_MOST_VERSION - 1))
-    return np.uint64(held << 2 | (2 if is_single else 0) | (1 if is_tombstone else 0))
+    held = min(max(event_time, np.int64(0)), np.int64(_MOST_TIME))
+    return np.uint64(held << TIME_SHIFT | (IS_SINGLE if is_single else 0) | (IS_DELETE if is_tombstone else 0))
 
 
 @njit(cache=True, nogil=True)
@@ -649,7 +659,7 @@ def walk(plain, table, entries, first, last, reading, secret, ordinal, states, f
                     keys[filled, 1] = key_length
                 filled += 1
             seen += 1
-        if at < 0 or seen != stop_at:
+        if at != end or seen != stop_at:
             entry.kind = WHOLE
             filled = was_filled
             seen = stop_at
@@ -714,8 +724,7 @@ def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
     ``keep`` has a byte for each of the ``records`` that are present, from ``keep_at`` on. ``indexes`` takes the batch
     indexes of the kept ones. ``out`` must hold ``thin_room``.
 
-    Returns (position behind, or -1 where the batch contradicts itself; how many are kept; position behind the last
-    message in ``plain``).
+    Returns (position behind, or -1 where the batch contradicts itself; how many are kept).
     """
     bad = np.int64(-1)
     dense = _is_dense(plain, at, end, entry)
@@ -730,12 +739,12 @@ def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
         begin = at
         at, key_at, key_length, size, event_time, is_out, is_null = _message(plain, at, end)
         if at < 0:
-            return bad, 0, at
+            return bad, 0
         before = index
         if dense:
             index, place, packed_end = _next_index(data, place, entry.payload_at, packed_end)
             if index <= before or index >= entry.messages:
-                return bad, 0, at
+                return bad, 0
             if index > before + 1:
                 if run >= 0:
                     copy_bytes(out, to, plain, run, begin - run)
@@ -747,7 +756,7 @@ def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
         stays = False
         if not is_out or entry.kept == 0:
             if slot == records:
-                return bad, 0, at
+                return bad, 0
             stays = keep[keep_at + slot] != 0
             slot += 1
         if stays:
@@ -761,14 +770,14 @@ def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
                 to += begin - run
                 run = bad
             to = _placeholders(out, to, 1)
-    if slot != records:
-        return bad, 0, at
+    if slot != records or at != end:
+        return bad, 0
     if run >= 0:
         copy_bytes(out, to, plain, run, at - run)
         to += at - run
     if dense:
         to = _placeholders(out, to, entry.messages - index - 1)
-    return to, kept, at
+    return to, kept
 
 
 @njit(cache=True, nogil=True)
@@ -895,7 +904,7 @@ def rebuild(
                 return b, keep_at, at, filled, NEED_ROOM
             if thin_room(entry, payload) > len(thinned) or row.records > len(indexes):
                 return b, keep_at, at, filled, NEED_ROOM
-            size, kept, behind = thin(
+            size, kept = thin(
                 data, entry.payload_at, stop, data, entry, row.records, keep, keep_at, scratch, np.int64(0), indexes
             )
             if size < 0:
@@ -954,7 +963,7 @@ def thin_many(
         size = np.int64(-1)
         kept = 0
         if entry.kind == BATCH:
-            size, kept, behind = thin(
+            size, kept = thin(
                 source, row.plain_start, row.plain_end, data, entry, row.records, keep, keep_at, target, to, indexes
             )
         if size < 0:
