@@ -1,148 +1,89 @@
-"""Pulsar's entries read slowly and apart from the package: a second opinion for tests.
+"""Worked bytes for tests of Pulsar's formats: spec/pulsar.md section 29, made there by hand, not by a broker.
 
-Source: spec/pulsar.md sections 2 to 4, 7.
+A: a single. B: A with a broker's prefix. C, C2: deletes with and without a size. D: a batch; G and H in ZLIB and LZ4; E
+without its first message. I: a commit marker. J: an encrypted batch. K: a batch with a keyless message and a delete. M:
+a key of bytes. N0, N1, N1r, F, F2: records of a compacted ledger. P0: PositionInfo. O, P: an offloaded ledger and its
+index. Q, R: records of an entry log.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
-from typing import NamedTuple
+T = 1_700_000_000_000  # publish time of A
 
-import cramjam
-import google_crc32c
-import lz4.block
-import zstandard
-
-Fields = list[tuple[int, int | bytes]]
-
-PLACEHOLDER = bytes.fromhex("0000000418002001")
-
-
-class Entry(NamedTuple):
-    """A framed entry, its payload as stored."""
-
-    prefix: bytes  # the broker's, whole; mostly none
-    crc_holds: bool | None  # None: it has no checksum
-    metadata: bytes
-    payload: bytes
-
-    @property
-    def fields(self) -> Fields:
-        return fields(self.metadata)
-
-    def first(self, number: int) -> int | bytes | None:
-        return next((value for found, value in self.fields if found == number), None)
-
-    @property
-    def is_marker(self) -> bool:
-        return self.first(20) is not None
-
-    @property
-    def is_chunk(self) -> bool:
-        return self.first(29) is not None
-
-    @property
-    def is_readable_batch(self) -> bool:
-        return self.first(11) is not None and self.first(13) is None
-
-    def plain(self) -> bytes | None:
-        """The payload decompressed; None where it cannot be, or is encrypted."""
-        if self.first(13) is not None:
-            return None
-        size = self.first(9) or 0
-        assert isinstance(size, int)
-        try:
-            match self.first(8) or 0:
-                case 0:
-                    return self.payload
-                case 1:
-                    return lz4.block.decompress(self.payload, uncompressed_size=size)
-                case 2:
-                    return zlib.decompressobj().decompress(self.payload)
-                case 3:
-                    return zstandard.ZstdDecompressor().decompress(self.payload, max_output_size=size)
-                case 4:
-                    return bytes(cramjam.snappy.decompress_raw(self.payload))
-                case _:
-                    return None
-        except Exception:  # whatever a library raises of its own
-            return None
-
-
-class Single(NamedTuple):
-    """A message of a batch."""
-
-    metadata: bytes
-    value: bytes
-
-    def first(self, number: int) -> int | bytes | None:
-        return next((value for found, value in fields(self.metadata) if found == number), None)
-
-
-def entry(data: bytes) -> Entry:
-    prefix, crc_holds, at = b"", None, 0
-    if data[:2] == b"\x0e\x02":
-        at = 6 + struct.unpack_from(">I", data, 2)[0]
-        prefix = data[:at]
-    if data[at : at + 2] == b"\x0e\x01":
-        crc_holds = struct.unpack_from(">I", data, at + 2)[0] == google_crc32c.value(data[at + 6 :])
-        at += 6
-    (size,) = struct.unpack_from(">I", data, at)
-    at += 4
-    assert at + size <= len(data)
-    return Entry(prefix, crc_holds, data[at : at + size], data[at + size :])
-
-
-def singles(plain: bytes) -> list[Single]:
-    """The messages of a batch's decompressed payload."""
-    found, at = [], 0
-    while at < len(plain):
-        (size,) = struct.unpack_from(">I", plain, at)
-        metadata = plain[at + 4 : at + 4 + size]
-        at += 4 + size
-        length = dict(fields(metadata))[3]
-        assert isinstance(length, int)
-        found.append(Single(metadata, plain[at : at + length]))
-        at += length
-    return found
-
-
-def record(data: bytes) -> tuple[tuple[int, int], bytes, bytes]:
-    """Of a compacted ledger's entry the position, the id as it is, and the framed entry."""
-    (size,) = struct.unpack_from(">I", data, 0)
-    ident = data[4 : 4 + size]
-    (length,) = struct.unpack_from(">I", data, 4 + size)
-    assert len(data) == 8 + size + length
-    numbers = dict(fields(ident))
-    ledger, number = numbers[1], numbers[2]
-    assert isinstance(ledger, int) and isinstance(number, int)
-    return (ledger, number), ident, data[8 + size :]
-
-
-def fields(data: bytes) -> Fields:
-    """A protobuf message as it lies there: numbers as ints, all else as bytes."""
-    found: Fields = []
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        value: int | bytes
-        if tag & 7 == 0:
-            value, at = _varint(data, at)
-        else:
-            size, at = _varint(data, at) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], at)
-            assert at + size <= len(data)
-            value, at = data[at : at + size], at + size
-        found.append((tag >> 3, value))
-    return found
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
+EXAMPLES = {
+    name: bytes.fromhex(text)
+    for name, text in {
+        "A": ("0e0136fee0a4000000140a03702d3110071880d095ffbc3132026b3148027631"),
+        "B": ("0e020000000908fbd095ffbc3110290e0136fee0a4000000140a03702d3110071880d095ffbc3132026b3148027631"),
+        "C": ("0e010be7a412000000170a03702d3110081881d095ffbc3132026b314800c80101"),
+        "C2": ("0e01202ff564000000150a03702d3110081881d095ffbc3132026b31c80101"),
+        "D": (
+            "0e0171c81a7d000000170a03702d3110091882d095ffbc3132026b315803c0010b0000000812026b31180340097631610000"
+            "000812026b321802400a76320000000812026b311803400b763162"
+        ),
+        "G": (
+            "0e01cecfc5e50000001b0a03702d3110091882d095ffbc3132026b314002482c5803c0010b789c626060e01062ca36946076"
+            "e02c334c6480708d24981cb8ca8c181092dc65864900000000ffff"
+        ),
+        "H": (
+            "0e01d50619860000001b0a03702d3110091882d095ffbc3132026b314001482c5803c0010bf01d0000000812026b31180340"
+            "097631610000000812026b321802400a76320000000812026b311803400b763162"
+        ),
+        "I": ("0e01f263075e000000210a0d70756c7361722e6d61726b657210001883d095ffbc31a00115b00105b80101"),
+        "J": (
+            "0e013faa0d51000000470a03702d31100c1884d095ffbc3132026b3358026a130a076170702e6b6579120800000000000000"
+            "00720b4145532d3235362d47434d7a0c000000000000000000000000c0010ddeadbeefdeadbeefdeadbeefdeadbeef"
+        ),
+        "K": (
+            "0e01ac7193ac000000130a03702d31100e1885d095ffbc315803c00110000000041802400e6e6b0000000a12026b32180040"
+            "0f48010000000812026b34180240107634"
+        ),
+        "M": ("0e01c75e64ca000000190a03702d3110111886d095ffbc3132042f77413d480188010178"),
+        "N0": (
+            "0000000f080a100118ffffffffffffffffff01000000450e0124a2c82f0000001c0a03702d3110091882d095ffbc3132026b"
+            "31481f5803c0010bf80102000000041800200100000004180020010000000812026b311803400b763162"
+        ),
+        "N1": (
+            "0000000f080a100218ffffffffffffffffff01000000400e0189a437af000000180a03702d31100e1885d095ffbc31481e58"
+            "03c00110f80102000000041800200100000004180020010000000812026b34180240107634"
+        ),
+        "N1r": (
+            "0000000f080a100218ffffffffffffffffff01000000450e0120e79e670000001b0a03702d31100e1885d095ffbc31482058"
+            "03c00110f80100f80102000000041802400e6e6b00000004180020010000000812026b34180240107634"
+        ),
+        "E": (
+            "0e017e22389c0000001f0a03702d3110091882d095ffbc3132026b3148255803c0010bf80101f80102000000041800200100"
+            "00000812026b321802400a76320000000812026b311803400b763162"
+        ),
+        "F": (
+            "0000000f080a100418ffffffffffffffffff010000004e0e017e22389c0000001f0a03702d3110091882d095ffbc3132026b"
+            "3148255803c0010bf80101f8010200000004180020010000000812026b321802400a76320000000812026b311803400b7631"
+            "62"
+        ),
+        "F2": (
+            "0000000f080a100318ffffffffffffffffff010000002f0e020000000908fbd095ffbc3110290e0136fee0a4000000140a03"
+            "702d3110071880d095ffbc3132026b3148027631"
+        ),
+        "P0": ("080a100522180a14436f6d706163746564546f7069634c6564676572104d"),
+        "O": (
+            "fbdbabcb000000000000008000000000000000d9000000000000000000000000000000000000000000000000000000000000"
+            "0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
+            "000000000000000000000000000000000000000000000000000000000000002000000000000000000e0136fee0a400000014"
+            "0a03702d3110071880d095ffbc3132026b31480276310000002100000000000000010e010be7a412000000170a03702d3110"
+            "081881d095ffbc3132026b314800c80101"
+        ),
+        "P": (
+            "de47de470000003e00000000000000d90000000000000080000000010000000a080210021841200128030000000000000000"
+            "000000010000000000000000"
+        ),
+        "Q": (
+            "00000044000000000000000a0000000000000000ffffffffffffffff0000000000000020705f6c990e0136fee0a400000014"
+            "0a03702d3110071880d095ffbc3132026b3148027631"
+        ),
+        "R": (
+            "0000006e000000000000004d0000000000000000ffffffffffffffff00000000000000460000000061f0804a0000000f080a"
+            "100318ffffffffffffffffff010000002f0e020000000908fbd095ffbc3110290e0136fee0a4000000140a03702d31100718"
+            "80d095ffbc3132026b3148027631"
+        ),
+    }.items()
+}

@@ -19,7 +19,8 @@ from tests.system.pulsar.broker import Broker, Unavailable, pulsar_home
 from tests.system.pulsar.driver import Driver
 
 _INTERCEPTORS = ",".join(
-    f"org.apache.pulsar.common.intercept.{name}" for name in ("AppendBrokerTimestampMetadataInterceptor", "AppendIndexMetadataInterceptor")
+    f"org.apache.pulsar.common.intercept.{name}"
+    for name in ("AppendBrokerTimestampMetadataInterceptor", "AppendIndexMetadataInterceptor")
 )
 
 # By name, what of a broker's settings changes a compacted ledger; as Lastwrite takes them, too.

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any
 
 
-
 from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.model.report import Status
 from tests import pulsar_archive as archive
-from tests import pulsar_bytes as bytes_of
+from tests import pulsar_entries as entries_of
 from tests.conformance.pulsar_oracle import SETTINGS, PulsarOracle
 from tests.conformance.pulsar_topics import Topic
 from tests.engine import compact
@@ -157,16 +156,16 @@ class _Rounds:
 
     def _same(self, ours: Sequence[bytes], theirs: Sequence[bytes]) -> None:
         """Entry for entry."""
-        places = [[bytes_of.record(each)[0] for each in side] for side in (ours, theirs)]
+        places = [[entries_of.record(each)[0] for each in side] for side in (ours, theirs)]
         assert places[0] == places[1], _first_difference(places[0], places[1])
         for our, their in zip(ours, theirs, strict=True):
             self._met["entries"] += 1
             if our == their:
                 self._met["entries equal byte for byte"] += 1
                 continue
-            (place, our_id, our_body), (_, their_id, their_body) = bytes_of.record(our), bytes_of.record(their)
+            (place, our_id, our_body), (_, their_id, their_body) = entries_of.record(our), entries_of.record(their)
             assert our_id == their_id, (place, our_id.hex(), their_id.hex())
-            one, two = bytes_of.entry(our_body), bytes_of.entry(their_body)
+            one, two = entries_of.entry(our_body), entries_of.entry(their_body)
             assert one.prefix == two.prefix, place
             assert (one.crc_holds, two.crc_holds) == (True, True), place
             plain = one.plain()
@@ -182,7 +181,9 @@ class _Rounds:
         """The default mode against the broker: every message but those of chunks is the same."""
         sides = [_messages(side) for side in (own, theirs)]
         assert sides[0] == sides[1], _first_difference(sides[0], sides[1])
-        chunks = [{p for p, _, e in map(bytes_of.record, side) if bytes_of.entry(e).is_chunk} for side in (own, theirs)]
+        chunks = [
+            {p for p, _, e in map(entries_of.record, side) if entries_of.entry(e).is_chunk} for side in (own, theirs)
+        ]
         assert chunks[0] >= chunks[1]
         self._met["messages left"] += len(sides[0])
         self._met["chunks that a broker drops"] += len(chunks[0]) - len(chunks[1])
@@ -224,15 +225,15 @@ class _Rounds:
     def _without_chunks(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         return [
             each for each in messages
-            if not bytes_of.entry(self._raw[each["ledger"]][each["entry"]]).is_chunk
+            if not entries_of.entry(self._raw[each["ledger"]][each["entry"]]).is_chunk
         ]  # fmt: skip
 
 
 def _messages(records: Sequence[bytes]) -> list[tuple[Place, int, bytes, bytes | None]]:
     """Of each message but chunks: place, index, its own metadata and its value; of what cannot be opened all of it."""
     found: list[tuple[Place, int, bytes, bytes | None]] = []
-    for place, _, body in map(bytes_of.record, records):
-        entry = bytes_of.entry(body)
+    for place, _, body in map(entries_of.record, records):
+        entry = entries_of.entry(body)
         if entry.is_chunk:
             continue
         plain = entry.plain()
@@ -241,7 +242,7 @@ def _messages(records: Sequence[bytes]) -> list[tuple[Place, int, bytes, bytes |
             continue
         found += [
             (place, index, single.metadata, single.value)
-            for index, single in enumerate(bytes_of.singles(plain))
+            for index, single in enumerate(entries_of.singles(plain))
             if single.first(4) is None
         ]
     return found
@@ -249,4 +250,4 @@ def _messages(records: Sequence[bytes]) -> list[tuple[Place, int, bytes, bytes |
 
 def _first_difference(one: Sequence[Any], two: Sequence[Any]) -> str:
     at = next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
-    return f"{len(one)} and {len(two)}, at {at}: {one[at:at + 2]} and {two[at:at + 2]}"
+    return f"{len(one)} and {len(two)}, at {at}: {one[at : at + 2]} and {two[at : at + 2]}"

@@ -184,7 +184,9 @@ class Topic:
             key = rng.choice(self.keys).encode()
             value = f"{self._sent} raw".encode()
             self._sent += 1
-            kind = rng.choice(("single", "single", "batch", "batch", "one", "undecodable", "encrypted", "encrypted batch"))
+            kind = rng.choice(
+                ("single", "single", "batch", "batch", "one", "undecodable", "encrypted", "encrypted batch")
+            )
             if rng.random() < 0.8:
                 fields[6] = key
             if kind in ("batch", "one"):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.election import drop_losers, elect, mark, new_table, partition, partition_order
-from lastwrite.model.columns import SHADOWED
+from lastwrite.compaction.election import drop_losers, elect, fold, mark, new_table, partition, partition_order
+from lastwrite.model.columns import IS_DELETE, IS_SINGLE, SHADOWED, TIME_SHIFT
 
 # Keys as fingerprints: lanes that agree in one half only, or in their bucket only.
 FINGERPRINTS = [(first << 60 | low, second) for first in (0, 1, 15) for low in (1, 3, 2**40 + 1) for second in (0, 7)]
@@ -74,3 +74,93 @@ def test_the_last_dirty_write_of_a_key_wins(exact: bool, blocks: list[list[int]]
         for old, new in zip(before, after, strict=True):
             ordinals = (old[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
             assert (old[lost[ordinals] == 0] == new).all()
+
+
+# Few keys and times, so that equal ones meet; the greatest time has its top bit in use.
+TIMED = st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, 3, 2**62 - 1]), st.booleans(), st.booleans())
+TIMED_BLOCKS = st.lists(st.lists(TIMED, max_size=30), max_size=4)
+
+
+def by_event_time(records: list[tuple[str, int, bool, bool]]) -> tuple[dict[str, int], set[int]]:
+    """The rule as spec/pulsar.md section 12.1 says it: who holds each key in the end, and who has lost."""
+    latest: dict[str, tuple[int, int]] = {}
+    losers = set()
+    for place, (key, time, is_single, is_delete) in enumerate(records):
+        if key in latest:
+            holder, stored = latest[key]
+            if not (time >= stored if is_single else time > stored):
+                losers.add(place)
+                continue
+            losers.add(holder)
+        if is_delete:
+            latest.pop(key, None)
+        else:
+            latest[key] = place, time
+    return {key: holder for key, (holder, _) in latest.items()}, losers
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@given(blocks=TIMED_BLOCKS, bits=st.integers(0, 4), dirty=st.integers(0, 30))
+def test_by_event_time_a_keys_records_meet_in_the_logs_order(
+    exact: bool, blocks: list[list[tuple[int, int, bool, bool]]], bits: int, dirty: int
+) -> None:
+    """Clean records, below ``dirty``, take part like all others."""
+    places, records, keys = [], [], []
+    sorted_blocks, ends = [], np.zeros((len(blocks), 1 << bits), np.uint32)
+    for n, block in enumerate(blocks):
+        names = [f"{key}-{(ordinal * 7 + n) % 2}" if exact else str(key) for ordinal, (key, *_) in enumerate(block)]
+        places += [(n, ordinal) for ordinal in range(len(block))]
+        records += [(name, *row[1:]) for name, row in zip(names, block, strict=True)]
+        versions = [
+            time << TIME_SHIFT | IS_SINGLE * is_single | IS_DELETE * is_delete
+            for _, time, is_single, is_delete in block
+        ]
+        entries = np.zeros((len(block), 3), np.uint64)
+        entries[:, :2] = entries_of([key for key, *_ in block])
+        entries[:, 2] = np.array(versions, np.uint64)
+        out, order = np.zeros_like(entries), np.zeros(len(block), np.uint32)
+        partition(entries, len(block), bits, out, ends[n])
+        partition_order(entries, len(block), bits, order, ends[n])
+        sorted_blocks.append(out)
+        keys += [names[at].encode() for at in order]
+    key_at = np.cumsum([0, *map(len, keys)]).astype(np.int64) if exact else np.zeros(0, np.int64)
+    losers, lost = np.zeros(len(blocks), np.int64), np.zeros(len(places), np.uint32)
+    winners = fold(
+        np.array([block.ctypes.data for block in sorted_blocks], np.int64), 3, ends, np.full(len(blocks), dirty),
+        lost, losers, new_table(ends, True), key_at, np.frombuffer(b"".join(keys), np.uint8),
+    )  # fmt: skip
+    starts = np.cumsum([0, *map(len, blocks)])
+    found = [(n, int(at)) for n in range(len(blocks)) for at in lost[starts[n] : starts[n] + losers[n]]]
+    held, expected = by_event_time(records)
+    assert len(found) == len(set(found))
+    assert set(found) == {places[at] for at in expected}
+    assert winners == len(held)
+
+
+@pytest.mark.parametrize(
+    ("written", "stays"),
+    [
+        ("5 5", 1),  # of equal times a single record wins over what came before it
+        ("5 5b", 0),  # and a member of a batch does not
+        ("5 4", 0),
+        ("5 4x", 0),  # a delete that is older deletes nothing
+        ("5 5x", None),
+        ("5 6bx 1", 2),  # a delete takes the time along: an older write makes the key anew
+        ("5 6x 1 0b", 2),
+        ("5x 1b", 1),
+        ("0b 0b", 0),  # a record without a time has time 0
+    ],
+)
+def test_the_rule_of_event_times_by_example(written: str, stays: int | None) -> None:
+    """``5bx``: event time 5, of a batch, a delete."""
+    rows = [("k", int(word.rstrip("bx")), "b" not in word, "x" in word) for word in written.split()]
+    assert by_event_time(rows)[0].get("k") == stays
+    entries = np.ones((len(rows), 3), np.uint64)
+    for n, (_, time, is_single, is_delete) in enumerate(rows):
+        entries[n, 1:] = n, time << TIME_SHIFT | IS_SINGLE * is_single | IS_DELETE * is_delete
+    ends = np.full((1, 1), len(rows), np.uint32)
+    losers, lost = np.zeros(1, np.int64), np.zeros(len(rows), np.uint32)
+    nothing = np.zeros(0, np.int64), np.zeros(0, np.uint8)
+    fold(np.array([entries.ctypes.data]), 3, ends, np.zeros(1, np.int64), lost, losers, new_table(ends, True), *nothing)
+    alive = {n for n, row in enumerate(rows) if not row[3]} - set(lost[: losers[0]].tolist())
+    assert alive == ({stays} if stays is not None else set())

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeVar
 
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+
+T = TypeVar("T")
 
 
 class Unavailable(Exception):
@@ -67,3 +76,17 @@ def free_ports(count: int) -> list[int]:
     for server in held:
         server.close()
     return ports
+
+
+def run_until_stopped(
+    usage: str | None, start: Callable[[Path, Mapping[str, str]], AbstractContextManager[T]], ready: Callable[[T], str]
+) -> int:
+    """A broker as a program: FOLDER and NAME=VALUE… from the command line; says when it is ready, ends at Ctrl-C."""
+    if len(sys.argv) < 2:
+        print(usage, file=sys.stderr)
+        return 2
+    settings = dict(argument.split("=", 1) for argument in sys.argv[2:])
+    with start(Path(sys.argv[1]).resolve(), settings) as broker, contextlib.suppress(KeyboardInterrupt):
+        print(f"ready: {ready(broker)}; Ctrl-C stops it", flush=True)
+        signal.pause()
+    return 0

@@ -13,7 +13,15 @@ import pytest
 
 from lastwrite.compaction.cleaner_settings import CleanerConfig
 from lastwrite.errors import InvalidConfig, LogError
-from lastwrite.logstore.throttle import make_throttle, pacer_of
+from lastwrite.logstore.throttle import Throttles, make_throttle, pacer_of, spender
+from lastwrite.logstore.writer import TopicWriter
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.progress import NoProgress
+from lastwrite.model.work import Limits, Rates
+from lastwrite.pipeline.engine import Engine, Options
+from lastwrite.pipeline.exchange import FolderExchange
+from lastwrite.pipeline.kafka import KAFKA
+from lastwrite.pipeline.runner import InlineRunner
 
 _SPEND = """
 import sys
@@ -101,8 +109,52 @@ def test_idle_time_is_not_saved_up(tmp_path: Path) -> None:
     assert time.monotonic() - begin >= 0.25  # of the 0.6 s that it takes, 0.3 s may have been saved
 
 
+@pytest.mark.parametrize("has_file", [True, False])
+def test_reading_and_writing_are_counted_apart(tmp_path: Path, has_file: bool) -> None:
+    """And together, where that has a rate."""
+    scratch = str(tmp_path) if has_file else ""
+    throttles = Throttles(scratch, Rates(reading=100_000, writing=100_000), 1)
+    limits = throttles.on(Limits())
+    begin = time.monotonic()
+    read, written = spender(limits.reading), spender(limits.writing)
+    read(50_000)
+    written(50_000)
+    assert 0.45 <= time.monotonic() - begin < 0.8  # each of them by itself takes so long
+    if has_file:
+        throttles.set_rates(Rates(both=100_000))
+        begin = time.monotonic()
+        read(50_000)
+        written(50_000)
+        assert 0.65 <= time.monotonic() - begin < 1.4
+        throttles.stop()
+        for held in (limits.reading, limits.writing):
+            with pytest.raises(LogError, match="stopped"):
+                spender(held)(1)
+
+
+@pytest.mark.parametrize("slow", ["reading", "writing"])
+def test_the_engine_keeps_to_both_rates(tmp_path: Path, slow: str) -> None:
+    with TopicWriter(str(tmp_path), TopicPartition("t", 0), segment_bytes=20_000) as writer:
+        for n in range(2000):
+            writer.append(b"key-%d" % (n % 1000), b"%060d" % n, 1_000_000 + n)
+        writer.roll()
+    exchange = FolderExchange(InlineRunner())
+    try:
+        rates = Rates(**{slow: 200_000.0})
+        limits = Throttles(exchange.scratch, rates, 1).on(Limits())
+        options = Options(config={"cleanup.policy": "compact"}, now_ms=2_000_000)
+        [report] = Engine(KAFKA, exchange, 1, limits, options, NoProgress()).compact([writer.folder]).partitions
+    finally:
+        exchange.close()
+    assert str(report.status) == "cleaned" and 4 * report.bytes_written < report.bytes_read
+    counted = report.bytes_read if slow == "reading" else report.bytes_written
+    assert report.seconds >= counted / 200_000 - 0.3  # that much may have been saved up
+    if slow == "writing":
+        assert report.seconds < report.bytes_read / 200_000 - 0.3
+
+
 def test_without_a_throttle_nobody_waits(tmp_path: Path) -> None:
-    pacer_of(None).spend(1 << 50)
+    spender(())(1 << 50)
     pacer_of(make_throttle(str(tmp_path), math.inf, 1)).spend(1 << 50)
 
 
@@ -114,10 +166,11 @@ def test_settings() -> None:
             "log.cleaner.backoff.ms": 0, "log.cleaner.enable": "False", "delete.retention.ms": "x",
         }
     )  # fmt: skip
-    assert (found.io_max_bytes_per_second, found.threads, found.backoff_ms, found.enable) == (math.inf, 2, 0, False)
+    assert (found.rates, found.threads, found.backoff_ms, found.enable) == (Rates(), 2, 0, False)
     for name, value in (
         ("log.cleaner.io.max.bytes.per.second", "0"), ("log.cleaner.io.max.bytes.per.second", "fast"),
         ("log.cleaner.io.max.bytes.per.second", "nan"), ("log.cleaner.threads", "0"), ("log.cleaner.threads", "1.5"),
+        ("compactionReadMaxBytesPerSecond", "0"), ("compactionWriteMaxBytesPerSecond", "-1"),
         ("log.cleaner.backoff.ms", -1), ("log.cleaner.enable", "yes"), ("log.cleaner.threads", "inf"),
     ):  # fmt: skip
         with pytest.raises(InvalidConfig, match=name):

@@ -59,7 +59,8 @@ def elected(
         merged = merge([scan.transactions for scan in scans])
         if merged.lie is not None:
             raise CorruptLog(f"the transaction that ends at offset {merged.lie} is aborted and not aborted")
-    for answer in exchange.elect(list(elect_units(0, bits, scans, False, limits, 1)), NoProgress()):
+    units = elect_units(0, bits, scans, False, limits, 1, decision.policy.strategy)
+    for answer in exchange.elect(list(units), NoProgress()):
         if isinstance(answer, Failed):
             raise answer.error
     return Elected(pieces, scans, merged.spent)

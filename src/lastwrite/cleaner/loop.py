@@ -113,7 +113,7 @@ class Cleaner:
         said = self._settings.refresh()
         if said is not None:
             self._note(said)
-        self._rounds.set_rate(self._settings.current.cleaner.io_max_bytes_per_second)
+        self._rounds.set_rates(self._settings.current.cleaner.rates)
 
     def _start_waves(self, once: bool) -> None:
         """Start as many waves as threads are free and partitions ask for."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lastwrite.errors import LogError
 from lastwrite.logstore.scratch import make_folder, remove_folder
-from lastwrite.logstore.throttle import make_throttle, pacer_of
+from lastwrite.logstore.throttle import Throttles
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.report import CompactionReport
-from lastwrite.model.work import Limits
+from lastwrite.model.work import Limits, Rates
 from lastwrite.pipeline.compact import exchange_for, runner_for
 from lastwrite.pipeline.engine import Engine, Options
 from lastwrite.pipeline.memory import MemoryPlan
@@ -45,11 +43,11 @@ class Rounds:
         self._runner: Runner | None = None
         self._limits = Limits()
         self._scratch_bytes = 0
-        self._rate = math.inf
+        self._rates = Rates()
         self._is_stopped = False
         self._scratch = make_folder()
         self._stack.callback(remove_folder, self._scratch)
-        self._throttle = make_throttle(str(self._scratch), math.inf, 1)
+        self._throttles = Throttles(str(self._scratch), self._rates, 1)
 
     def start(self) -> None:
         """Start the session if it is not there.
@@ -62,10 +60,10 @@ class Rounds:
             self._limits = plan.limits()
             self._scratch_bytes = plan.scratch_bytes
 
-    def set_rate(self, bytes_per_second: float) -> None:
-        """Bytes that all workers together may read and write from now on; on a cluster from the next round on."""
-        self._rate = bytes_per_second
-        pacer_of(self._throttle).set_rate(bytes_per_second)
+    def set_rates(self, rates: Rates) -> None:
+        """What all workers together may read and write from now on; on a cluster from the next round on."""
+        self._rates = rates
+        self._throttles.set_rates(rates)
 
     def run(self, folders: Sequence[str], config: Mapping[str, object], now_ms: int) -> CompactionReport:
         """What Kafka's cleaner would do to each partition at ``now_ms``; the caller holds all of them.
@@ -76,11 +74,11 @@ class Rounds:
         runner = self._runner or InlineRunner()
         exchange = exchange_for(runner, self._scratch_bytes)
         try:
-            throttle = self._throttle
+            throttles = self._throttles
             if not exchange.scratch:  # a cluster: no file of ours is seen there
-                throttle = make_throttle("", self._rate, runner.workers)
+                throttles = Throttles("", self._rates, runner.workers)
             options = Options(config=config, now_ms=now_ms, check=self._check, keep_scans=self._keep_scans)
-            limits = replace(self._limits, throttle=throttle)
+            limits = throttles.on(self._limits)
             engine = Engine(self._system, exchange, runner.workers, limits, options, NoProgress())
             return engine.compact(folders)
         finally:
@@ -93,7 +91,7 @@ class Rounds:
     def stop(self) -> None:
         """Let all rounds end where they are: nothing is begun or swapped any more, what was written aside goes."""
         self._is_stopped = True
-        pacer_of(self._throttle).stop()
+        self._throttles.stop()
 
     def cancel(self) -> None:
         """End what has not ended by itself after ``stop``."""

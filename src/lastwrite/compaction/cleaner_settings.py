@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lastwrite.errors import InvalidConfig
+from lastwrite.model.work import Rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
-    """What ``log.cleaner.*`` and ``log.retention.check.interval.ms`` say to a cleaner.
+    """What ``log.cleaner.*`` and ``log.retention.check.interval.ms`` say to a cleaner; two rates of ours beside them.
 
     Source: Kafka 4.4.0 CleanerConfig, ServerLogConfigs; cleanup spec, section 16. Buffers and the load factor are not
     ours: ``--memory`` sizes everything.
@@ -20,7 +21,7 @@ class CleanerConfig:
     enable: bool = True
     threads: int = 1
     backoff_ms: int = 15_000  # the sleep when there was nothing to clean
-    io_max_bytes_per_second: float = math.inf  # read plus written, over all workers
+    rates: Rates = Rates()
     retention_check_interval_ms: int = 300_000  # of partitions that are not compacted
 
     @classmethod
@@ -30,15 +31,23 @@ class CleanerConfig:
         Raises:
             InvalidConfig: a value is of another type or out of its range.
         """
-        rate = _number(names, "log.cleaner.io.max.bytes.per.second", math.inf, 1.0)
         return cls(
             enable=_flag(names, "log.cleaner.enable", True),
             threads=int(_whole(names, "log.cleaner.threads", 1, 1)),
             backoff_ms=int(_whole(names, "log.cleaner.backoff.ms", 15_000, 0)),
-            # Kafka's default, the largest double, means no limit.
-            io_max_bytes_per_second=rate if rate < 2.0**63 else math.inf,
+            rates=Rates(
+                _rate(names, "log.cleaner.io.max.bytes.per.second"),
+                _rate(names, "compactionReadMaxBytesPerSecond"),
+                _rate(names, "compactionWriteMaxBytesPerSecond"),
+            ),
             retention_check_interval_ms=int(_whole(names, "log.retention.check.interval.ms", 300_000, 1)),
         )
+
+
+def _rate(names: Mapping[str, object], name: str) -> float:
+    """Bytes a second; Kafka's default, the largest double, means no limit."""
+    rate = _number(names, name, math.inf, 1.0)
+    return rate if rate < 2.0**63 else math.inf
 
 
 def _number(names: Mapping[str, object], name: str, default: float, least: float) -> float:

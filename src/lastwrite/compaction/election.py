@@ -11,8 +11,9 @@ one bucket and a bucket's set fits the processor's cache; inside a bucket they k
 *Clean* records (below the first dirty offset) were compared with each other in earlier rounds: they are
 looked up and never entered, as Kafka does. In a piece they are those below an ordinal.
 
-With another strategy than the offset (KIP-280) an entry has a third word, the record's version, and among records of a
-key the greatest version wins, the latest of equals.
+With another strategy than the offset an entry has a third word, the record's version. Where the greatest version wins,
+the latest of equals (KIP-280), the way is the same. Where times decide and a delete lets its key's time be forgotten
+(``Strategy.EVENT_TIME``) it matters in which order the records of a key meet: ``fold`` reads from the log's begin.
 
 With ``exact`` the entries' whole keys travel beside them and equal fingerprints are compared by key.
 
@@ -26,7 +27,7 @@ import numpy as np
 from numba import njit
 
 from lastwrite.intrinsics import load64
-from lastwrite.model.columns import SHADOWED, UInt64Array
+from lastwrite.model.columns import IS_DELETE, IS_SINGLE, SHADOWED, TIME_SHIFT, UInt64Array
 
 ENTRY_BYTES = 16  # 24 with a version
 _ENTRIES_A_BUCKET = 16_384  # with a table of 32,768 slots of 16 bytes: half a second-level cache
@@ -82,21 +83,36 @@ def partition_order(entries, count, bits, order, ends):
 @njit(cache=True, nogil=True)
 def table_slots(ends):
     """Slots that the fullest bucket needs: a power of two, at most half full. ``ends``: (blocks, buckets)."""
-    most = 1
+    most = 16
     for b in range(ends.shape[1]):
-        total = 0
-        for k in range(ends.shape[0]):
-            total += np.int64(ends[k, b]) - (np.int64(ends[k, b - 1]) if b else 0)
-        if total > most:
-            most = total
+        most = max(most, _slots_of(ends, b))
+    return most
+
+
+@njit(cache=True, nogil=True)
+def _slots_of(ends, b):
+    """Slots that bucket ``b`` needs."""
+    total = 0
+    for k in range(ends.shape[0]):
+        total += np.int64(ends[k, b]) - (np.int64(ends[k, b - 1]) if b else 0)
     slots = 16
-    while slots < 2 * most:
+    while slots < 2 * total:
         slots *= 2
     return slots
 
 
+@njit(cache=True, nogil=True)
+def _first_rows(ends):
+    """By block, and one more: how many entries the blocks before it have in these buckets."""
+    blocks, buckets = ends.shape
+    first_row = np.zeros(blocks + 1, np.int64)
+    for k in range(blocks):
+        first_row[k + 1] = first_row[k] + (np.int64(ends[k, buckets - 1]) if buckets else 0)
+    return first_row
+
+
 def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
-    """Room for ``elect``'s set: two words a slot; with a version or whole keys (``has_more``) four."""
+    """Room for the set of ``elect`` or ``fold``: two words a slot; with a version or whole keys (``has_more``) four."""
     return np.empty((int(table_slots(ends)), 4 if has_more else 2), dtype=np.uint64)
 
 
@@ -118,16 +134,9 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys)
     more = exact or columns > 2
     stride = 8 * columns
     blocks, buckets = ends.shape
-    first_row = np.zeros(blocks + 1, np.int64)
-    for k in range(blocks):
-        first_row[k + 1] = first_row[k] + (np.int64(ends[k, buckets - 1]) if buckets else 0)
+    first_row = _first_rows(ends)
     for b in range(buckets):
-        total = 0
-        for k in range(blocks):
-            total += np.int64(ends[k, b]) - (np.int64(ends[k, b - 1]) if b else 0)
-        slots = 16
-        while slots < 2 * total:
-            slots *= 2
+        slots = _slots_of(ends, b)
         mask = slots - 1
         for s in range(slots):
             table[s, 0] = 0
@@ -176,6 +185,72 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys)
                 lost[to] = ordinal
                 to += 1
             losers[k] = to - first_row[k]
+    return winners
+
+
+@njit(cache=True, nogil=True)
+def fold(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
+    """As ``elect``, by event times in the log's order: a key's records meet as they were written, clean ones too.
+
+    A version is ``time << TIME_SHIFT`` with the bits ``IS_SINGLE`` and ``IS_DELETE``. A record is *newer* where its key
+    has no time, or one that is less, or for a single record (not of a batch) the same. Of a newer record that lives
+    the key takes the time, and who held the key loses; after a newer delete nobody holds it and its time is forgotten,
+    so that an older write may come after it. Who is not newer loses, deletes too. A newer delete neither wins nor
+    loses: that it is a delete decides. So no two records of a key may be compared before their turn.
+
+    Source: Pulsar 4.2.4 EventTimeOrderCompactor; spec/pulsar.md section 12.1.
+    """
+    winners = 0
+    exact = len(key_at) > 0
+    stride = 8 * columns
+    blocks, buckets = ends.shape
+    first_row = _first_rows(ends)
+    for b in range(buckets):
+        slots = _slots_of(ends, b)
+        mask = slots - 1
+        for s in range(slots):
+            table[s, 0] = 0
+        for k in range(blocks):
+            rows = rows_at[k]
+            for i in range(np.int64(ends[k, b - 1]) if b else 0, np.int64(ends[k, b])):
+                one = load64(rows, i * stride)
+                two = load64(rows, i * stride + 8)
+                version = load64(rows, i * stride + 16)
+                lane = two >> np.uint64(32)
+                slot = np.int64(one) & mask
+                while table[slot, 0] != 0:
+                    if table[slot, 0] == one and table[slot, 1] == lane:
+                        if not exact or _same_key(key_at, keys, first_row[k] + i, np.int64(table[slot, 2])):
+                            break
+                    slot = (slot + 1) & mask
+                if table[slot, 0] == 0:
+                    table[slot, 0] = one
+                    table[slot, 1] = lane
+                    table[slot, 2] = np.uint64(first_row[k] + i)
+                    table[slot, 3] = 0  # the block of who holds the key, counted from 1; 0: nobody does
+                loser, of = two, k
+                if table[slot, 3] == 0:
+                    is_newer, is_held = True, False
+                else:
+                    other = np.int64(table[slot, 3]) - 1
+                    best = rows_at[other] + (np.int64(table[slot, 2]) - first_row[other]) * stride
+                    time = version >> np.uint64(TIME_SHIFT)
+                    held = load64(best, 16) >> np.uint64(TIME_SHIFT)
+                    is_newer = time > held or (time == held and version & np.uint64(IS_SINGLE) != 0)
+                    is_held = True
+                    if is_newer:
+                        loser, of = load64(best, 8), other
+                if is_held:
+                    lost[first_row[of] + losers[of]] = loser & np.uint64(0xFFFFFFFF)
+                    losers[of] += 1
+                if is_newer:
+                    winners -= is_held
+                    if version & np.uint64(IS_DELETE) != 0:
+                        table[slot, 3] = 0
+                    else:
+                        winners += 1
+                        table[slot, 2] = np.uint64(first_row[k] + i)
+                        table[slot, 3] = np.uint64(k + 1)
     return winners
 
 

@@ -28,12 +28,13 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 
 from lastwrite.errors import LogError
-from lastwrite.model.work import Throttle
+from lastwrite.model.work import Limits, Rates, Throttle
 
 _PACE = struct.Struct("=dddd")
 _STOP = _PACE.size
@@ -57,9 +58,9 @@ class Pacer:
             self._pace = bytearray(_SIZE)
             self._write(throttle.bytes_per_second, time.monotonic(), 0.0, 0.0)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound: the interpreter may be ending
         if self._file is not None:
-            os.close(self._file)
+            close(self._file)
 
     def spend(self, size_bytes: int) -> None:
         """Say that so many bytes were read or written, and wait as long as the rate asks for.
@@ -130,35 +131,53 @@ class Pacer:
                     fcntl.lockf(self._file, fcntl.LOCK_UN)
 
 
-class _Unhindered(Pacer):
-    """Without a throttle nobody waits."""
+class Throttles:
+    """The throttles of a run: on what is read and written together, on what is read, and on what is written."""
 
-    def __init__(self) -> None:
-        self._file = None
+    def __init__(self, scratch: str, rates: Rates, workers: int) -> None:
+        """``scratch``, ``workers``: as for ``make_throttle``."""
+        self._both, self._reading, self._writing = (
+            make_throttle(scratch, rate, workers, what) for what, rate in rates._asdict().items()
+        )
 
-    def spend(self, size_bytes: int) -> None:
-        pass
+    def on(self, limits: Limits) -> Limits:
+        """``limits``, and these throttles."""
+        return replace(limits, reading=(self._both, self._reading), writing=(self._both, self._writing))
+
+    def set_rates(self, rates: Rates) -> None:
+        """Let all who share them go on at another pace: see ``Pacer.set_rate``."""
+        for throttle, rate in zip((self._both, self._reading, self._writing), rates, strict=True):
+            pacer_of(throttle).set_rate(rate)
+
+    def stop(self) -> None:
+        """Let whoever reads or writes next fail, sleepers too."""
+        for throttle in (self._both, self._reading, self._writing):
+            pacer_of(throttle).stop()
 
 
-_UNHINDERED = _Unhindered()
-
-
-def make_throttle(scratch: str, bytes_per_second: float, workers: int) -> Throttle:
+def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str = "") -> Throttle:
     """A throttle for all ``workers``: a file in the folder ``scratch``, or without one a part of the rate for each."""
     if not scratch:
-        return Throttle("", bytes_per_second / workers)
+        return Throttle("", bytes_per_second / workers, what)
     path = os.path.join(scratch, f"throttle-{uuid.uuid4().hex[:12]}")
     with open(path, "xb") as file:
         file.write(_PACE.pack(bytes_per_second, time.monotonic(), 0.0, 0.0) + b"\0")
-    return Throttle(path, bytes_per_second)
+    return Throttle(path, bytes_per_second, what)
 
 
-def pacer_of(throttle: Throttle | None) -> Pacer:
-    """This process's share in a throttle; None: one that never waits."""
-    return _UNHINDERED if throttle is None else _pacer(throttle)
+def spender(throttles: Sequence[Throttle]) -> Callable[[int], None]:
+    """What to call with each number of bytes: ``Pacer.spend`` of all of them. Without a throttle nobody waits."""
+    pacers = [pacer_of(throttle) for throttle in throttles]
+
+    def spend(size_bytes: int) -> None:
+        for pacer in pacers:
+            pacer.spend(size_bytes)
+
+    return spend
 
 
 # One a throttle: record locks go with the first handle that is closed.
-@lru_cache(maxsize=8)
-def _pacer(throttle: Throttle) -> Pacer:
+@lru_cache(maxsize=24)
+def pacer_of(throttle: Throttle) -> Pacer:
+    """This process's share in a throttle."""
     return Pacer(throttle)

@@ -58,6 +58,11 @@ ABORTED = 16  # on data: of an aborted transaction; with CONTROL: the marker tha
 COMMITTED = 32  # with CONTROL: the marker that commits a transaction
 SPENT = 64  # with CONTROL: a marker of whose transaction no batch was left when this round read it
 
+# A record's version where event times decide: ``time << TIME_SHIFT | bits``, uint64.
+TIME_SHIFT = 2
+IS_SINGLE = 2  # no member of a batch: of equal times it is the newer one
+IS_DELETE = 1
+
 # Actions on a batch, decided by the rules, carried out by the format.
 COPY = 0  # byte for byte
 REBUILD = 1  # thinned, or stamped with a horizon

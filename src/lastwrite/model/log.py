@@ -24,7 +24,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of records of a log, with what the rules need to know of its side files.
+    """One file of records of a log, or a stretch of one, with what the rules need to know of its side files.
 
     A crash may leave bytes behind the last whole batch of the last segment, and indexes that are not true. Nobody
     reads those bytes, and where ``is_indexed`` is false, nobody looks into the indexes.
@@ -39,14 +39,15 @@ class Segment:
     index_bytes: int = 0
     time_index_bytes: int = 0
     torn_bytes: int = 0  # behind the batches; a broker's start cuts them off
-    unused_bytes: int = 0  # behind the batches, where a file has its full size from the start
+    unused_bytes: int = 0  # behind the batches: of a file that has its full size from the start, or of another stretch
     is_indexed: bool = True
     is_abort_indexed: bool = True  # the same of the transaction index: ``PartitionLog.aborted`` is from the log itself
+    position: int = 0  # where its batches begin in the file
 
     @property
     def file_bytes(self) -> int:
         """The size of the file; with ``mtime_ns`` its identity."""
-        return self.size_bytes + self.torn_bytes + self.unused_bytes
+        return self.position + self.size_bytes + self.torn_bytes + self.unused_bytes
 
     @property
     def mtime_ms(self) -> int:

@@ -24,6 +24,12 @@ class Strategy(IntEnum):
     OFFSET = 0
     TIMESTAMP = 1
     HEADER = 2
+    EVENT_TIME = 3  # a delete lets the key's time be forgotten, so records are compared in the log's order alone
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether an entry needs more than its record's place."""
+        return self is not Strategy.OFFSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +56,8 @@ class Policy:
     ages_by_write_time: bool = False
     # The last record before this offset, the log's end, stays, whatever it is.
     kept_end_offset: int = -1
+    # How the system's format shall read and write records where settings decide that: a number of the format's own.
+    reading: int = 0
     # Last offsets of active producers' last data batches, ascending: these batches stay, empty if need be.
     last_offsets: Int64Array = field(default_factory=_none)
     # (id, epoch) of active producers without such a batch, ascending: their markers of that epoch stay so.

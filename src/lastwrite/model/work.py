@@ -5,15 +5,16 @@ Everything here is plain and pickles small; bytes of records never ride along.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import AbortedTransaction, Problem
-from lastwrite.model.policy import Policy
+from lastwrite.model.policy import Policy, Strategy
 
 if TYPE_CHECKING:
     from lastwrite.model.kept import KeptScan
@@ -40,12 +41,21 @@ class Piece:
         return self.end - self.start
 
 
+class Rates(NamedTuple):
+    """Bytes a second, over all workers together; infinity: as fast as it goes."""
+
+    both: float = math.inf  # read plus written
+    reading: float = math.inf
+    writing: float = math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """How fast all workers together may read and write; see ``logstore.throttle``."""
+    """How fast all workers together may go; see ``logstore.throttle``."""
 
     path: str  # of the file that the workers of this machine share; empty: each keeps to the rate by itself
     bytes_per_second: float  # infinity: as fast as it goes
+    what: str = ""  # is counted; tells throttles without a file apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,8 @@ class Limits:
     slice_bytes: int = 16 << 20  # entries elected at once
     piece_bytes: int = 32 << 20  # of a segment, whose records' states are held at once
     piece_records: int = 1 << 25  # about so many of them
-    throttle: Throttle | None = None
+    reading: tuple[Throttle, ...] = ()  # what is read is counted by each of these
+    writing: tuple[Throttle, ...] = ()  # and what is written by these
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +166,7 @@ class ElectUnit:
     states: tuple[tuple[str, int], ...]  # by block: scratch file, position of the piece's first state
     exact: bool
     limits: Limits
+    strategy: Strategy = Strategy.OFFSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class Buffers:
 
     def __init__(self) -> None:
         self._held: dict[str, np.ndarray[Any, Any]] = {}
-        self._formats: dict[tuple[str, int], Format] = {}
+        self._formats: dict[tuple[str, int, int], Format] = {}
 
     def room(self, name: str, rows: int, dtype: DTypeLike, columns: int | None = None) -> np.ndarray[Any, Any]:
         """``rows`` rows of the array ``name``; what stands in them is of no meaning."""
@@ -28,9 +28,9 @@ class Buffers:
             held = self._held[name] = np.empty(shape, dtype=dtype)
         return held[:rows]
 
-    def format(self, system: str, plain_bytes: int) -> Format:
-        """The system's format."""
-        wanted = (system, plain_bytes)
+    def format(self, system: str, plain_bytes: int, reading: int = 0) -> Format:
+        """The system's format; ``reading`` as ``Policy.reading``."""
+        wanted = (system, plain_bytes, reading)
         if wanted not in self._formats:
-            self._formats[wanted] = system_named(system).new_format(plain_bytes)
+            self._formats[wanted] = system_named(system).new_format(plain_bytes, reading)
         return self._formats[wanted]

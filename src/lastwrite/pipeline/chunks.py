@@ -14,7 +14,7 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
 from lastwrite.logstore.reading import SegmentReader
-from lastwrite.logstore.throttle import pacer_of
+from lastwrite.logstore.throttle import spender
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.work import Limits, Piece
 from lastwrite.pipeline.buffers import Buffers
@@ -35,7 +35,7 @@ class Chunks:
 
     def __init__(self, limits: Limits, buffers: Buffers | None = None) -> None:
         self._limits = limits
-        self._pacer = pacer_of(limits.throttle)
+        self._spend = spender(limits.reading)
         self._buffers = buffers or Buffers()
         self._buffer: ByteArray = self._buffers.room("chunk", limits.chunk_bytes, np.uint8)
 
@@ -86,7 +86,7 @@ class Chunks:
                 n = min(left, len(self._buffer) - end)
                 with step("read"):
                     reader.read_into(self._buffer[end : end + n], position + end)
-                self._pacer.spend(n)
+                self._spend(n)
                 end += n
             reader.check_unchanged()
 

@@ -11,12 +11,11 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lastwrite.compaction.cleaner_settings import CleanerConfig
 from lastwrite.errors import CorruptLog, EnvironmentUnfit, InvalidConfig
-from lastwrite.logstore.throttle import make_throttle
+from lastwrite.logstore.throttle import Throttles
 from lastwrite.logstore.uncleanable import read_uncleanable, release
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
@@ -136,9 +135,8 @@ def _run(
         exchange = exchange_for(runner, memory_plan.scratch_bytes)
         stack.callback(exchange.close)
         limits = memory_plan.limits()
-        if math.isfinite(cleaner.io_max_bytes_per_second):
-            throttle = make_throttle(exchange.scratch, cleaner.io_max_bytes_per_second, runner.workers)
-            limits = replace(limits, throttle=throttle)
+        if any(map(math.isfinite, cleaner.rates)):
+            limits = Throttles(exchange.scratch, cleaner.rates, runner.workers).on(limits)
         engine = Engine(system, exchange, runner.workers, limits, options, progress)
         report = engine.compact(folders)
         report.profile = {name: stage.to_dict() for name, stage in runner.profile.items()}

@@ -17,6 +17,7 @@ import numpy as np
 from lastwrite.compaction import election
 from lastwrite.logstore.scratch import ScratchMap
 from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Block, Elected, ElectUnit
 from lastwrite.pipeline.profile import step
 
@@ -73,7 +74,7 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
     total = int(sizes.sum())
     if touched + total + _AROUND_BYTES * len(sizes) <= 2 * limit:
         places = [entries[block.path].address + at for block, at in zip(unit.blocks, rows_at, strict=True)]
-        return losers_among(places, columns, ends, unit.dirty_from, key_at, keys)
+        return losers_among(places, columns, ends, unit.dirty_from, key_at, keys, unit.strategy)
     copied = np.empty(total, dtype=np.uint8)
     behind = np.cumsum(sizes)
     touched = _let_go(entries)
@@ -84,7 +85,7 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
             touched = _let_go(entries)
     _let_go(entries)
     places = (int(copied.ctypes.data) + behind - sizes).tolist()
-    return losers_among(places, columns, ends, unit.dirty_from, key_at, keys)
+    return losers_among(places, columns, ends, unit.dirty_from, key_at, keys, unit.strategy)
 
 
 def _let_go(maps: dict[str, ScratchMap]) -> int:
@@ -96,13 +97,14 @@ def _let_go(maps: dict[str, ScratchMap]) -> int:
 
 def losers_among(
     rows_at: Sequence[int], columns: int, ends: np.ndarray, dirty_from: Sequence[int], key_at: Int64Array,
-    keys: ByteArray,
+    keys: ByteArray, strategy: Strategy,
 ) -> tuple[int, list[np.ndarray]]:  # fmt: skip
-    """``election.elect`` with buffers of its own: the winners' count, and block by block the losers' ordinals."""
+    """``election.elect`` (by event time ``fold``) with its buffers: the winners' count, and each block's losers."""
     sizes = ends[:, -1].astype(np.int64)
     losers: Int64Array = np.zeros(len(sizes), dtype=np.int64)
     lost = np.empty(int(sizes.sum()), dtype=np.uint32)
-    winners = election.elect(
+    kernel = election.fold if strategy is Strategy.EVENT_TIME else election.elect
+    winners = kernel(
         np.array(rows_at, dtype=np.int64), columns, ends, np.array(dirty_from, dtype=np.int64), lost, losers,
         election.new_table(ends, columns > 2 or len(key_at) > 0), key_at, keys,
     )  # fmt: skip

@@ -374,7 +374,11 @@ class Engine:
     def _elect(self, jobs: list[_Job]) -> None:
         units: list[ElectUnit] = []
         for job in jobs:
-            units += elect_units(job.number, job.bits, job.scans, self._options.exact, self._limits, self._workers)
+            assert job.decision is not None
+            units += elect_units(
+                job.number, job.bits, job.scans, self._options.exact, self._limits, self._workers,
+                job.decision.policy.strategy,
+            )  # fmt: skip
         by_number = {job.number: job for job in jobs}
         for answer in self._exchange.elect(units, self._progress):
             if isinstance(answer, Failed):
@@ -447,7 +451,8 @@ class Engine:
             sizes = [segments[n].size_bytes for n in group]
             kept = [size * (records[n] - lost[n]) // max(1, records[n]) for n, size in zip(group, sizes, strict=True)]
             changed = [bool(changes[n]) for n in group]
-            runs = [(0, len(group))] if like_broker else rewritten_runs(sizes, kept, changed)
+            is_whole = like_broker or self._system.makes_one_segment
+            runs = [(0, len(group))] if is_whole else rewritten_runs(sizes, kept, changed)
             job.outputs += [_Output(tuple(group[first:end])) for first, end in runs]
 
     @staticmethod
@@ -633,7 +638,10 @@ class Engine:
                 job.decision.index_interval_bytes, self._limits, output.aborted, sources[-1].mtime_ns,
             )))  # fmt: skip
             finished += [((), further) for further in finished[-1][1].further]
-        job.new = Renewed(job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end, job.retention)
+        job.new = Renewed(
+            job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end, job.retention,
+            job.decision.policy,
+        )  # fmt: skip
 
     def _discard(self, job: _Job) -> None:
         for output in job.outputs:
@@ -708,8 +716,9 @@ def cut_into_pieces(
 
 
 def elect_units(
-    partition: int, bits: int, scans: Sequence[PieceScan], exact: bool, limits: Limits, workers: int
-) -> Iterator[ElectUnit]:
+    partition: int, bits: int, scans: Sequence[PieceScan], exact: bool, limits: Limits, workers: int,
+    strategy: Strategy = Strategy.OFFSET,
+) -> Iterator[ElectUnit]:  # fmt: skip
     """Cut a partition's buckets into slices that fit memory, and where there is much to do, all workers."""
     blocks = [(scan, block) for scan in scans for block in scan.blocks]
     if not blocks:
@@ -730,7 +739,7 @@ def elect_units(
         yield ElectUnit(
             partition=partition, bits=bits, first_bucket=buckets * n // slices,
             end_bucket=buckets * (n + 1) // slices, blocks=every, dirty_from=dirty_from, last_records=last_records,
-            states=states, exact=exact, limits=limits,
+            states=states, exact=exact, limits=limits, strategy=strategy,
         )  # fmt: skip
 
 

@@ -57,11 +57,12 @@ class KafkaSystem:
     offset_span = INT_MAX  # index entries hold 31 bits
     joins_parts = True
     keeps_scans = True
+    makes_one_segment = False
 
     def __init__(self, metadata_roots: Sequence[str] = ()) -> None:
         self._metadata_roots = tuple(metadata_roots)
 
-    def new_format(self, plain_bytes: int) -> Format:
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return KafkaFormat(plain_bytes)
 
     # ------------------------------------------------------------------ where things lie

@@ -14,20 +14,26 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
-_FORMATS = _PACKAGE / "formats"
-_FOLDERS = (_FORMATS, _FORMATS / "kafka", _FORMATS / "rocketmq", _PACKAGE / "compaction")
+_INTRINSICS = _PACKAGE / "intrinsics.py"  # compiled into kernels of all folders, has none of its own
 _STAMP = "kernels.digest"
 
 
-def drop_stale_kernels(folders: Iterable[Path] = _FOLDERS) -> bool:
+def kernel_folders() -> list[Path]:
+    """The folders whose modules hold kernels."""
+    formats = _PACKAGE / "formats"
+    return [formats, *sorted(init.parent for init in formats.glob("*/__init__.py")), _PACKAGE / "compaction"]
+
+
+def drop_stale_kernels(folders: Iterable[Path] | None = None, beside: Iterable[Path] = (_INTRINSICS,)) -> bool:
     """Remove kernels that other sources were compiled into; returns whether any had to go.
 
+    ``folders``: those of all kernels, if none are named; ``beside``: further sources that kernels are compiled from.
     Where the folders cannot be written, Numba keeps its cache elsewhere and by the sources' times; nothing is
     done then.
     """
-    folders = tuple(folders)
+    folders = tuple(kernel_folders() if folders is None else folders)
     digest = hashlib.blake2b(digest_size=16)
-    for source in sorted(source for folder in folders for source in folder.glob("*.py")):
+    for source in (*sorted(source for folder in folders for source in folder.glob("*.py")), *beside):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     now = digest.hexdigest()
     stale = False

@@ -143,7 +143,7 @@ def _load_modules_and_kernels() -> None:
     from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
     from lastwrite.formats.kafka.chunk import KafkaFormat
     from lastwrite.model.columns import BATCH
-    from lastwrite.model.policy import Policy
+    from lastwrite.model.policy import Policy, Strategy
     from lastwrite.pipeline.elect import NO_KEYS, losers_among
 
     form = KafkaFormat(1 << 20)
@@ -161,7 +161,8 @@ def _load_modules_and_kernels() -> None:
     election.partition(entries, 0, 1, entries, np.empty(2, np.uint32))
     rows = np.ones((1, 2), np.uint64)
     election.drop_losers(rows, np.ones(1, np.uint32), states)
-    election.mark(states, losers_among([rows.ctypes.data], 2, np.ones((1, 1), np.uint32), [0], *NO_KEYS)[1][0])
+    ends = np.ones((1, 1), np.uint32)
+    election.mark(states, losers_among([rows.ctypes.data], 2, ends, [0], *NO_KEYS, Strategy.OFFSET)[1][0])
     form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 5), np.int64))
 
 

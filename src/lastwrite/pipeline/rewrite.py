@@ -16,7 +16,7 @@ from lastwrite.compaction.verdict import Verdict, judge
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.logstore.aside import sync_aside
 from lastwrite.logstore.scratch import read_states
-from lastwrite.logstore.throttle import pacer_of
+from lastwrite.logstore.throttle import spender
 from lastwrite.model.columns import DROP, EMPTY, ROW_COLUMNS, SPENT, BatchTable, ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Piece, PieceLeft, RewriteUnit, Rewritten
@@ -38,7 +38,7 @@ def rewrite(
     result = Rewritten(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
     buffers = buffers or Buffers()
-    worker = _Rewriter(unit, system, buffers.format(unit.system, unit.limits.plain_bytes), buffers)
+    worker = _Rewriter(unit, system, buffers.format(unit.system, unit.limits.plain_bytes, unit.policy.reading), buffers)
     left: list[PieceLeft] = []
     try:
         for n, piece in enumerate(unit.pieces):
@@ -80,7 +80,7 @@ class _Rewriter:
         self._begin(unit.base_offset)
         self._buffers = buffers
         self._chunks = Chunks(unit.limits, buffers)
-        self._pacer = pacer_of(unit.limits.throttle)
+        self._spend = spender(unit.limits.writing)
         self._policy = unit.policy
         self.counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
         self._out: ByteArray = buffers.room("out", 0, np.uint8)
@@ -127,7 +127,7 @@ class _Rewriter:
             with step("write"):
                 self._append(self._out[:size], self._rows[:filled])
             if self._unit.folder is not None:
-                self._pacer.spend(size)
+                self._spend(size)
             result.bytes_read += int(table["origin_size"].sum())
         if at != len(states):
             raise CorruptLog("fewer records than the scan saw", piece.end, piece.path)

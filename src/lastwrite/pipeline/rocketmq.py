@@ -44,8 +44,9 @@ class RocketmqSystem:
     offset_span = LONG_MAX
     joins_parts = False  # a file has at most 2 GiB, and its records tell where they lie in it
     keeps_scans = False  # a file of ours among its own keeps a broker from loading a queue
+    makes_one_segment = False
 
-    def new_format(self, plain_bytes: int) -> Format:
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return RocketmqFormat(plain_bytes)
 
     # ------------------------------------------------------------------ where things lie

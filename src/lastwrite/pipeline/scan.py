@@ -60,7 +60,7 @@ def scan(
     clean gives a result with its problem; the other pieces are scanned all the same. ``buffers`` are those of the task.
     """
     buffers = buffers or Buffers()
-    worker = _Scanner(unit, buffers.format(unit.system, unit.limits.plain_bytes), hand_on, buffers)
+    worker = _Scanner(unit, buffers.format(unit.system, unit.limits.plain_bytes, unit.policy.reading), hand_on, buffers)
     for piece in unit.pieces:
         result = PieceScan(unit.partition, piece.number)
         try:
@@ -87,7 +87,7 @@ class _Scanner:
         self._chunks = Chunks(unit.limits, buffers)
         self._secret = secret_from(unit.secret)
         self.states: ByteArray = buffers.room("states", 1 << 18, np.uint8)
-        self._columns = 2 if unit.policy.strategy is Strategy.OFFSET else 3
+        self._columns = 3 if unit.policy.strategy.has_versions else 2
         words = 4 if unit.exact else self._columns  # whole keys take as much again
         self._hold(2 * unit.limits.block_entries // words)
         self._filled = 0
@@ -206,7 +206,8 @@ class _Scanner:
                 election.partition_order(self._entries, count, self._unit.bits, order, ends)
                 np.take(self._entries, order, axis=0, out=rows)
                 lengths, keys = self._keys.ordered(order)
-            rows, lengths, keys = self._thin(rows, ends, lengths, keys, result)
+            if self._unit.policy.strategy is not Strategy.EVENT_TIME:  # whose records meet in the log's order alone
+                rows, lengths, keys = self._thin(rows, ends, lengths, keys, result)
         result.keyed += count
         self._hand_on(EntryBlock(piece.number, rows, ends, lengths, keys))
 
@@ -242,8 +243,9 @@ class _Scanner:
     ) -> tuple[int, np.ndarray]:
         """The winners' count and the losers' ordinals in the block's first buckets, up to the last of ``ends``."""
         winners, losers = losers_among(
-            [rows.ctypes.data], self._columns, ends.reshape(1, -1), [result.dirty_from], key_at, keys
-        )
+            [rows.ctypes.data], self._columns, ends.reshape(1, -1), [result.dirty_from], key_at, keys,
+            self._unit.policy.strategy,
+        )  # fmt: skip
         return winners, losers[0]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from lastwrite.model.columns import SHADOWED
 from lastwrite.model.kept import KeepUnit, Kept
+from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
 from lastwrite.pipeline.elect import NO_KEYS, losers_among
@@ -56,6 +57,7 @@ class ShuffleExchange:
         ]
         tasks = pack(weights, self._runner.workers)
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
+        of_unit = {n: (unit.partition, unit.strategy) for n, unit in enumerate(units)}
         by_partition: dict[int, list[tuple[int, ElectUnit]]] = {}
         for n, unit in enumerate(units):
             by_partition.setdefault(unit.partition, []).append(
@@ -79,9 +81,8 @@ class ShuffleExchange:
             for _, (n, *part) in rows:
                 held.setdefault(n, []).append(part)
             for n, parts in held.items():
-                yield from _elect_parts(n, partitions[n], parts)
+                yield from _elect_parts(n, *of_unit[n], parts)
 
-        partitions = {n: unit.partition for n, unit in enumerate(units)}
         if not units:
             return []
         moved = self._kept[-1].flatMap(cut).partitionBy(len(tasks), lambda task: int(task))
@@ -190,7 +191,7 @@ def _cut_block(unit: ElectUnit, ends: Any, rows: Any, lengths: Any, keys: Any) -
     return part_ends, rows[start:end], lengths[start:end], keys[int(places[start]) : int(places[end])]
 
 
-def _elect_parts(n: int, partition: int, parts: list[Any]) -> Iterator[tuple[str, Any]]:
+def _elect_parts(n: int, partition: int, strategy: Strategy, parts: list[Any]) -> Iterator[tuple[str, Any]]:
     parts.sort(key=lambda part: (part[0], part[1]))  # piece, serial: the log's order
     pieces, _, dirty_from, last_records, ends, blocks, lengths, keys = zip(*parts, strict=True)
     key_at, all_keys = NO_KEYS
@@ -199,8 +200,9 @@ def _elect_parts(n: int, partition: int, parts: list[Any]) -> Iterator[tuple[str
         all_keys = np.concatenate(keys)
     blocks = tuple(np.ascontiguousarray(rows) for rows in blocks)
     winners, losers = losers_among(
-        [rows.ctypes.data for rows in blocks], blocks[0].shape[1], np.stack(ends), dirty_from, key_at, all_keys
-    )
+        [rows.ctypes.data for rows in blocks], blocks[0].shape[1], np.stack(ends), dirty_from, key_at, all_keys,
+        strategy,
+    )  # fmt: skip
     counts: dict[int, int] = {}
     lost_last = []
     for piece, last, lost in zip(pieces, last_records, losers, strict=True):

@@ -95,6 +95,7 @@ class Renewed:
     made: Sequence[Rewritten] = ()
     first_dirty: int | None = None  # None: as it is
     retention: Retention | None = None  # what it takes is not in a copy
+    policy: Policy | None = None  # by which its records were judged; None: there was no round
 
 
 class System(Protocol):
@@ -104,8 +105,11 @@ class System(Protocol):
     offset_span: int  # how far an offset may lie from its segment's base
     joins_parts: bool  # a new segment may be written in parts that are joined
     keeps_scans: bool  # what was scanned may be kept beside the log
+    makes_one_segment: bool  # a round makes one new segment of all that it cleans, changed or not
 
-    def new_format(self, plain_bytes: int) -> Format: ...
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
+        """``reading``: as ``Policy.reading``."""
+        ...
 
     def find(self, path: str, topic: str | None, partition: int | None) -> list[str]:
         """The partition folders at ``path``, sorted."""
@@ -159,7 +163,7 @@ class System(Protocol):
         ...
 
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
-        """Positions, first 0 and last the size, at which the segment may be cut into pieces."""
+        """Positions in the file, the first and the last the segment's own, at which it may be cut into pieces."""
         ...
 
     def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:

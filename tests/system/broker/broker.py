@@ -25,7 +25,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.system.jars import Unavailable as Unavailable
-from tests.system.jars import fetch_jars, free_ports, need_java
+from tests.system.jars import fetch_jars, free_ports, need_java, run_until_stopped
 
 VERSION = "4.4.0"
 POM = Path(__file__).with_name("pom.xml")
@@ -173,19 +173,9 @@ class Broker:
             self._process = None
 
 
-def main() -> int:
-    if len(sys.argv) < 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    settings = dict(argument.split("=", 1) for argument in sys.argv[2:])
-    with Broker(kafka_home(), Path(sys.argv[1]).resolve(), settings) as broker:
-        print(f"ready at {broker.address}; Ctrl-C stops it", flush=True)
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            pass
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_until_stopped(
+            __doc__, lambda folder, settings: Broker(kafka_home(), folder, settings), lambda broker: broker.address
+        )
+    )

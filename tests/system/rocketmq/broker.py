@@ -24,7 +24,7 @@ from types import TracebackType
 
 from lastwrite.remote.rocketmq.client import Client
 from tests.system.jars import Unavailable as Unavailable
-from tests.system.jars import fetch_jars, free_ports, need_java
+from tests.system.jars import fetch_jars, free_ports, need_java, run_until_stopped
 
 VERSION = "5.5.0"
 OLD_VERSION = "4.9.3"  # the last release before compression types, record format v2 and compaction
@@ -226,19 +226,9 @@ def _broker_port() -> int:
     raise RuntimeError("no three free ports")
 
 
-def main() -> int:
-    if len(sys.argv) < 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    settings = dict(argument.split("=", 1) for argument in sys.argv[2:])
-    with Broker(rocketmq_home(), Path(sys.argv[1]).resolve(), settings) as broker:
-        print(f"ready: name server {broker.name_server}, broker {broker.address}; Ctrl-C stops them", flush=True)
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            pass
-    return 0
+def _addresses(broker: Broker) -> str:
+    return f"name server {broker.name_server}, broker {broker.address}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_until_stopped(__doc__, lambda folder, settings: Broker(rocketmq_home(), folder, settings), _addresses))

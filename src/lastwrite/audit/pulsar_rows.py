@@ -1,0 +1,215 @@
+"""Pulsar entries as rows for ``dump`` and ``read``: a message a row. The names of fields are a contract.
+
+Ids are numbers as upstream has them, ``batch_index`` -1 where a message is in no batch. Times are milliseconds, bytes
+are base64, keys are text as in Pulsar; a key of bytes is its base64 there, and ``key_b64_encoded`` says so.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lastwrite.compaction.horizon import NOT_BATCHED, Source
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.formats.pulsar.entry import Entry, Message, Metadata, decode_properties, messages_of
+from lastwrite.formats.pulsar.entry import EncryptionKey
+from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.formats.pulsar.payload import Codec
+
+Row = dict[str, Any]
+
+VALUE_LIMIT_BYTES = 256 << 20  # of one entry, decompressed
+
+# marker_type; spec section 4.6
+MARKERS = {
+    0: "unknown",
+    10: "replicated subscription snapshot request",
+    11: "replicated subscription snapshot response",
+    12: "replicated subscription snapshot",
+    13: "replicated subscription update",
+    20: "transaction committing",
+    21: "transaction commit",
+    22: "transaction abort",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an entry was found: its topic, the file and the byte at which its bytes begin, and the part of the topic."""
+
+    name: TopicName | None
+    file: str
+    position: int
+    source: Source
+
+
+def base64_of(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def message_rows(entry: Entry, size: int, place: Place, whole: bool = False) -> Iterator[Row]:
+    """The messages of an entry of ``size`` bytes, placeholders too; a marker is one row.
+
+    ``whole``: what cannot be read is one row, with the reason in ``problem`` and its payload in ``stored_value``; else
+    it raises.
+
+    Raises:
+        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: the payload cannot be read. Positions are those of ``place``.
+    """
+    meta = entry.metadata
+    if meta.is_marker:
+        yield entry_row(entry, size, place) | {"marker": MARKERS.get(meta.marker_type or 0, str(meta.marker_type))}
+        return
+    try:
+        found = messages_of(entry, VALUE_LIMIT_BYTES)
+        yield from (message_row(entry, message, size, place) for message in found)
+    except LogError as error:
+        if not whole:
+            raise type(error)(error.problem, place.position, place.file, error.remedy) from error
+        row = entry_row(entry, size, place)
+        yield row | {
+            "key": _text(meta.partition_key),
+            "stored_value": base64_of(entry.payload),
+            "problem": error.problem,
+        }
+
+
+def message_row(entry: Entry, message: Message, size: int, place: Place) -> Row:
+    """One message of an entry."""
+    meta = entry.metadata
+    index = NOT_BATCHED if message.index is None else message.index
+    count = meta.num_messages_in_batch or 1
+    row = entry_row(entry, size, place)
+    if row["index"] is not None and message.index is not None:
+        row["index"] += message.index - (count - 1)
+    return row | {
+        "batch_index": index,
+        "message_id": message_id(entry, place.name, index),
+        "key": _text(message.key),
+        "value": None if message.is_null or message.is_encrypted or message.compacted_out else base64_of(message.value),
+        "properties": dict(message.properties),
+        "event_time": message.event_time,
+        "sequence_id": meta.sequence_id if message.sequence_id is None else message.sequence_id,
+        "null_value": message.is_null,
+        "null_key": message.null_key,
+        "key_b64_encoded": message.is_b64,
+        "ordering_key": base64_of(message.ordering_key),
+        "stored_value": base64_of(entry.payload) if message.is_encrypted else None,
+        "compacted_out": message.compacted_out,
+    }
+
+
+def entry_row(entry: Entry, size: int, place: Place) -> Row:
+    """What all messages of an entry share; of the rest the fields of a message that has nothing."""
+    meta = entry.metadata
+    return {
+        "topic": None if place.name is None else place.name.base,
+        "partition": None if place.name is None else place.name.partition,
+        "ledger": entry.ledger,
+        "entry": entry.entry,
+        "batch_index": NOT_BATCHED,
+        "message_id": message_id(entry, place.name, NOT_BATCHED),
+        "key": None,
+        "value": None,
+        "properties": {},
+        "event_time": 0,
+        "publish_time": meta.publish_time,
+        "sequence_id": meta.sequence_id,
+        "producer": meta.producer_name,
+        "null_value": False,
+        "null_key": False,
+        "key_b64_encoded": False,
+        "ordering_key": None,
+        "schema_version": base64_of(meta.schema_version),
+        "schema_id": base64_of(meta.schema_id),
+        "replicated_from": meta.replicated_from,
+        "deliver_at_time": meta.deliver_at_time,
+        "compression": compression_of(meta),
+        "batch_size": meta.num_messages_in_batch,
+        "compacted_out": False,
+        "encryption": _encryption(meta),
+        "stored_value": None,
+        "transaction": _transaction(meta),
+        "chunk": _chunk(meta),
+        "marker": None,
+        "broker_timestamp": None if entry.broker is None else entry.broker.broker_timestamp,
+        "index": None if entry.broker is None else entry.broker.index,
+        "size": size,
+        "source": str(place.source),
+        "file": place.file,
+        "position": place.position,
+        "problem": _crc_problem(entry),
+    }
+
+
+def batch_row(entry: Entry, size: int, place: Place) -> Row:
+    """An entry by itself, its messages not looked at."""
+    meta = entry.metadata
+    row = entry_row(entry, size, place)
+    for name in (
+        "batch_index", "message_id", "value", "event_time", "null_value", "null_key", "stored_value", "compacted_out",
+    ):  # fmt: skip
+        del row[name]
+    return row | {
+        "key": _text(meta.partition_key),
+        "properties": dict(decode_properties(meta.property_fields)),
+        "records": None if meta.is_marker else meta.num_messages_in_batch or 1,
+        "compacted_batch_indexes": list(meta.compacted_batch_indexes),
+        "highest_sequence_id": meta.highest_sequence_id,
+        "uncompressed_size": meta.uncompressed_size,
+        "payload_bytes": len(entry.payload),
+        "checksum": entry.checksum,
+        "marker": MARKERS.get(meta.marker_type, str(meta.marker_type)) if meta.marker_type is not None else None,
+    }
+
+
+def message_id(entry: Entry, name: TopicName | None, index: int) -> str:
+    """As upstream's clients print it: ledger, entry, partition, and in a batch the index."""
+    partition = -1 if name is None else name.partition
+    said = f"{entry.ledger}:{entry.entry}:{partition}"
+    return said if index == NOT_BATCHED else f"{said}:{index}"
+
+
+def compression_of(meta: Metadata) -> str:
+    number = meta.compression or 0
+    try:
+        return Codec(number).name
+    except ValueError:
+        return f"unknown ({number})"
+
+
+def _text(key: bytes | None) -> str | None:
+    """A key as Java's client has it: what is not UTF-8 becomes the replacement character."""
+    return None if key is None else key.decode("utf-8", "replace")
+
+
+def _encryption(meta: Metadata) -> Row | None:
+    if not meta.is_encrypted:
+        return None
+    names = []
+    for data in meta.encryption_keys:
+        try:
+            names.append(EncryptionKey.decode(data, 0, len(data)).key)
+        except CorruptLog:
+            names.append("?")
+    return {"keys": names, "algorithm": meta.encryption_algo, "param": base64_of(meta.encryption_param)}
+
+
+def _transaction(meta: Metadata) -> Row | None:
+    found = meta.transaction
+    return None if found is None else {"most_bits": found[0], "least_bits": found[1]}
+
+
+def _chunk(meta: Metadata) -> Row | None:
+    if not meta.is_chunk:
+        return None
+    return {
+        "uuid": meta.uuid, "id": meta.chunk_id or 0, "count": meta.num_chunks_from_msg,
+        "total_size": meta.total_chunk_msg_size,
+    }  # fmt: skip
+
+
+def _crc_problem(entry: Entry) -> str | None:
+    return f"checksum {entry.checksum:08x} does not hold" if entry.crc_holds is False else None

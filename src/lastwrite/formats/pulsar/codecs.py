@@ -1,0 +1,180 @@
+"""The codecs of Pulsar's payloads, in the framings that its clients use.
+
+- NONE: the bytes as they are.
+- LZ4: one raw block, without frame and without size.
+- ZLIB: a zlib stream that ends with a sync flush, ``00 00 FF FF``: no last block, no checksum.
+- ZSTD: a frame; its content size may be there or not.
+- SNAPPY: one raw block.
+
+A payload opens to exactly the bytes that its metadata name, or it is broken. That number is a claim: no buffer is made
+to it before the codec's greatest ratio says that it can be true, and none above the caller's limit.
+
+Source: spec/pulsar.md sections 4.2 and 4.3; Pulsar 4.2.4 ``org.apache.pulsar.common.compression``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from enum import IntEnum
+
+import cramjam
+import lz4.block
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from lastwrite.errors import CorruptLog, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.formats.layout import Buffer
+
+_ZSTD_LEVEL = 3
+_ZSTD_WINDOW_BYTES = 8 << 20  # that a context may hold on to; level 3 has 2 MiB
+_FIRST_GUESS_BYTES = 64 * 1024
+_SLACK = 64
+
+
+class Codec(IntEnum):
+    """Field 8 of MessageMetadata."""
+
+    NONE = 0
+    LZ4 = 1
+    ZLIB = 2
+    ZSTD = 3
+    SNAPPY = 4
+
+    @property
+    def label(self) -> str:
+        """Pulsar's name of the codec, in small letters."""
+        return self.name.lower()
+
+    @classmethod
+    def of(cls, number: int, at: int | None = None) -> Codec:
+        """The codec of this number.
+
+        Raises:
+            UnsupportedFormat: 5 and above mean nothing yet; ``at`` is named in the error.
+        """
+        try:
+            return cls(number)
+        except ValueError:
+            raise UnsupportedFormat(f"unknown compression codec {number}", at) from None
+
+
+# How many bytes a byte of input can become; ZSTD has no bound.
+GREATEST_RATIO = {Codec.NONE: 1, Codec.LZ4: 255, Codec.ZLIB: 1032, Codec.SNAPPY: 22}
+
+
+class Codecs:
+    """Opens and packs payloads with contexts that are made once: a worker's, not to be shared by threads."""
+
+    def __init__(self) -> None:
+        self._zstd_opener = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+        self._zstd_packer = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+
+    def open_into(self, codec: Codec, data: Buffer, size: int, out: npt.NDArray[np.uint8]) -> bool:
+        """Decompress ``data``, which is to give ``size`` bytes, to the front of ``out``.
+
+        False where ``out`` is too small and it is not known yet whether the claim is true; its content is undefined
+        then, and after an error.
+
+        Raises:
+            CorruptLog: the data are broken, or do not give ``size`` bytes; positions are in ``data``.
+        """
+        view = memoryview(data)
+        most = GREATEST_RATIO.get(codec)
+        if size < 0 or (most is not None and size > most * len(view) + _SLACK):
+            raise CorruptLog(f"{len(view)} bytes of {codec.label} data claim to hold {size}", 0)
+        if codec is Codec.ZSTD:
+            return self._open_zstd(view, size, out)
+        if size > len(out):
+            return False
+        if codec is Codec.NONE:
+            opened = bytes(view)
+        elif codec is Codec.LZ4:
+            opened = self._opened_lz4(view, size)
+        elif codec is Codec.ZLIB:
+            opened = self._opened_zlib(view, size)
+        else:
+            opened = self._opened_snappy(view, size)
+        if len(opened) != size:
+            raise CorruptLog(f"{codec.label} data of {len(opened)} bytes claim to hold {size}", 0)
+        out[:size] = np.frombuffer(opened, np.uint8)
+        return True
+
+    def decompress(self, codec: Codec, data: Buffer, size: int, limit_bytes: int) -> bytes:
+        """The ``size`` bytes that ``data`` hold.
+
+        Raises:
+            CorruptLog: as ``open_into``.
+            OutOfMemoryBudget: there are more than ``limit_bytes``, or may be.
+        """
+        room = min(limit_bytes, max(_FIRST_GUESS_BYTES, 4 * len(memoryview(data))))
+        while True:
+            out = np.empty(room, np.uint8)
+            if self.open_into(codec, data, size, out):
+                return out[:size].tobytes()
+            if room >= min(size, limit_bytes):
+                raise OutOfMemoryBudget(
+                    f"a payload claims to hold {size} bytes, more than {limit_bytes}", 0, remedy="raise --memory"
+                )
+            room = min(limit_bytes, size, 4 * room)
+
+    def compress(self, codec: Codec, data: Buffer) -> bytes:
+        """Compress ``data`` as Pulsar's Java client does, at each codec's default level."""
+        view = memoryview(data)
+        if codec is Codec.LZ4:
+            packed: bytes = lz4.block.compress(view, store_size=False)
+            return packed
+        if codec is Codec.ZLIB:
+            deflate = zlib.compressobj()
+            return deflate.compress(view) + deflate.flush(zlib.Z_SYNC_FLUSH)
+        if codec is Codec.ZSTD:
+            return self._zstd_packer.compress(view)
+        if codec is Codec.SNAPPY:
+            return bytes(cramjam.snappy.compress_raw(view))
+        return bytes(view)
+
+    def _open_zstd(self, data: memoryview, size: int, out: npt.NDArray[np.uint8]) -> bool:
+        # A stream writes where it is told, whatever its frame says of its size.
+        try:
+            with self._zstd_opener.stream_reader(data) as stream:
+                room = memoryview(out)[: min(size, len(out))]
+                held = 0
+                while held < len(room):
+                    count = stream.readinto(room[held:])
+                    if not count:
+                        break
+                    held += count
+                more = stream.read(1)
+        except zstandard.ZstdError as error:
+            raise CorruptLog(f"broken zstd data: {error}", 0) from None
+        if held == len(room) < size and more:
+            return False
+        if held != size or more:
+            raise CorruptLog(f"zstd data claim to hold {size} bytes and hold {'more' if more else held}", 0)
+        return True
+
+    @staticmethod
+    def _opened_lz4(data: memoryview, size: int) -> bytes:
+        try:
+            opened: bytes = lz4.block.decompress(data, uncompressed_size=size)
+        except lz4.block.LZ4BlockError as error:
+            raise CorruptLog(f"broken lz4 data: {error}", 0) from None
+        return opened
+
+    @staticmethod
+    def _opened_zlib(data: memoryview, size: int) -> bytes:
+        try:
+            # Java's inflater stops when it has what it was asked for; 0 would mean no bound here.
+            return zlib.decompressobj().decompress(data, size) if size else b""
+        except zlib.error as error:
+            raise CorruptLog(f"broken zlib data: {error}", 0) from None
+
+    @staticmethod
+    def _opened_snappy(data: memoryview, size: int) -> bytes:
+        try:
+            claim = int(cramjam.snappy.decompress_raw_len(data))
+            if claim != size:
+                raise CorruptLog(f"snappy data of {claim} bytes claim to hold {size}", 0)
+            return bytes(cramjam.snappy.decompress_raw(data))
+        except cramjam.DecompressionError as error:
+            raise CorruptLog(f"broken snappy data: {error}", 0) from None

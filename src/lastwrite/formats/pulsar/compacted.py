@@ -1,0 +1,109 @@
+"""An entry of a compacted ledger: the id of the entry that it was, and that entry.
+
+``u32 id length, MessageIdData, u32 body length, body``. The body is a framed entry (``entry.py``), copied or rebuilt;
+its id has no batch index. ``0000000f 080a 1004 18ffffffffffffffffff01 0000004e 0e01…`` was entry 4 of ledger 10 of a
+topic without partitions. The lengths add up exactly.
+
+What tells it from a raw entry: raw ones begin with ``0e01`` or ``0e02``, or, of very old producers, with the length of
+their metadata, whose first field is a name (tag ``0a``). A MessageIdData begins with its ledger (tag ``08``).
+
+Source: Pulsar 4.2.4 ``RawMessageImpl``, ``AbstractTwoPhaseCompactor``; spec/pulsar.md sections 7 and 30.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from lastwrite.errors import CorruptLog, TruncatedLog
+from lastwrite.formats.layout import Buffer
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.formats.pulsar.protobuf import BYTES, INT32, INT64, UINT64, Field, Message, signed
+
+SMALLEST_RECORD_BYTES = 4 + 4 + 4  # lengths, and an id of two fields
+
+# A compacted ledger's custom metadata, by which orphans are told.
+APPLICATION = "application"
+APPLICATION_PULSAR = b"pulsar"
+COMPONENT = "component"
+COMPONENT_COMPACTED = b"compacted-ledger"
+COMPACTED_TOPIC = "pulsar/compactedTopic"
+COMPACTED_TO = "pulsar/compactedTo"
+
+_FRAME_MARK = 0x0E
+_LEDGER_TAG = 0x08
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageId(Message):
+    """MessageIdData."""
+
+    # fmt: off
+    ledger_id:              Annotated[int, Field(1, UINT64, required=True)]
+    entry_id:               Annotated[int, Field(2, UINT64, required=True)]
+    partition:              Annotated[int | None, Field(3, INT32)] = None
+    batch_index:            Annotated[int | None, Field(4, INT32)] = None
+    ack_set:                Annotated[tuple[int, ...], Field(5, INT64, repeated=True)] = ()
+    batch_size:             Annotated[int | None, Field(6, INT32)] = None
+    first_chunk_message_id: Annotated[bytes | None, Field(7, BYTES)] = None
+    # fmt: on
+
+    @property
+    def position(self) -> Position:
+        return Position(signed(self.ledger_id), signed(self.entry_id))
+
+
+def is_record(data: Buffer) -> bool:
+    """Whether an entry's bytes are a compacted ledger's record rather than a raw entry; neither need be sound."""
+    return len(data) > 4 and data[4] == _LEDGER_TAG and data[0] != _FRAME_MARK
+
+
+def encode_record(position: Position, partition: int | None, body: bytes) -> bytes:
+    """The record of the entry ``body`` that lies at ``position``.
+
+    A broker gives -1 as the partition of a topic without partitions; None leaves it out.
+    """
+    found = MessageId(ledger_id=position.ledger, entry_id=position.entry, partition=partition).encode()
+    return len(found).to_bytes(4, "big") + found + len(body).to_bytes(4, "big") + body
+
+
+def decode_record(data: Buffer) -> tuple[Position, int | None, bytes]:
+    """The position, the partition (None where absent) and the framed entry of a record.
+
+    Raises:
+        TruncatedLog: the bytes end before the lengths say so.
+        CorruptLog: bytes behind the body, an id below 0 or none.
+    """
+    if len(data) < 4:
+        raise TruncatedLog(f"compacted record of {len(data)} bytes", 0)
+    id_bytes = int.from_bytes(bytes(data[:4]), "big")
+    if id_bytes > len(data) - 8:
+        raise TruncatedLog(f"id of {id_bytes} bytes in a compacted record of {len(data)}", 0)
+    found = MessageId.decode(data, 4, 4 + id_bytes)
+    position = found.position
+    if min(position) < 0:
+        raise CorruptLog(f"compacted record of entry {position}", 4)
+    at = 8 + id_bytes
+    body_bytes = int.from_bytes(bytes(data[at - 4 : at]), "big")
+    if body_bytes > len(data) - at:
+        raise TruncatedLog(f"body of {body_bytes} bytes, {len(data) - at} are left", at - 4)
+    if body_bytes < len(data) - at:
+        raise CorruptLog(f"{len(data) - at - body_bytes} bytes behind the body", at + body_bytes)
+    return position, found.partition, bytes(data[at:])
+
+
+def ledger_custom_metadata(topic: str, to: Position, partition: int = -1) -> dict[str, bytes]:
+    """A compacted ledger's custom metadata, as a broker writes it.
+
+    ``topic`` is the full name, ``to`` the last id of phase one that was not deleted; a topic without partitions has
+    partition -1, which is left out.
+    """
+    last = MessageId(
+        ledger_id=to.ledger, entry_id=to.entry, partition=partition if partition >= 0 else None, batch_size=0
+    )
+    return {
+        APPLICATION: APPLICATION_PULSAR,
+        COMPONENT: COMPONENT_COMPACTED,
+        COMPACTED_TOPIC: topic.encode(),
+        COMPACTED_TO: last.encode(),
+    }

@@ -1,0 +1,530 @@
+"""An entry of a ledger, field by field: what one producer sent at once. The readable twin of ``kernels``.
+
+One message, the smallest case: ``0e01``, CRC-32C, length of the metadata, metadata, payload. Then:
+
+- A broker may put ``0e02``, a length and its own metadata before all that; the checksum does not cover it. Very old
+  producers have no ``0e01`` and no checksum.
+- A *batch* says how many messages it has (``num_messages_in_batch``, of which 1 is one too). Its payload is, for each,
+  ``u32 length, SingleMessageMetadata, value``; it is compressed as a whole. The key in the metadata of a batch is only
+  its first message's.
+- An *encrypted* payload is nobody's to open: single or batch, it is one thing with one key.
+- A *marker* is no message.
+- Compaction leaves a batch its indexes: what is gone becomes a placeholder, ``00000004 18002001``, and
+  ``compacted_batch_indexes`` lists who stayed. A denser layout without placeholders is described upstream; it is read
+  here and written by nobody.
+
+Strict where a broker is: a required field that is missing, a length that does not add up. Metadata is never encoded
+anew when a batch is rebuilt: two fields are cut out and put in at their places, so unknown ones stay byte for byte.
+
+Source: Pulsar 4.2.4 ``Commands``, ``RawBatchConverter``, ``MessageMetadata`` in PulsarApi.proto; spec/pulsar.md
+sections 2 to 4, 10, 25.1 and 30.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated
+
+import google_crc32c
+
+from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.layout import Buffer
+from lastwrite.formats.pulsar.payload import DEFAULT_LIMIT_BYTES, Codec, compress, decompress
+from lastwrite.formats.pulsar.protobuf import (
+    BOOL,
+    BYTES,
+    INT32,
+    INT64,
+    STRING,
+    UINT32,
+    UINT64,
+    Field,
+    inserted,
+    put,
+    without,
+)
+from lastwrite.formats.pulsar.protobuf import (
+    Message as ProtobufMessage,
+)
+
+MAGIC_CHECKSUM = b"\x0e\x01"
+MAGIC_BROKER = b"\x0e\x02"
+
+# Numbers of the fields that rebuilding touches.
+UNCOMPRESSED_SIZE = 9
+COMPACTED_BATCH_INDEXES = 31
+
+PLACEHOLDER = bytes.fromhex("0000000418002001")
+SMALLEST_MESSAGE_BYTES = 4 + 2  # of a batch: a length, and payload_size
+
+# marker_type
+TXN_COMMITTING = 20
+TXN_COMMIT = 21
+TXN_ABORT = 22
+
+DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024  # maxMessageSize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerMetadata(ProtobufMessage):
+    """BrokerEntryMetadata; ``index`` is the number of the entry's last message in the topic."""
+
+    broker_timestamp: Annotated[int | None, Field(1, UINT64)] = None
+    index: Annotated[int | None, Field(2, UINT64)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValue(ProtobufMessage):
+    """One property."""
+
+    key: Annotated[str, Field(1, STRING, required=True)]
+    value: Annotated[str, Field(2, STRING, required=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptionKey(ProtobufMessage):
+    """EncryptionKeys: a data key, wrapped with the key of that name."""
+
+    key: Annotated[str, Field(1, STRING, required=True)]
+    value: Annotated[bytes, Field(2, BYTES, required=True)]
+    metadata: Annotated[tuple[KeyValue, ...], Field(3, KeyValue, repeated=True)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata(ProtobufMessage):
+    """MessageMetadata. What lies in ``property_fields`` and ``encryption_keys`` is not looked into until asked."""
+
+    # fmt: off
+    producer_name:             Annotated[str, Field(1, STRING, required=True)]
+    sequence_id:               Annotated[int, Field(2, UINT64, required=True)]  # of a batch its first message's
+    publish_time:              Annotated[int, Field(3, UINT64, required=True)]  # ms, the producer's clock
+    property_fields:           Annotated[tuple[bytes, ...], Field(4, BYTES, repeated=True)] = ()
+    replicated_from:           Annotated[str | None, Field(5, STRING)] = None
+    partition_key:             Annotated[bytes | None, Field(6, BYTES)] = None  # text; of bytes their Base64
+    replicate_to:              Annotated[tuple[str, ...], Field(7, STRING, repeated=True)] = ()
+    compression:               Annotated[int | None, Field(8, INT32)] = None  # see Codec
+    uncompressed_size:         Annotated[int | None, Field(9, UINT32)] = None
+    num_messages_in_batch:     Annotated[int | None, Field(11, INT32)] = None  # its presence makes a batch
+    event_time:                Annotated[int | None, Field(12, UINT64)] = None
+    encryption_keys:           Annotated[tuple[bytes, ...], Field(13, BYTES, repeated=True)] = ()
+    encryption_algo:           Annotated[str | None, Field(14, STRING)] = None
+    encryption_param:          Annotated[bytes | None, Field(15, BYTES)] = None
+    schema_version:            Annotated[bytes | None, Field(16, BYTES)] = None
+    partition_key_b64_encoded: Annotated[bool | None, Field(17, BOOL)] = None
+    ordering_key:              Annotated[bytes | None, Field(18, BYTES)] = None
+    deliver_at_time:           Annotated[int | None, Field(19, INT64)] = None
+    marker_type:               Annotated[int | None, Field(20, INT32)] = None  # its presence makes a marker
+    txnid_least_bits:          Annotated[int | None, Field(22, UINT64)] = None
+    txnid_most_bits:           Annotated[int | None, Field(23, UINT64)] = None
+    highest_sequence_id:       Annotated[int | None, Field(24, UINT64)] = None  # of a batch its last message's
+    null_value:                Annotated[bool | None, Field(25, BOOL)] = None
+    uuid:                      Annotated[str | None, Field(26, STRING)] = None  # of a chunked message
+    num_chunks_from_msg:       Annotated[int | None, Field(27, INT32)] = None
+    total_chunk_msg_size:      Annotated[int | None, Field(28, INT32)] = None
+    chunk_id:                  Annotated[int | None, Field(29, INT32)] = None
+    null_partition_key:        Annotated[bool | None, Field(30, BOOL)] = None
+    compacted_batch_indexes:   Annotated[tuple[int, ...], Field(31, INT32, repeated=True)] = ()
+    schema_id:                 Annotated[bytes | None, Field(32, BYTES)] = None
+    # fmt: on
+
+    @property
+    def properties(self) -> tuple[tuple[str, str], ...]:
+        """Names and values in their order; ``CorruptLog`` where one is none, at a byte of its own."""
+        return decode_properties(self.property_fields)
+
+    @property
+    def is_marker(self) -> bool:
+        return self.marker_type is not None
+
+    @property
+    def is_batch(self) -> bool:
+        return self.num_messages_in_batch is not None
+
+    @property
+    def is_encrypted(self) -> bool:
+        return len(self.encryption_keys) > 0
+
+    @property
+    def is_chunk(self) -> bool:
+        return self.uuid is not None and (self.num_chunks_from_msg or 0) > 1
+
+    @property
+    def transaction(self) -> tuple[int, int] | None:
+        """Most and least significant bits of the transaction's id, None where the entry is in none."""
+        if self.txnid_most_bits is None or self.txnid_least_bits is None:
+            return None
+        return self.txnid_most_bits, self.txnid_least_bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleMetadata(ProtobufMessage):
+    """SingleMessageMetadata: of one message in a batch."""
+
+    # fmt: off
+    property_fields:           Annotated[tuple[bytes, ...], Field(1, BYTES, repeated=True)] = ()
+    partition_key:             Annotated[bytes | None, Field(2, BYTES)] = None
+    payload_size:              Annotated[int, Field(3, INT32, required=True)]
+    compacted_out:             Annotated[bool | None, Field(4, BOOL)] = None
+    event_time:                Annotated[int | None, Field(5, UINT64)] = None
+    partition_key_b64_encoded: Annotated[bool | None, Field(6, BOOL)] = None
+    ordering_key:              Annotated[bytes | None, Field(7, BYTES)] = None
+    sequence_id:               Annotated[int | None, Field(8, UINT64)] = None
+    null_value:                Annotated[bool | None, Field(9, BOOL)] = None
+    null_partition_key:        Annotated[bool | None, Field(10, BOOL)] = None
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry as it lies in its ledger; ``metadata_bytes`` and ``payload`` are its bytes, ``prefix`` a broker's."""
+
+    ledger: int
+    entry: int
+    prefix: bytes  # 0e02, length and BrokerMetadata, or nothing
+    broker: BrokerMetadata | None
+    checksum: int | None
+    crc_holds: bool | None  # None: the entry has no checksum
+    metadata_bytes: bytes
+    metadata: Metadata
+    payload: bytes  # compressed, encrypted, as it lies
+
+    @property
+    def is_marker(self) -> bool:
+        return self.metadata.is_marker
+
+    @property
+    def is_batch(self) -> bool:
+        return self.metadata.is_batch
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.metadata.is_encrypted
+
+    @property
+    def is_readable_batch(self) -> bool:
+        """Whether compaction looks at its messages one by one."""
+        return self.is_batch and not self.is_encrypted and not self.is_marker
+
+    @property
+    def value_bytes(self) -> int:
+        """The length by which a message that is no batch deletes its key, where it is 0 (spec section 25.1)."""
+        if self.metadata.null_value:
+            return 0
+        size = self.metadata.uncompressed_size
+        return len(self.payload) if size is None else size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message as a consumer gets it; ``index`` is its place in a batch, None where it is alone."""
+
+    index: int | None = None
+    key: bytes | None = None
+    is_b64: bool = False
+    value: bytes = b""
+    is_null: bool = False
+    event_time: int = 0
+    publish_time: int = 0
+    properties: tuple[tuple[str, str], ...] = ()
+    sequence_id: int | None = None
+    ordering_key: bytes | None = None
+    schema_version: bytes | None = None
+    producer_name: str = ""
+    null_key: bool = False
+    compacted_out: bool = False
+    is_encrypted: bool = False  # then the value is what lies there
+
+
+def decode_properties(encoded: Sequence[bytes]) -> tuple[tuple[str, str], ...]:
+    """The names and values of KeyValue messages, in their order; ``CorruptLog`` where one is none."""
+    pairs = (KeyValue.decode(item) for item in encoded)
+    return tuple((pair.key, pair.value) for pair in pairs)
+
+
+def encode_properties(properties: Sequence[tuple[str, str]]) -> tuple[bytes, ...]:
+    """The same the other way."""
+    return tuple(KeyValue(key=key, value=value).encode() for key, value in properties)
+
+
+def decode_entry(data: Buffer, ledger: int, entry: int) -> Entry:
+    """Decode the framed entry that ``data`` is, whole: broker metadata, checksum, metadata, payload.
+
+    A checksum that does not hold is said (``crc_holds``), not raised.
+
+    Raises:
+        TruncatedLog: a length beyond the entry's end.
+        CorruptLog: metadata that is no message, or lacks a required field. Positions are bytes of ``data``.
+    """
+    raw = bytes(data)
+    at = 0
+    broker: BrokerMetadata | None = None
+    if raw[:2] == MAGIC_BROKER:
+        size = _length(raw, 2, "broker metadata")
+        at = 6 + size
+        broker = BrokerMetadata.decode(raw, 6, at)
+    prefix = raw[:at]
+    checksum: int | None = None
+    holds: bool | None = None
+    if raw[at : at + 2] == MAGIC_CHECKSUM:
+        if len(raw) - at < 6:
+            raise TruncatedLog("checksum cut short", at)
+        checksum = int.from_bytes(raw[at + 2 : at + 6], "big")
+        at += 6
+        holds = checksum == google_crc32c.value(raw[at:])
+    size = _length(raw, at, "metadata")
+    at += 4
+    return Entry(
+        ledger=ledger,
+        entry=entry,
+        prefix=prefix,
+        broker=broker,
+        checksum=checksum,
+        crc_holds=holds,
+        metadata_bytes=raw[at : at + size],
+        metadata=Metadata.decode(raw, at, at + size),
+        payload=raw[at + size :],
+    )
+
+
+def _length(raw: bytes, at: int, what: str) -> int:
+    """The u32 at ``at``, held against what is left behind it."""
+    left = len(raw) - at - 4
+    if left < 0:
+        raise TruncatedLog(f"length of the {what} cut short", at)
+    size = int.from_bytes(raw[at : at + 4], "big")
+    if size > left:
+        raise TruncatedLog(f"{what} of {size} bytes, {left} are left", at)
+    return size
+
+
+def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Message]:
+    """The messages of an entry: none of a marker, one of a single or an encrypted entry, else a batch's, placeholders
+    included.
+
+    The value of an encrypted entry is its payload as it lies, its key the metadata's.
+
+    Raises:
+        CorruptLog: the payload does not decompress to what its metadata say, or is not that many messages; positions
+            are bytes of the payload once decompressed. A compactor keeps such a batch whole.
+        UnsupportedFormat: an unknown codec.
+        OutOfMemoryBudget: more than ``limit_bytes`` come out.
+    """
+    meta = entry.metadata
+    if meta.is_marker:
+        return []
+    if meta.is_encrypted:
+        return [_single(meta, entry.payload)]
+    plain = plain_payload(entry, limit_bytes)
+    if not meta.is_batch:
+        return [_single(meta, plain)]
+    return [
+        Message(
+            index=index,
+            key=single.partition_key,
+            is_b64=bool(single.partition_key_b64_encoded),
+            value=value,
+            is_null=bool(single.null_value),
+            event_time=single.event_time or 0,
+            publish_time=meta.publish_time,
+            properties=decode_properties(single.property_fields),
+            sequence_id=single.sequence_id,
+            ordering_key=single.ordering_key,
+            schema_version=meta.schema_version,
+            producer_name=meta.producer_name,
+            null_key=bool(single.null_partition_key),
+            compacted_out=bool(single.compacted_out),
+        )
+        for index, single, value, _ in batch_parts(meta, plain, limit_bytes)
+    ]
+
+
+def _single(meta: Metadata, value: bytes) -> Message:
+    return Message(
+        key=meta.partition_key,
+        is_b64=bool(meta.partition_key_b64_encoded),
+        value=value,
+        is_null=bool(meta.null_value),
+        event_time=meta.event_time or 0,
+        publish_time=meta.publish_time,
+        properties=meta.properties,
+        sequence_id=meta.sequence_id,
+        ordering_key=meta.ordering_key,
+        schema_version=meta.schema_version,
+        producer_name=meta.producer_name,
+        null_key=bool(meta.null_partition_key),
+        is_encrypted=meta.is_encrypted,
+    )
+
+
+def plain_payload(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
+    """The payload, decompressed; of an entry that is not encrypted. Errors as ``messages_of``."""
+    meta = entry.metadata
+    return decompress(Codec.of(meta.compression or 0), entry.payload, meta.uncompressed_size or 0, limit_bytes)
+
+
+def batch_parts(
+    meta: Metadata, plain: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> list[tuple[int, SingleMetadata, bytes, bytes]]:
+    """Index, metadata, value and all bytes (length, metadata, value) of each message of a batch's plain payload.
+
+    Raises:
+        CorruptLog: more or fewer messages than the batch says, or bytes behind them; in the denser layout indexes that
+            do not rise, or more messages than ``limit_bytes`` could hold.
+    """
+    count = meta.num_messages_in_batch or 0
+    kept = meta.compacted_batch_indexes
+    # Before a list of that many is thought of: each takes a few bytes, or did so once.
+    if not 0 <= count <= (limit_bytes if kept else len(plain)) // SMALLEST_MESSAGE_BYTES:
+        raise CorruptLog(f"batch of {count} messages in {len(plain)} bytes", 0)
+    found: list[tuple[SingleMetadata, bytes, bytes]] = []
+    at = 0
+    while at < len(plain):
+        begin = at + 4 + _length(plain, at, "message's metadata")
+        single = SingleMetadata.decode(plain, at + 4, begin)
+        if not 0 <= single.payload_size <= len(plain) - begin:
+            raise CorruptLog(f"message of {single.payload_size} bytes, {len(plain) - begin} are left", at)
+        end = begin + single.payload_size
+        found.append((single, plain[begin:end], plain[at:end]))
+        at = end
+    indexes: Sequence[int] = range(count)
+    if len(found) != count:
+        indexes = kept
+        if not kept or len(found) != len(kept):
+            raise CorruptLog(f"batch of {count} messages holds {len(found)}", 0)
+        if not all(low < high for low, high in pairwise((-1, *kept, count))):
+            raise CorruptLog(f"batch of {count} messages with indexes that do not rise", 0)
+    return [(index, *parts) for index, parts in zip(indexes, found, strict=True)]
+
+
+def encode_entry(
+    metadata: Metadata | bytes, payload: bytes = b"", *, broker: BrokerMetadata | None = None, checksum: bool = True
+) -> bytes:
+    """A framed entry; ``payload`` as it shall lie, compressed and encrypted already."""
+    prefix = b""
+    if broker is not None:
+        encoded = broker.encode()
+        prefix = MAGIC_BROKER + len(encoded).to_bytes(4, "big") + encoded
+    return prefix + framed(metadata if isinstance(metadata, bytes) else metadata.encode(), payload, checksum=checksum)
+
+
+def framed(metadata: bytes, payload: bytes, *, checksum: bool = True) -> bytes:
+    """Metadata and payload with length and checksum before them."""
+    body = len(metadata).to_bytes(4, "big") + metadata + payload
+    if not checksum:
+        return body
+    return MAGIC_CHECKSUM + int(google_crc32c.value(body)).to_bytes(4, "big") + body
+
+
+def encode_single(
+    message: Message, *, codec: Codec = Codec.NONE, states_size: bool = True, producer_name: str = "p-1"
+) -> tuple[Metadata, bytes]:
+    """Metadata and payload of a message that is sent alone, as the Java client makes them.
+
+    The C++ client does not state the size of what it does not compress (``states_size=False``).
+    """
+    meta = Metadata(
+        producer_name=message.producer_name or producer_name,
+        sequence_id=message.sequence_id or 0,
+        publish_time=message.publish_time,
+        property_fields=encode_properties(message.properties),
+        partition_key=message.key,
+        compression=int(codec) or None,
+        uncompressed_size=len(message.value) if states_size or codec else None,
+        event_time=message.event_time or None,
+        schema_version=message.schema_version,
+        partition_key_b64_encoded=message.is_b64 or None,
+        ordering_key=message.ordering_key,
+        null_value=message.is_null or None,
+        null_partition_key=message.null_key or None,
+    )
+    return meta, compress(codec, message.value)
+
+
+def encode_batch(
+    messages: Sequence[Message], *, codec: Codec = Codec.NONE, producer_name: str = "p-1"
+) -> tuple[Metadata, bytes]:
+    """Metadata and payload of a batch, as the Java client makes them: what it says of itself is its first message's."""
+    first, last = messages[0], messages[-1]
+    plain = b"".join(encode_part(message) for message in messages)
+    meta = Metadata(
+        producer_name=first.producer_name or producer_name,
+        sequence_id=first.sequence_id or 0,
+        publish_time=first.publish_time,
+        partition_key=first.key,
+        compression=int(codec) or None,
+        uncompressed_size=len(plain) if codec else None,
+        num_messages_in_batch=len(messages),
+        schema_version=first.schema_version,
+        ordering_key=first.ordering_key,
+        partition_key_b64_encoded=first.is_b64 or None,
+        highest_sequence_id=last.sequence_id,
+    )
+    return meta, compress(codec, plain)
+
+
+def encode_part(message: Message) -> bytes:
+    """A message as it lies in a batch's plain payload; a placeholder where it is ``compacted_out``."""
+    if message.compacted_out:
+        return PLACEHOLDER
+    single = SingleMetadata(
+        property_fields=encode_properties(message.properties),
+        partition_key=message.key,
+        payload_size=len(message.value),
+        event_time=message.event_time or None,
+        partition_key_b64_encoded=message.is_b64 or None,
+        ordering_key=message.ordering_key,
+        sequence_id=message.sequence_id,
+        null_value=message.is_null or None,
+        null_partition_key=message.null_key or None,
+    ).encode()
+    return len(single).to_bytes(4, "big") + single + message.value
+
+
+def rebatched(entry: Entry, keeps: Callable[[int], bool], limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes | None:
+    """The framed entry of a readable batch of which the messages stay that ``keeps`` says, by index; None if none does.
+
+    Every index stays: a message that goes becomes a placeholder, and one that was gone remains one. A broker's prefix
+    stays. Errors as ``messages_of``; a batch that cannot be read is kept whole by who calls this.
+    """
+    parts = batch_parts(entry.metadata, plain_payload(entry, limit_bytes), limit_bytes)
+    held = {index: data for index, single, _, data in parts if not single.compacted_out and keeps(index)}
+    if not held:
+        return None
+    count = entry.metadata.num_messages_in_batch or 0
+    plain = b"".join(held.get(index, PLACEHOLDER) for index in range(count))
+    codec = Codec.of(entry.metadata.compression or 0)
+    metadata = patched(entry.metadata_bytes, sorted(held), len(plain))
+    return entry.prefix + framed(metadata, compress(codec, plain))
+
+
+def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> bytes:
+    """A batch's metadata with who stayed and the new size of the payload; every other byte as it was."""
+    rest = without(metadata, UNCOMPRESSED_SIZE, COMPACTED_BATCH_INDEXES)
+    rest = inserted(rest, UNCOMPRESSED_SIZE, put(UNCOMPRESSED_SIZE, uncompressed_size))
+    return inserted(rest, COMPACTED_BATCH_INDEXES, b"".join(put(COMPACTED_BATCH_INDEXES, index) for index in indexes))
+
+
+def checked(entry: Entry) -> Entry:
+    """The entry, whose checksum holds or which has none.
+
+    Raises:
+        CorruptLog: it does not hold.
+    """
+    if entry.crc_holds is False:
+        raise CorruptLog(
+            f"entry {entry.ledger}:{entry.entry} has checksum {entry.checksum:08x}, which does not hold", 0
+        )
+    return entry
+
+
+def is_undecodable(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bool:
+    """Whether it is a batch that a compactor keeps whole because it cannot look into it."""
+    if not entry.is_readable_batch:
+        return False
+    try:
+        batch_parts(entry.metadata, plain_payload(entry, limit_bytes), limit_bytes)
+    except (CorruptLog, UnsupportedFormat):
+        return True
+    return False

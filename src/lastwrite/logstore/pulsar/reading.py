@@ -1,0 +1,203 @@
+"""Entries of one ledger by their numbers, from its data object, for who reads a few of them.
+
+An index object names the first entry of every block only, so the way to an entry goes by its block's begin and from entry
+to entry. Where the entries of a block lie is kept once it was walked. No file stays open between two calls.
+
+Source: spec/pulsar.md sections 7 and 23.1.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, overload
+
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.formats.pulsar.compacted import MessageId
+from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, parse_block_header
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.pulsar.topic import Ledger
+
+READ_ENTRIES = 100  # at once; dispatcherMaxReadBatchSize
+READ_BYTES = 5 << 20  # … and dispatcherMaxReadSizeBytes
+
+_HEAD = struct.Struct(">iq")  # length and entry id, before an entry's bytes
+_KEPT_BLOCKS = 8
+_REMEDY = "bring the object once more from where it was offloaded to"
+
+
+class StoredEntry(NamedTuple):
+    """An entry's number in its ledger, the byte of the file at which it begins, and its bytes."""
+
+    number: int
+    position: int
+    data: bytes
+
+
+class LedgerMoved(Exception):
+    """The data object is not the one that was listed: look again at what lies there."""
+
+
+class LedgerReader:
+    """One ledger's entries. Holds where the entries of some blocks lie, 8 bytes each."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        blocks = ledger.index.blocks
+        self._firsts = [block.first_entry for block in blocks]
+        self._starts = [block.position for block in blocks]
+        self._places: dict[int, array[int]] = {}
+
+    @property
+    def count(self) -> int:
+        """How many entries there are, 0 to that."""
+        return self.ledger.entries
+
+    @property
+    def borders(self) -> list[int]:
+        """The numbers of entries that are found without a walk, rising."""
+        return self._firsts
+
+    def read(self, first: int, most: int = READ_ENTRIES, most_bytes: int = READ_BYTES) -> list[StoredEntry]:
+        """Entries from number ``first`` on: at most so many, and of so many bytes, but one at least where there is one.
+
+        Raises:
+            LedgerMoved: the file was replaced or removed.
+            CorruptLog: it is not as its index says.
+            LogError: it cannot be read.
+        """
+        found: list[StoredEntry] = []
+        total = 0
+        with self._opened() as data:
+            for number in range(max(first, 0), min(max(first, 0) + most, self.count)):
+                position, size = self._place(data, number)
+                total += size
+                if found and total > most_bytes:
+                    break
+                found.append(StoredEntry(number, position, data[position : position + size]))
+        return found
+
+    def begin(self, number: int, most_bytes: int) -> StoredEntry:
+        """One entry, of whose bytes no more than ``most_bytes`` are read. Errors as ``read``."""
+        with self._opened() as data:
+            position, size = self._place(data, number)
+            return StoredEntry(number, position, data[position : position + min(size, most_bytes)])
+
+    @contextmanager
+    def _opened(self) -> Iterator[mmap.mmap]:
+        ledger = self.ledger
+        try:
+            handle = os.open(ledger.path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise LedgerMoved from None
+        except OSError as error:
+            raise to_log_error(error, ledger.path, "read the ledger") from error
+        try:
+            seen = os.fstat(handle)
+            if (seen.st_size, seen.st_mtime_ns) != (ledger.size_bytes, ledger.mtime_ns):
+                raise LedgerMoved
+            with mmap.mmap(handle, seen.st_size, prot=mmap.PROT_READ) as data:
+                yield data
+        except LogError as error:
+            raise error.located(ledger.path) from error
+        finally:
+            os.close(handle)
+
+    def _place(self, data: mmap.mmap, number: int) -> tuple[int, int]:
+        """Where an entry's bytes begin, and how many there are."""
+        block = bisect_right(self._firsts, number) - 1
+        if block < 0:
+            raise CorruptLog(f"the index names no block that could hold entry {number}", remedy=_REMEDY)
+        first, start = self._firsts[block], self._starts[block]
+        if number == first:
+            at = self._first_of(data, block)
+        else:
+            places = self._places.get(block)
+            if places is None:
+                if len(self._places) >= _KEPT_BLOCKS:
+                    self._places.pop(next(iter(self._places)))
+                places = self._places[block] = self._walk(data, block)
+            if number - first >= len(places):
+                raise CorruptLog(f"entry {number} is not in the block that should hold it", start, remedy=_REMEDY)
+            at = places[number - first]
+        size, _ = _HEAD.unpack_from(data, at)
+        return at + _HEAD.size, size
+
+    def _first_of(self, data: mmap.mmap, block: int) -> int:
+        """Where the head of a block's first entry lies, once that is proven."""
+        start = self._starts[block]
+        header = parse_block_header(memoryview(data), start)
+        if header.first_entry != self._firsts[block]:
+            raise CorruptLog(
+                f"block of entry {header.first_entry}, by the index {self._firsts[block]}", start, remedy=_REMEDY
+            )
+        at = start + BLOCK_HEADER_BYTES
+        self._check(data, at, self._firsts[block], min(start + header.block_length, len(data)))
+        return at
+
+    def _walk(self, data: mmap.mmap, block: int) -> array[int]:
+        start, number = self._starts[block], self._firsts[block]
+        at = self._first_of(data, block)
+        end = min(start + parse_block_header(memoryview(data), start).block_length, len(data))
+        found = array("q")
+        while at + _HEAD.size <= end and _HEAD.unpack_from(data, at)[0] >= 0:  # padding reads as negative
+            self._check(data, at, number, end)
+            found.append(at)
+            at += _HEAD.size + _HEAD.unpack_from(data, at)[0]
+            number += 1
+        return found
+
+    @staticmethod
+    def _check(data: mmap.mmap, at: int, number: int, end: int) -> None:
+        if at + _HEAD.size > end:
+            raise CorruptLog("the block ends before its first entry", at, remedy=_REMEDY)
+        size, found = _HEAD.unpack_from(data, at)
+        if found != number:
+            raise CorruptLog(f"entry {found} where {number} follows", at, remedy=_REMEDY)
+        if not 0 <= size <= end - at - _HEAD.size:
+            raise CorruptLog(f"entry {number} of {size} bytes, {end - at - _HEAD.size} are left", at, remedy=_REMEDY)
+
+
+_MOST_ID_BYTES = 4 + 4096
+
+
+class CompactedOffsets(Sequence[int]):
+    """The offsets of a compacted ledger's entries by their numbers; each is read when it is first asked for.
+
+    Errors as ``LedgerReader.read``.
+    """
+
+    def __init__(self, reader: LedgerReader) -> None:
+        self._reader = reader
+        self._known: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return self._reader.count
+
+    @overload
+    def __getitem__(self, number: int) -> int: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[int]: ...
+    def __getitem__(self, number: int | slice) -> int | list[int]:
+        if isinstance(number, slice):
+            return [self[place] for place in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        if number not in self._known:
+            self._known[number] = self._offset(number)
+        return self._known[number]
+
+    def _offset(self, number: int) -> int:
+        found = self._reader.begin(number, _MOST_ID_BYTES)
+        try:
+            size = int.from_bytes(found.data[:4], "big")
+            if not 4 <= 4 + size <= len(found.data):
+                raise CorruptLog(f"id of {size} bytes in a compacted record", 0)
+            return MessageId.decode(found.data, 4, 4 + size).position.offset
+        except LogError as error:
+            raise error.located(self._reader.ledger.path, found.position) from error

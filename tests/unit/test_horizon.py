@@ -1,0 +1,82 @@
+"""Reads around a horizon, case by case as the specification's sections 14.3 and 15 list them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lastwrite.compaction.horizon import EARLIEST, NOT_BATCHED, Source, Step, last_index, last_source, step
+
+
+def at(ledger: int, entry: int) -> int:
+    return (ledger << 32) + entry
+
+
+HORIZON, COMPACTED = at(10, 5), [at(10, 1), at(10, 3)]
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        (EARLIEST, Step(Source.COMPACTED, EARLIEST, 0)),
+        (at(10, 2), Step(Source.COMPACTED, at(10, 2), 1)),
+        (at(10, 3), Step(Source.COMPACTED, at(10, 3), 1)),
+        (at(10, 4), Step(Source.COMPACTED, at(10, 6))),  # nothing: behind the horizon
+        (at(10, 5), Step(Source.COMPACTED, at(10, 6))),  # the horizon itself is compacted
+        (at(10, 6), Step(Source.BACKLOG, at(10, 6))),
+        (at(11, 0), Step(Source.BACKLOG, at(11, 0))),
+    ],
+)
+def test_the_specifications_example(position: int, expected: Step) -> None:
+    assert step(position, HORIZON, COMPACTED) == expected
+
+
+def test_an_empty_compacted_part() -> None:
+    assert step(EARLIEST, HORIZON, []) == Step(Source.COMPACTED, at(10, 6))
+
+
+def test_a_log_that_was_never_compacted() -> None:
+    assert step(EARLIEST, None, []) == Step(Source.BACKLOG, EARLIEST)
+
+
+def test_a_horizon_before_the_first_entry_of_a_newer_part() -> None:
+    """Section 30: after a reload the mark-delete may stand at N:-1."""
+    horizon = at(12, -1)
+    assert step(at(10, 4), horizon, COMPACTED) == Step(Source.COMPACTED, at(12, 0))
+    assert step(at(12, 0), horizon, COMPACTED) == Step(Source.BACKLOG, at(12, 0))
+
+
+@pytest.mark.parametrize(
+    ("last_readable", "horizon", "reads_compacted", "expected"),
+    [
+        (None, None, True, None),
+        (None, HORIZON, True, Source.COMPACTED),
+        (None, HORIZON, False, None),
+        (at(10, 5), HORIZON, True, Source.COMPACTED),
+        (at(10, 5), HORIZON, False, Source.BACKLOG),
+        (at(10, 6), HORIZON, True, Source.BACKLOG),
+        (at(10, 6), None, True, Source.BACKLOG),
+    ],
+)
+def test_who_names_the_last_message(
+    last_readable: int | None, horizon: int | None, reads_compacted: bool, expected: Source | None
+) -> None:
+    assert last_source(last_readable, horizon, reads_compacted) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "count", "survivors", "removed", "expected"),
+    [
+        (Source.BACKLOG, None, [], [], NOT_BATCHED),
+        (Source.BACKLOG, 1, [], [], 0),
+        (Source.BACKLOG, 4, [], [], 3),
+        (Source.COMPACTED, None, [], [], NOT_BATCHED),
+        (Source.COMPACTED, 1, [0], [False], NOT_BATCHED),  # sic: not 0, as it would be in the backlog
+        (Source.COMPACTED, 4, [0, 2], [], 2),
+        (Source.COMPACTED, 4, [], [False, True, False, True], 2),  # written before batches named survivors
+        (Source.COMPACTED, 4, [], [], 3),  # encrypted: nobody can look inside
+    ],
+)
+def test_the_last_index(
+    source: Source, count: int | None, survivors: list[int], removed: list[bool], expected: int
+) -> None:
+    assert last_index(source, count, survivors, removed) == expected
