@@ -39,7 +39,7 @@ from lastwrite.model.columns import (
     ByteArray,
 )
 from tests.pulsar_bytes import EXAMPLES
-from tests.pulsar_entries import START_MS, as_records, buffer_of, data_object, entries, slots_of
+from tests.pulsar_drawn import START_MS, as_records, buffer_of, data_object, entries, slots_of
 
 SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
 LEDGER = 10
