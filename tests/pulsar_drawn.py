@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, UnsupportedFormat
-from lastwrite.formats.pulsar.codecs import Codec
+from lastwrite.formats.pulsar.codecs import Codec, Codecs
 from lastwrite.formats.pulsar.compacted import encode_record
 from lastwrite.formats.pulsar.entry import (
     BrokerMetadata,
@@ -100,7 +100,7 @@ def markers(draw: st.DrawFn) -> bytes:
 
 
 def framed(draw: st.DrawFn, meta: Metadata, payload: bytes) -> bytes:
-    """The entry, perhaps encrypted, in a transaction, with a broker's prefix, without checksum, with a strange field."""
+    """The entry, perhaps encrypted, in a transaction, with a broker's prefix, no checksum, a strange field."""
     if draw(st.integers(0, 7)) == 0:
         meta = replace(meta, encryption_keys=(EncryptionKey(key="k", value=b"x").encode(),))
     if draw(st.integers(0, 3)) == 0:
@@ -117,8 +117,6 @@ def entries() -> st.SearchStrategy[bytes]:
 
 
 def _compressed(codec: Codec, plain: bytes) -> bytes:
-    from lastwrite.formats.pulsar.codecs import Codecs
-
     return Codecs().compress(codec, plain)
 
 
@@ -175,6 +173,8 @@ def slots_of(entry: Entry, like_broker: bool = False) -> list[Slot] | None:
     except (CorruptLog, UnsupportedFormat):
         return None
     kept = meta.compacted_batch_indexes
+    if not meta.num_messages_in_batch and (meta.compression or entry.payload):
+        return None
     found: list[Slot] = []
     for index, single, value, _ in parts:
         if single.compacted_out:

@@ -267,7 +267,7 @@ SECOND = 128 + 12 + len(SINGLE)  # where the second entry begins
     [
         (harmed(OBJECT, SECOND, b"\x9c"), "neither an entry", SECOND),
         (harmed(OBJECT, SECOND, b"\xde\xad\xfe\xdc"), "neither an entry", SECOND),
-        (harmed(OBJECT, SECOND, b"\xfe\xdc\xde\xad\x00"), "padding ends", SECOND),
+        (harmed(OBJECT, SECOND, b"\xfe\xdc\xde\xad\x00"), "padding ends", SECOND + 4),
         (harmed(OBJECT, 3, b"\xcc"), "block header", 0),
         (harmed(OBJECT, 11, b"\x7f"), "block header", 0),
         (harmed(OBJECT, 12, b"\xff"), "block header", 0),

@@ -299,6 +299,8 @@ def _classify(row, entry, stop, limit, reading):
     count = entry.messages
     if codec < 0 or codec >= _CODECS or count < 0 or entry.kept > count:
         return
+    if count == 0 and (codec != 0 or payload > 0):
+        return
     size = payload if codec == 0 else entry.plain_size
     if size < 0 or (codec != 3 and size > _RATIOS[codec] * payload + 64):
         return
