@@ -95,7 +95,7 @@ class PulsarSystem:
         end = max(log.high_watermark, first_dirty)
         fresh = sum(s.size_bytes for s in log.segments if first_dirty <= s.base_offset < end)
         whole = fresh + sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
-        # By event time a delete is forgotten with its key's time, so that what survived is no key's last write for sure.
+        # By event time the fold begins with what survived; a broker compares all it reads, and so parts of messages.
         compares_all = settings.by_event_time or like_broker
         return Decision(
             first_dirty=first_dirty,
@@ -161,7 +161,7 @@ class PulsarSystem:
         """The manifest has it."""
 
     def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
-        return [publish.tidied(log.folder) for log in logs]
+        return [publish.tidy(log) for log in logs]
 
     def publish_copies(self, copies: Sequence[Renewed], to: str) -> list[LogError | OSError | None]:
         """Topics of another archive: what a reader of compacted topics needs, without the backlog that it does not."""

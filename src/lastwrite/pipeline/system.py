@@ -16,6 +16,7 @@ import numpy as np
 
 from lastwrite.compaction.retention import Retention
 from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.logstore.pulsar.topic import locate as locate_topic
 from lastwrite.logstore.rocketmq.reading import locate
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
@@ -218,7 +219,11 @@ class System(Protocol):
         ...
 
 
-SYSTEMS = {"kafka": "lastwrite.pipeline.kafka:KAFKA", "rocketmq": "lastwrite.pipeline.rocketmq:ROCKETMQ"}
+SYSTEMS = {
+    "kafka": "lastwrite.pipeline.kafka:KAFKA",
+    "rocketmq": "lastwrite.pipeline.rocketmq:ROCKETMQ",
+    "pulsar": "lastwrite.pipeline.pulsar:PULSAR",
+}
 
 
 def system_named(name: str | None, path: str | None = None) -> System:
@@ -228,7 +233,7 @@ def system_named(name: str | None, path: str | None = None) -> System:
         InvalidConfig: no such system.
     """
     if name is None and path is not None:
-        name = "rocketmq" if locate(path) is not None else "kafka"
+        name = "rocketmq" if locate(path) is not None else "pulsar" if locate_topic(path) is not None else "kafka"
     place = SYSTEMS.get(name or "kafka")
     if place is None:
         raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")

@@ -98,7 +98,7 @@ def frame(data, rows, first, last, tail, entry_id, out, at):
 
 @njit(cache=True, nogil=True)
 def renumber(data, at, end, shift):
-    """Add ``shift`` to the ids of the entries in ``data[at:end]``, which are whole; how many there are, -1: they are not."""
+    """Add ``shift`` to the ids of the whole entries in ``data[at:end]``; how many there are, -1: they are not whole."""
     count = 0
     while at < end:
         if end - at < ENTRY_HEAD_BYTES:

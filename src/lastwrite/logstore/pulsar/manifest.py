@@ -37,7 +37,7 @@ _REMEDY = "restore it from a backup, or remove it to compact the topic anew from
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The compacted ledger of a topic. ``from_`` and ``to``: its first and last entry; the horizon where it is empty."""
+    """The compacted ledger of a topic. ``from_``, ``to``: its first and last entry; the horizon where it is empty."""
 
     topic: str  # the full name, a partition's own
     ledger: int

@@ -8,8 +8,8 @@ Take a topic folder whose manifest names ledger 13, and a round that wrote its n
                                                       new ledger and its horizon count
     91…-ledger-13, 91…-ledger-13-index                removed
 
-A crash before the manifest leaves the old ledger, after it the new one; ``recover`` removes whatever compacted ledger of
-ours the manifest does not name. An index is named before its data and removed after them, so that each object's index
+A crash before the manifest leaves the old ledger, after it the new one; ``recover`` removes whatever compacted ledger
+of ours the manifest does not name. An index is named before its data and removed after them, so that each object's index
 can say whose it is. Raw ledgers are never touched.
 
 Source: spec/pulsar.md sections 7, 13, 27; the order is ours.
@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError
-from lastwrite.formats.pulsar.compacted import decode_record
 from lastwrite.formats.pulsar.names import (
     INDEX_SUFFIX,
     MANAGED_LEDGER,
@@ -43,7 +42,16 @@ from lastwrite.logstore.outputs import AGAIN, check_segments
 from lastwrite.logstore.overlap import Outcome, outcome
 from lastwrite.logstore.pulsar import lock
 from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
-from lastwrite.logstore.pulsar.topic import Ledger, Topic, is_ours, list_topic, name_of, partition_of, read_index
+from lastwrite.logstore.pulsar.topic import (
+    Ledger,
+    Topic,
+    decode_record_at,
+    is_ours,
+    list_topic,
+    name_of,
+    partition_of,
+    read_index,
+)
 from lastwrite.model.log import PartitionLog, ProblemKind
 
 _TIDY = "the new ledger is in place; the next run removes the old one"
@@ -58,16 +66,6 @@ class NewLedger:
     messages: int
     order: str
     retain_null_key: bool
-
-
-def aside_folder(folder: str) -> str:
-    """Where new ledgers of the topic of ``folder`` are written, made if it is not there.
-
-    Raises:
-        LogError: it cannot be made.
-    """
-    files.make_folder(folder)
-    return folder
 
 
 # ---------------------------------------------------------------------- the steps
@@ -129,65 +127,52 @@ def _ends_of(path: str, index: IndexObject) -> tuple[Position, Position]:
     """The first and the last id in a compacted ledger that was written aside."""
     try:
         with open(path, "rb") as file:
-            size = index.data_bytes
             file.seek(index.blocks[0].offset + BLOCK_HEADER_BYTES)
-            head = file.read(12)
-            first = decode_record(file.read(int.from_bytes(head[:4], "big")))[0]
-            at = index.blocks[-1].offset + BLOCK_HEADER_BYTES
-            last = first
-            while at < size:
-                file.seek(at)
-                length = int.from_bytes(file.read(12)[:4], "big")
-                if at + 12 + length >= size:
-                    last = decode_record(file.read(length))[0]
-                at += 12 + length
+            first = decode_record_at(file, index.data_bytes)
+            file.seek(index.blocks[-1].offset + BLOCK_HEADER_BYTES)
+            while file.tell() < index.data_bytes:
+                last = decode_record_at(file, index.data_bytes)
             return first, last
     except OSError as error:
         raise files.to_log_error(error, path, "look at the new ledger") from error
 
 
-def tidy(folder: str) -> None:
-    """Remove what ``publish`` left: the former compacted ledger.
+def tidy(log: PartitionLog) -> Outcome:
+    """Remove what ``publish`` left of the topic that was ``log``: its former compacted ledger.
 
-    Raises:
-        LogError: something could not be removed. The next run does it; nobody reads it.
+    Returns why something could not be removed; the next run does it, and nobody reads it.
     """
-    try:
-        _clear(folder, list_topic(folder).strays)
-    except LogError as error:
-        raise type(error)(error.problem, error.at, error.path, _TIDY) from error
 
+    def remove() -> None:
+        former = [segment.path for segment in log.segments[:1] if not segment.base_offset]
+        strays = list_topic(log.folder).strays
+        _clear([ledger for ledger in strays if ledger.is_ours or ledger.path in former])
 
-def tidied(folder: str) -> Outcome:
-    """As ``tidy``; why it failed."""
-    return outcome(partial(tidy, folder))
+    error = outcome(remove)
+    return type(error)(error.problem, error.at, error.path, _TIDY) if isinstance(error, LogError) else error
 
 
 def recover(folder: str) -> None:
     """Clear away what a crash left of a run on the topic, which the caller holds.
 
-    Only what was being written, and compacted ledgers of our own that the manifest does not name.
+    Only what was being written, and compacted ledgers of our own that the manifest does not name and that are not all
+    there is of their messages.
 
     Raises:
         LogError: something could not be removed.
     """
-    removed = False
-    for name in sorted(_names(folder)):
-        is_aside = name.endswith(ASIDE_SUFFIX) or name.endswith(ASIDE_SUFFIX + INDEX_SUFFIX)
-        if is_aside:
-            files.unlink(os.path.join(folder, name))
-            removed = True
+    waste = [name for name in sorted(_names(folder)) if name.endswith((ASIDE_SUFFIX, ASIDE_SUFFIX + INDEX_SUFFIX))]
     topic = list_topic(folder)
-    strays = [ledger for ledger in topic.strays if ledger.is_ours]
-    if topic.manifest is not None and topic.compacted is None:
-        return  # whatever became of the ledger that counts, another one may be all there is
-    if any(p.kind is ProblemKind.DAMAGED and p.path == os.path.join(folder, MANIFEST) for p in topic.problems):
-        return
-    orphans = [name for name in _orphaned_indexes(folder)]
-    if strays or orphans or removed:
-        _clear(folder, strays)
-        for name in orphans:
-            files.unlink(os.path.join(folder, name))
+    damaged = {problem.path for problem in topic.problems if problem.kind is ProblemKind.DAMAGED}
+    strays = [ledger for ledger in topic.strays if ledger.is_ours and ledger.path not in damaged]
+    if os.path.join(folder, MANIFEST) in damaged or (topic.manifest is not None and topic.compacted is None):
+        strays = []  # whatever became of the ledger that counts, another one may be all there is
+    else:
+        waste += _orphaned_indexes(folder)
+    for name in waste:
+        files.unlink(os.path.join(folder, name))
+    _clear(strays)
+    if waste or strays:
         files.fsync_dir(folder)
 
 
@@ -205,7 +190,7 @@ def _orphaned_indexes(folder: str) -> list[str]:
     return found
 
 
-def _clear(folder: str, strays: Sequence[Ledger]) -> None:
+def _clear(strays: Sequence[Ledger]) -> None:
     for ledger in strays:
         for path in (ledger.path + SURVEY_SUFFIX, ledger.path, ledger.path + INDEX_SUFFIX):
             _remove(path)
@@ -240,7 +225,8 @@ def copy_aside_folder(log: PartitionLog, to: str) -> str:
     """
     folder = copy_folder(log, to)
     _refuse_topic(folder)
-    return aside_folder(folder)
+    files.make_folder(folder)
+    return folder
 
 
 def _refuse_topic(folder: str) -> None:
@@ -289,9 +275,3 @@ def _copied(topic: Topic, horizon: Position | None) -> list[Ledger]:
     if horizon is None or any(problem.kind is ProblemKind.DAMAGED for problem in topic.problems):
         return list(topic.ledgers)
     return [ledger for ledger in topic.ledgers if Position(ledger.id, ledger.entries - 1) > horizon]
-
-
-def discard_copy(folder: str) -> None:
-    """Remove the empty folder of a copy that came to nothing."""
-    with suppress(OSError):
-        os.rmdir(folder)

@@ -35,9 +35,9 @@ _RESTORE = "nothing was changed; bring the object once more from where it was of
 def read_topic(folder: str) -> PartitionLog:
     """A topic folder as a log: the compacted ledger, then the raw entries beyond its horizon.
 
-    ``checkpoint`` lies behind the horizon, ``high_watermark`` behind where the next one can lie, ``first_unstable_offset``
-    at the first entry of the earliest transaction that is not decided. ``aborted`` has a transaction's number for its
-    producer.
+    ``checkpoint`` lies behind the horizon, ``high_watermark`` behind where the next one can lie,
+    ``first_unstable_offset`` at the first entry of the earliest transaction that is not decided. ``aborted`` has a
+    transaction's number for its producer.
 
     Raises:
         LogError: a file cannot be read, or the folder is not named after a topic.

@@ -183,7 +183,7 @@ def _survey(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int
 
 
 def _chunks(path: str, size_bytes: int, mtime_ns: int, lowest: int) -> Iterator[tuple[BatchTable, Int64Array, int]]:
-    """The entries of a data object, some at a time: their table, what each is, and what its origins lack to positions."""
+    """The entries of a data object, some at a time: their table, what each is, what origins lack to positions."""
     format = PulsarFormat(checks=False)
     buffer: ByteArray = np.empty(min(_CHUNK_BYTES, max(size_bytes, 1)), dtype=np.uint8)
     position = start = end = 0  # of buffer[0] in the file; of what is not split yet

@@ -10,7 +10,7 @@
         2f…-ledger-10.survey                        what one pass over a ledger found: see ``survey``
         lastwrite.lock                              see ``lock``
 
-As a log: the compacted ledger first, then the raw entries beyond its horizon. Raw ledgers at or below it need not exist.
+As a log: the compacted ledger first, then the raw entries beyond its horizon; raw ledgers up to it need not exist.
 The log's high watermark is where the next horizon may lie: behind the last entry that is neither a marker nor of an
 aborted transaction and lies before every transaction that is not decided.
 
@@ -23,9 +23,11 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import BinaryIO
 from uuid import UUID
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.formats.pulsar.compacted import decode_record
 from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
 from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, ManagedLedgerInfo, from_json
 from lastwrite.formats.pulsar.names import (
@@ -37,7 +39,7 @@ from lastwrite.formats.pulsar.names import (
     TopicName,
     parse_object_name,
 )
-from lastwrite.formats.pulsar.offload import IndexObject
+from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead, IndexObject
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.pulsar.manifest import Manifest, read_manifest
@@ -250,6 +252,8 @@ class _Listing:
         strays = tuple(ledger for ledger in found if ledger.is_compacted and ledger is not compacted)
         listed = {} if info is None else {each.ledger: each for each in info.ledgers}
         ledgers = tuple(self._chosen(raw, listed))
+        if manifest is None:
+            self._check_forgotten(strays, ledgers)
         self._check_missing(ledgers, info, manifest)
         return Topic(self._folder, name, ledgers, compacted, manifest, info, strays, tuple(self._problems))
 
@@ -326,6 +330,17 @@ class _Listing:
                 path,
             )
 
+    def _check_forgotten(self, strays: Sequence[Ledger], ledgers: Sequence[Ledger]) -> None:
+        """Without a manifest a compacted ledger is what a crash left of the first round, unless the raw ledgers that it
+        was made of are gone: then it is all there is of them."""
+        for ledger in strays:
+            first = first_id(ledger)
+            if first is not None and (not ledgers or first.ledger < ledgers[0].id):
+                self._damaged(
+                    f"a compacted ledger that begins at {first}, and no manifest names it", ledger.path, None,
+                    f"nothing was changed; bring back its {MANIFEST}, or move the object and its index away",
+                )  # fmt: skip
+
     def _chosen(self, raw: Sequence[Ledger], listed: dict[int, LedgerInfo]) -> Iterator[Ledger]:
         """One object a ledger: of several the one that the topic's metadata name."""
         for number, same in groupby(sorted(raw, key=lambda ledger: ledger.id), key=lambda ledger: ledger.id):
@@ -384,6 +399,35 @@ def read_index(path: str) -> IndexObject:
         return IndexObject.decode(_read(path + INDEX_SUFFIX))
     except LogError as error:
         raise error.located(path + INDEX_SUFFIX) from error
+
+
+def first_id(ledger: Ledger) -> Position | None:
+    """The id that a compacted ledger's first record bears; None: it is empty.
+
+    Raises:
+        CorruptLog: there is no such record.
+        LogError: the object cannot be read.
+    """
+    if not ledger.index.blocks:
+        return None
+    try:
+        with open(ledger.path, "rb") as file:
+            file.seek(ledger.index.blocks[0].offset + BLOCK_HEADER_BYTES)
+            return decode_record_at(file, ledger.size_bytes)
+    except LogError as error:
+        raise error.located(ledger.path) from error
+    except OSError as error:
+        raise to_log_error(error, ledger.path, "read the ledger") from error
+
+
+def decode_record_at(file: BinaryIO, size_bytes: int) -> Position:
+    """The id of the record that begins where the open data object of so many bytes stands."""
+    at = file.tell()
+    head = file.read(ENTRY_HEAD.size)
+    size = EntryHead._make(ENTRY_HEAD.unpack(head)).size if len(head) == ENTRY_HEAD.size else -1
+    if not 0 <= size <= size_bytes - at - ENTRY_HEAD.size:
+        raise CorruptLog("no entry begins here", at)
+    return decode_record(file.read(size))[0]
 
 
 def _is_of(problem: Problem, ledger: int) -> bool:
