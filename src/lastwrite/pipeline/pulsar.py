@@ -19,10 +19,12 @@ from lastwrite.compaction.retention import Retention
 from lastwrite.errors import LogError
 from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, PulsarFormat
 from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore import uncleanable
 from lastwrite.logstore.pulsar import aside, lock, publish, store
 from lastwrite.logstore.pulsar.manifest import EVENT_TIME, PUBLISHING
 from lastwrite.logstore.pulsar.publish import NewLedger
 from lastwrite.logstore.pulsar.topic import find_topics, name_of, partition_of
+from lastwrite.logstore.watching import Glance
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
@@ -37,6 +39,8 @@ class PulsarSystem:
     joins_parts = True
     keeps_scans = False  # the ledgers of one round are not those of the next
     makes_one_segment = True
+    notes = uncleanable.KAFKA
+    policy_remedy = ""  # any topic can be compacted
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return PulsarFormat(plain_bytes, reading)
@@ -48,6 +52,9 @@ class PulsarSystem:
 
     def name_of(self, folder: str) -> TopicPartition:
         return partition_of(name_of(folder))
+
+    def glance(self, root: str) -> list[Glance]:
+        return [Glance(self.name_of(folder), folder, None, True) for folder in self.find(root, None, None)]
 
     def root_of(self, folder: str) -> str:
         """Topics share nothing on disk."""

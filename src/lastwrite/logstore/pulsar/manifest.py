@@ -46,23 +46,14 @@ class Manifest:
     to: Position
     horizon: Position  # the last entry that the rounds have read
     entries: int
-    bytes: int  # of the records, without what the object adds
+    size_bytes: int  # of the records, without what the object adds
     messages: int
     order: str = PUBLISHING
     retain_null_key: bool = False
 
-    def to_dict(self) -> dict[str, object]:
-        """As it lies in the file, without the checksum."""
-        return {
-            "version": _VERSION, "topic": self.topic, "ledger": self.ledger, "object": self.object,
-            "from": str(self.from_), "to": str(self.to), "horizon": str(self.horizon), "entries": self.entries,
-            "bytes": self.bytes, "messages": self.messages, "order": self.order,
-            "retain_null_key": self.retain_null_key,
-        }  # fmt: skip
-
     def encode(self) -> bytes:
         """The file's bytes."""
-        content = self.to_dict()
+        content = _content(self)
         return json.dumps(content | {"checksum": _checksum(content)}, indent=1).encode() + b"\n"
 
     @classmethod
@@ -85,7 +76,7 @@ class Manifest:
             found = cls(
                 topic=_text(content, "topic"), ledger=_count(content, "ledger"), object=_text(content, "object"),
                 from_=_place(content, "from"), to=_place(content, "to"), horizon=_place(content, "horizon"),
-                entries=_count(content, "entries"), bytes=_count(content, "bytes"),
+                entries=_count(content, "entries"), size_bytes=_count(content, "bytes"),
                 messages=_count(content, "messages"), order=_text(content, "order"),
                 retain_null_key=content["retain_null_key"] is True,
             )  # fmt: skip
@@ -95,6 +86,16 @@ class Manifest:
         if named is None or named[1] != found.ledger or found.order not in (PUBLISHING, EVENT_TIME):
             raise CorruptLog("the fields of the manifest contradict each other", remedy=_REMEDY)
         return found
+
+
+def _content(manifest: Manifest) -> dict[str, object]:
+    """As it lies in the file, without the checksum."""
+    return {
+        "version": _VERSION, "topic": manifest.topic, "ledger": manifest.ledger, "object": manifest.object,
+        "from": str(manifest.from_), "to": str(manifest.to), "horizon": str(manifest.horizon),
+        "entries": manifest.entries, "bytes": manifest.size_bytes, "messages": manifest.messages,
+        "order": manifest.order, "retain_null_key": manifest.retain_null_key,
+    }  # fmt: skip
 
 
 def _checksum(content: object) -> str:

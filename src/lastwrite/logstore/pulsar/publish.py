@@ -8,8 +8,8 @@ Take a topic folder whose manifest names ledger 13, and a round that wrote its n
                                                       new ledger and its horizon count
     91…-ledger-13, 91…-ledger-13-index                removed
 
-A crash before the manifest leaves the old ledger, after it the new one; ``recover`` removes whatever compacted ledger
-of ours the manifest does not name. An index is named before its data and removed after them, so that each object's index
+A crash before the manifest leaves the old ledger, after it the new one; ``recover`` removes each compacted ledger of
+ours that the manifest does not name. An index is named before its data and removed after them, so that each index
 can say whose it is. Raw ledgers are never touched.
 
 Source: spec/pulsar.md sections 7, 13, 27; the order is ours.
@@ -119,7 +119,7 @@ def _manifest(topic: TopicName, name: str, ledger: int, new: NewLedger) -> Manif
         first, last = _ends_of(new.path, index)
     return Manifest(
         topic=topic.full, ledger=ledger, object=name, from_=first, to=last, horizon=new.horizon, entries=entries,
-        bytes=index.metadata.length, messages=new.messages, order=new.order, retain_null_key=new.retain_null_key,
+        size_bytes=index.metadata.length, messages=new.messages, order=new.order, retain_null_key=new.retain_null_key,
     )  # fmt: skip
 
 
@@ -130,6 +130,7 @@ def _ends_of(path: str, index: IndexObject) -> tuple[Position, Position]:
             file.seek(index.blocks[0].offset + BLOCK_HEADER_BYTES)
             first = decode_record_at(file, index.data_bytes)
             file.seek(index.blocks[-1].offset + BLOCK_HEADER_BYTES)
+            last = first
             while file.tell() < index.data_bytes:
                 last = decode_record_at(file, index.data_bytes)
             return first, last

@@ -220,7 +220,7 @@ def _place_of(ledger: Ledger, found: Survey, entry: int) -> int:
         with open(ledger.path, "rb", buffering=0) as file:
             while number <= entry:
                 data = os.pread(file.fileno(), ENTRY_HEAD.size, at)
-                head = EntryHead._make(ENTRY_HEAD.unpack(data)) if len(data) == ENTRY_HEAD.size else None
+                head = EntryHead._make(ENTRY_HEAD.unpack_from(data)) if len(data) == ENTRY_HEAD.size else None
                 if head is None or head.size < 0 or head.entry != number:
                     raise CorruptLog(f"entry {number} is not where it has to be", at, ledger.path, _RESTORE)
                 if number == entry:

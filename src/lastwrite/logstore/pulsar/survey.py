@@ -25,14 +25,14 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
 from lastwrite.formats.checksum import crc32c
-from lastwrite.formats.pulsar.chunk import PulsarFormat
 from lastwrite.formats.pulsar.names import SURVEY_SUFFIX
 from lastwrite.formats.pulsar.position import ENTRY_BITS, MAX_ENTRY
+from lastwrite.formats.pulsar.survey import ABORT_MARKER, COMMIT_MARKER, Surveyor, SurveyTable
 from lastwrite.logstore import files
 from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX
 from lastwrite.logstore.pulsar.topic import Ledger
 from lastwrite.logstore.reading import SegmentReader
-from lastwrite.model.columns import BatchTable, ByteArray, Int64Array
+from lastwrite.model.columns import ByteArray, Int64Array
 
 # What the entries of a run are.
 MARKER = 1  # of no transaction
@@ -43,8 +43,7 @@ DATA = 4  # of a transaction
 _MAGIC = b"LWSV"
 _VERSION = 1
 _HEAD = struct.Struct("<4siqqqqqqq")
-_RUN, _MARK = 4, 3  # columns
-_COMMIT_TYPE, _ABORT_TYPE = 21, 22
+_RUN, _MARK = 4, 2  # columns
 _CHUNK_BYTES = 4 << 20
 _MOST_CHUNK_BYTES = 256 << 20
 _MARK_BYTES = 256 << 10
@@ -60,7 +59,7 @@ class Survey:
     """What a pass over a ledger found.
 
     ``runs``: rows of first entry, last entry, what they are, and their transaction's number (-1: of none), rising; what
-    lies in no run are plain messages. ``marks``: rows of an entry, its position in the object, and the messages before.
+    lies in no run are plain messages. ``marks``: rows of an entry and its position in the object.
     """
 
     entries: int
@@ -152,27 +151,25 @@ def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
 
 def _survey(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int) -> Survey:
     runs = _Runs()
-    marks: list[tuple[int, int, int]] = []
+    marks: list[tuple[int, int]] = []
     messages, largest, following = 0, -1, 0
     next_mark = _MARK_BYTES
-    for table, kinds, shift in _chunks(path, size_bytes, mtime_ns, ledger << ENTRY_BITS):
-        numbers = table["base_offset"] & MAX_ENTRY
+    for table, shift in _chunks(path, size_bytes, mtime_ns, ledger << ENTRY_BITS):
+        numbers = table["offset"] & MAX_ENTRY
         if int(numbers[0]) != following:
             raise CorruptLog(
-                f"entry {int(numbers[0])} lies where entry {following} must", shift + int(table["origin"][0]), path,
+                f"entry {int(numbers[0])} lies where entry {following} must", shift + int(table["position"][0]), path,
                 _RESTORE,
             )  # fmt: skip
         following = int(numbers[-1]) + 1
-        runs.add(numbers, table["producer_id"], kinds)
-        begins = table["origin"] + shift
-        if int(begins[-1]) >= next_mark:
-            counts = messages + np.cumsum(table["records"]) - table["records"]
-            while int(begins[-1]) >= next_mark:
-                at = int(np.searchsorted(begins, next_mark))
-                marks.append((int(numbers[at]), int(begins[at]), int(counts[at])))
-                next_mark = int(begins[at]) + _MARK_BYTES
+        runs.add(numbers, table["transaction"], _what(table))
+        begins = table["position"] + shift
+        while int(begins[-1]) >= next_mark:
+            at = int(np.searchsorted(begins, next_mark))
+            marks.append((int(numbers[at]), int(begins[at])))
+            next_mark = int(begins[at]) + _MARK_BYTES
         messages += int(table["records"].sum())
-        largest = max(largest, int(table["max_timestamp"].max()))
+        largest = max(largest, int(table["publish_time"].max()))
     if following != entries:
         raise CorruptLog(
             f"{following} entries, and its index says {entries}", size_bytes, path, _RESTORE
@@ -182,9 +179,9 @@ def _survey(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int
     )  # fmt: skip
 
 
-def _chunks(path: str, size_bytes: int, mtime_ns: int, lowest: int) -> Iterator[tuple[BatchTable, Int64Array, int]]:
-    """The entries of a data object, some at a time: their table, what each is, what origins lack to positions."""
-    format = PulsarFormat(checks=False)
+def _chunks(path: str, size_bytes: int, mtime_ns: int, lowest: int) -> Iterator[tuple[SurveyTable, int]]:
+    """The entries of a data object, some at a time; and what their positions lack to those in the object."""
+    surveyor = Surveyor()
     buffer: ByteArray = np.empty(min(_CHUNK_BYTES, max(size_bytes, 1)), dtype=np.uint8)
     position = start = end = 0  # of buffer[0] in the file; of what is not split yet
     with SegmentReader(path, size_bytes, mtime_ns) as reader:
@@ -192,12 +189,12 @@ def _chunks(path: str, size_bytes: int, mtime_ns: int, lowest: int) -> Iterator[
             wanted = 0
             if end > start:
                 try:
-                    table, start, wanted, _ = format.split(buffer, start, end, lowest)
+                    table, start, wanted = surveyor.take(buffer, start, end, lowest)
                 except LogError as error:
                     raise error.located(path, position) from error
                 if len(table):
-                    lowest = int(table["next_offset"][-1])
-                    yield table, _what(table, format.entries[: len(table)]["marker"]), position
+                    lowest = int(table["offset"][-1]) + 1
+                    yield table, position
                 if wanted < 0 and start < end and len(table):
                     continue
             left = size_bytes - (position + end)
@@ -218,12 +215,13 @@ def _chunks(path: str, size_bytes: int, mtime_ns: int, lowest: int) -> Iterator[
         reader.check_unchanged()
 
 
-def _what(table: BatchTable, markers: Int64Array) -> Int64Array:
+def _what(table: SurveyTable) -> Int64Array:
     """What each entry is; 0: a plain message."""
-    kinds = np.where(markers < 0, np.where(table["producer_id"] >= 0, DATA, 0), MARKER)
-    kinds[markers == _COMMIT_TYPE] = COMMIT
-    kinds[markers == _ABORT_TYPE] = ABORT
-    return kinds.astype(np.int64)
+    markers = table["marker"]
+    kinds: Int64Array = np.where(markers < 0, np.where(table["transaction"] >= 0, DATA, 0), MARKER)
+    kinds[markers == COMMIT_MARKER] = COMMIT
+    kinds[markers == ABORT_MARKER] = ABORT
+    return kinds
 
 
 class _Runs:

@@ -424,7 +424,7 @@ def decode_record_at(file: BinaryIO, size_bytes: int) -> Position:
     """The id of the record that begins where the open data object of so many bytes stands."""
     at = file.tell()
     head = file.read(ENTRY_HEAD.size)
-    size = EntryHead._make(ENTRY_HEAD.unpack(head)).size if len(head) == ENTRY_HEAD.size else -1
+    size = EntryHead._make(ENTRY_HEAD.unpack_from(head)).size if len(head) == ENTRY_HEAD.size else -1
     if not 0 <= size <= size_bytes - at - ENTRY_HEAD.size:
         raise CorruptLog("no entry begins here", at)
     return decode_record(file.read(size))[0]
