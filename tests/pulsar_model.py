@@ -6,10 +6,27 @@ No speed and nothing of the engine's: entries are decoded by the slow twins. Rea
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from lastwrite.formats.pulsar.entry import Entry, decode_entry, is_undecodable, messages_of, plain_payload, rebatched
+from lastwrite.formats.pulsar.codecs import Codec
+from lastwrite.formats.pulsar.entry import (
+    BrokerMetadata,
+    EncryptionKey,
+    Entry,
+    Message,
+    Metadata,
+    decode_entry,
+    encode_batch,
+    encode_entry,
+    encode_single,
+    is_undecodable,
+    messages_of,
+    plain_payload,
+    rebatched,
+)
 from lastwrite.formats.pulsar.position import Position
 
 COMMIT, ABORT = 21, 22
@@ -124,7 +141,7 @@ def _copied(place: Position, entry: Entry, latest: dict[bytes, tuple[Place, int]
     body = whole(entry)
     if not rules.keeps_prefix:
         body = body[len(entry.prefix) :]
-    if is_undecodable(entry) or is_part(entry, rules):
+    if is_undecodable(entry) or (is_part(entry, rules) and entry.metadata.partition_key is not None):
         return body
     if not entry.is_readable_batch:
         return body if is_latest(entry.metadata.partition_key, None) else None
@@ -148,3 +165,123 @@ def content(place: Position, body: bytes) -> tuple[object, ...]:
     if entry.is_readable_batch and not is_undecodable(entry):
         return place, entry.prefix, entry.metadata_bytes, plain_payload(entry)
     return place, body
+
+
+# ---------------------------------------------------------------------- topics drawn at random
+
+START_MS = 1_700_000_000_000
+KEYS = (b"a", b"b", b"c", b"", "ü".encode(), b"a longer key, of more bytes than sixteen")
+
+
+class Author:
+    """Writes entries in every shape that clients and brokers have; ``seed`` decides all."""
+
+    def __init__(self, seed: int, keys: Sequence[bytes] = KEYS) -> None:
+        self._random = random.Random(seed)
+        self._keys = keys
+        self._clock = START_MS
+        self._open: list[int] = []  # transactions
+        self._sequence = 0
+        self._transaction = 0
+
+    def entries(self, count: int) -> list[bytes]:
+        """The next entries of the topic, about so many."""
+        found: list[bytes] = []
+        while len(found) < count:
+            found += self._next()
+        return found
+
+    def _next(self) -> list[bytes]:
+        draw = self._random.random()
+        if draw < 0.40:
+            return [self._single()]
+        if draw < 0.70:
+            return [self._batch()]
+        if draw < 0.75:
+            return [self._encrypted()]
+        if draw < 0.80:
+            return [self._undecodable()]
+        if draw < 0.86:
+            return self._chunks()
+        if draw < 0.90:
+            return [self._marker(self._random.choice((0, 10, 12, 20)), 0)]
+        if draw < 0.95 and self._open:
+            transaction = self._open.pop(self._random.randrange(len(self._open)))
+            return [self._marker(self._random.choice((COMMIT, ABORT)), transaction)]
+        return [self._transactional()]
+
+    def end_transactions(self) -> list[bytes]:
+        """Markers for whatever is not decided."""
+        found = [self._marker(self._random.choice((COMMIT, ABORT)), each) for each in self._open]
+        self._open = []
+        return found
+
+    def _message(self, index: int | None = None) -> Message:
+        draw, self._sequence = self._random, self._sequence + 1
+        kind = draw.random()
+        value = draw.randbytes(draw.choice((1, 3, 20, 300))) if kind > 0.2 else b""
+        return Message(
+            index=index, key=None if draw.random() < 0.12 else draw.choice(self._keys), value=value,
+            is_null=not value and draw.random() < 0.5, event_time=draw.choice((0, 0, 1, 2, 3)),
+            publish_time=self._clock, sequence_id=self._sequence, is_b64=draw.random() < 0.1,
+            properties=(("p", "v"),) if draw.random() < 0.2 else (),
+            schema_version=b"\0\1" if draw.random() < 0.2 else None,
+        )  # fmt: skip
+
+    def _framed(self, meta: Metadata, payload: bytes) -> bytes:
+        draw = self._random
+        self._clock += draw.randrange(50)
+        broker = BrokerMetadata(broker_timestamp=self._clock, index=7) if draw.random() < 0.1 else None
+        return encode_entry(meta, payload, broker=broker, checksum=draw.random() < 0.95)
+
+    def _single(self, **changes: Any) -> bytes:
+        codec = self._random.choice(tuple(Codec))
+        meta, payload = encode_single(self._message(), codec=codec, states_size=self._random.random() < 0.6)
+        return self._framed(replace(meta, **changes), payload)
+
+    def _batch(self, **changes: Any) -> bytes:
+        messages = [self._message(index) for index in range(self._random.choice((1, 2, 3, 7)))]
+        meta, payload = encode_batch(messages, codec=self._random.choice(tuple(Codec)))
+        return self._framed(replace(meta, **changes), payload)
+
+    def _encrypted(self) -> bytes:
+        keys = (EncryptionKey(key="k", value=b"wrapped").encode(),)
+        changes: dict[str, Any] = {"encryption_keys": keys, "encryption_param": b"nonce", "encryption_algo": "AES"}
+        meta, _ = encode_single(self._message(), states_size=self._random.random() < 0.6)
+        if self._random.random() < 0.5:
+            changes |= {"num_messages_in_batch": 3, "uncompressed_size": None}
+        return self._framed(replace(meta, **changes), self._random.randbytes(24))
+
+    def _undecodable(self) -> bytes:
+        meta, _ = encode_batch([self._message(0), self._message(1)], codec=Codec.ZLIB)
+        return self._framed(replace(meta, uncompressed_size=50), b"\x78\x9cno deflate at all")
+
+    def _chunks(self) -> list[bytes]:
+        count = self._random.choice((2, 3))
+        meta, payload = encode_single(replace(self._message(), value=b"x" * 30, is_null=False))
+        return [
+            self._framed(
+                replace(
+                    meta, uuid=f"u{self._sequence}", num_chunks_from_msg=count, chunk_id=n, total_chunk_msg_size=30
+                ),
+                payload,
+            )
+            for n in range(count)
+            if self._random.random() < 0.9
+        ]
+
+    def _transactional(self) -> bytes:
+        if not self._open or self._random.random() < 0.4:
+            self._transaction += 1
+            self._open.append(self._transaction)
+        least = self._random.choice(self._open)
+        changes = {"txnid_least_bits": least, "txnid_most_bits": least % 2}
+        return self._single(**changes) if self._random.random() < 0.6 else self._batch(**changes)
+
+    def _marker(self, kind: int, transaction: int) -> bytes:
+        meta = Metadata(
+            producer_name="pulsar.marker", sequence_id=0, publish_time=self._clock, marker_type=kind,
+            txnid_least_bits=transaction if transaction else None,
+            txnid_most_bits=transaction % 2 if transaction else None,
+        )  # fmt: skip
+        return self._framed(meta, b"\x08\x01" if self._random.random() < 0.3 else b"")

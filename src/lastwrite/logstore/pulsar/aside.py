@@ -32,7 +32,7 @@ from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.work import RewriteUnit, Rewritten
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20  # the size of a block, head included, unless one entry is larger
 
 _VERSION = b"1"
 _WRITEBACK_BYTES = 8 << 20
@@ -43,14 +43,14 @@ _MISTAKE = "nothing was changed; please report this"
 class AsideLedger:
     """Appends records to ``<folder>/<attempt>.aside``. ``unit.folder`` None: nothing is written, only counted."""
 
-    def __init__(self, unit: RewriteUnit, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, unit: RewriteUnit) -> None:
         name = name_or_none(unit.folder or os.path.dirname(unit.pieces[0].path if unit.pieces else ""))
         self._tail = framing.id_tail(-1 if name is None else name.partition)
         self._is_part = unit.parts > 1
         self._last = unit.base_offset
         self._largest_timestamp_ms = -1
-        self._block_bytes = block_bytes
-        self._block: ByteArray = np.empty(block_bytes if unit.folder is not None else 0, dtype=np.uint8)
+        self._block_bytes = unit.index_interval_bytes
+        self._block: ByteArray = np.empty(self._block_bytes if unit.folder is not None else 0, dtype=np.uint8)
         self._filled = 0  # of the block that is open, its head included; 0: none is
         self._blocks: list[tuple[int, int]] = []  # of each block its first entry, and where it begins
         self._entries = 0
