@@ -16,6 +16,7 @@ import numpy as np
 
 from lastwrite.compaction.retention import Retention
 from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.logstore.pulsar.topic import locate as locate_topic
 from lastwrite.logstore.rocketmq.reading import locate
 from lastwrite.logstore.uncleanable import Notes
 from lastwrite.logstore.watching import Glance
@@ -231,7 +232,11 @@ class System(Protocol):
         ...
 
 
-SYSTEMS = {"kafka": "lastwrite.pipeline.kafka:KAFKA", "rocketmq": "lastwrite.pipeline.rocketmq:ROCKETMQ"}
+SYSTEMS = {
+    "kafka": "lastwrite.pipeline.kafka:KAFKA",
+    "rocketmq": "lastwrite.pipeline.rocketmq:ROCKETMQ",
+    "pulsar": "lastwrite.pipeline.pulsar:PULSAR",
+}
 
 
 def system_named(name: str | None, path: str | None = None) -> System:
@@ -241,7 +246,7 @@ def system_named(name: str | None, path: str | None = None) -> System:
         InvalidConfig: no such system.
     """
     if name is None and path is not None:
-        name = "rocketmq" if locate(path) is not None else "kafka"
+        name = "rocketmq" if locate(path) is not None else "pulsar" if locate_topic(path) is not None else "kafka"
     place = SYSTEMS.get(name or "kafka")
     if place is None:
         raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")
