@@ -81,7 +81,7 @@ def _show(output: Output, report: FetchReport) -> None:
 def _rows(topic: FetchedTopic) -> list[tuple[str, ...]]:
     return [
         (
-            topic.topic, str(each.ledger), counted(each.entries), in_words(each.bytes),
+            topic.topic, str(each.ledger), counted(each.entries), in_words(each.size_bytes),
             f"{each.how}{', compacted' if each.is_compacted else ''}{', open' if each.is_open else ''}", each.source,
         )
         for each in topic.ledgers

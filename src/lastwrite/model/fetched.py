@@ -25,7 +25,8 @@ class FetchedLedger:
     ledger: int
     how: HowFetched
     entries: int
-    bytes: int  # of the data object
+    size_bytes: int  # of the data object
+    path: str  # the data object in the archive; empty: there is none
     source: str  # where it came from; empty: from nowhere
     is_open: bool = False  # it may have more entries by now
     is_compacted: bool = False
@@ -35,7 +36,8 @@ class FetchedLedger:
             "ledger": self.ledger,
             "how": str(self.how),
             "entries": self.entries,
-            "bytes": self.bytes,
+            "bytes": self.size_bytes,
+            "object": self.path or None,
             "source": self.source or None,
             "open": self.is_open,
             "compacted": self.is_compacted,

@@ -212,11 +212,8 @@ class _Run:
                 )  # fmt: skip
                 continue
             plan.said = plan.said.with_position(self.bookies.entry(entries, int(entries.rows["entry"][-1])))
-        more = {plan.said.compacted_ledger for plan in plans} - self.stored.keys() - wanted - {None}
-        problems = list(self.bookies.problems)
-        self.stored |= self.bookies.find(number for number in more if number is not None)
-        if not more:
-            self.bookies.problems[:] = problems
+        compacted = {plan.said.compacted_ledger for plan in plans if plan.said.compacted_ledger is not None}
+        self.stored |= self.bookies.find(compacted - wanted)
 
 
 class _Bringing:
@@ -300,30 +297,27 @@ class _Bringing:
         if made is None:
             return self._missing(info, end, stored, is_open)
         for path, _ in here:  # what it takes the place of
-            if path != os.path.join(self._folder, os.path.basename(path)) or not made.source or path == self._made:
-                continue
-            files.unlink(path)
-            files.unlink(path + INDEX_SUFFIX)
+            if path != made.path:
+                files.unlink(path)
+                files.unlink(path + INDEX_SUFFIX)
         return made
 
-    _made = ""
-
-    def _take(self, found: Offloaded) -> FetchedLedger:
+    def _take(self, found: Offloaded, is_compacted: bool = False) -> FetchedLedger:
         if found.form is Form.MAP_FILE:
             with self._writing(found.ledger, found.uuid) as writer:
                 write_map_file(found, writer)
-                self._made = writer.finish(found.metadata)
-            return self._fetched(found.ledger, HowFetched.WRITTEN, self._made, found.path)
-        self._made = os.path.join(self._folder, object_name(found.uuid, found.ledger))
+                path = writer.finish(found.metadata)
+            return self._fetched(found.ledger, HowFetched.WRITTEN, path, found.path)
+        path = os.path.join(self._folder, object_name(found.uuid, found.ledger))
         bring = files.copy if self._run.copies else files.link
         for suffix in (INDEX_SUFFIX, ""):
-            if os.path.exists(self._made + suffix):
-                if os.path.samefile(self._made + suffix, found.path + suffix):
+            if os.path.exists(path + suffix):
+                if os.path.samefile(path + suffix, found.path + suffix):
                     continue
-                files.unlink(self._made + suffix)
-            bring(found.path + suffix, self._made + suffix)
-        how = HowFetched.LINKED if os.path.samefile(self._made, found.path) else HowFetched.COPIED
-        return self._fetched(found.ledger, how, self._made, found.path)
+                files.unlink(path + suffix)
+            bring(found.path + suffix, path + suffix)
+        how = HowFetched.LINKED if os.path.samefile(path, found.path) else HowFetched.COPIED
+        return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
 
     def _end_of_open(self, ledger: int, stored: StoredLedger | None) -> int:
         """How many entries of an open ledger are taken."""
@@ -357,23 +351,27 @@ class _Bringing:
             "component": b"managed-ledger",
             MANAGED_LEDGER_NAME: self._name.managed_ledger.encode(),
         }
-        return self._write_stored(stored, end, LedgerState.OPEN if is_open else LedgerState.CLOSED, custom)
+        return self._write_stored(stored, end, custom, is_open)
 
     def _write_stored(
-        self, stored: StoredLedger, end: int, state: LedgerState, custom: dict[str, bytes]
+        self,
+        stored: StoredLedger,
+        end: int,
+        custom: dict[str, bytes],
+        is_open: bool = False,
+        is_compacted: bool = False,
     ) -> FetchedLedger:
         assert self._run.bookies is not None
-        digest = Digest.CRC32 if "pulsar/compactedTopic" in custom else Digest.CRC32C
         metadata = LedgerMetadata(
-            quorum=1, ensemble=1, length=0, state=state, digest=digest, password=b"", ack_quorum=1,
+            quorum=1, ensemble=1, length=0, state=LedgerState.OPEN if is_open else LedgerState.CLOSED,
+            digest=Digest.CRC32 if is_compacted else Digest.CRC32C, password=b"", ack_quorum=1,
             custom_items=custom_items(custom),
         )  # fmt: skip
-        with self._writing(
-            stored.ledger, uuid.uuid5(uuid.NAMESPACE_URL, f"{self._name.full}/{stored.ledger}")
-        ) as writer:
+        uid = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._name.full}/{stored.ledger}")
+        with self._writing(stored.ledger, uid) as writer:
             self._run.bookies.write(stored, end, writer)
-            self._made = writer.finish(metadata)
-        return self._fetched(stored.ledger, HowFetched.WRITTEN, self._made, "bookies", state is LedgerState.OPEN)
+            path = writer.finish(metadata)
+        return self._fetched(stored.ledger, HowFetched.WRITTEN, path, "bookies", is_open, is_compacted)
 
     @contextlib.contextmanager
     def _writing(self, ledger: int, uid: uuid.UUID) -> Iterator[ObjectWriter]:
@@ -392,7 +390,7 @@ class _Bringing:
             return None
         lacking = f"entry {info.ledger}:{stored.end}" if stored is not None else f"ledger {info.ledger}"
         self._problem(ProblemKind.DAMAGED, f"{lacking} lies in none of the sources", self._folder, None, _OTHER_SOURCE)
-        return FetchedLedger(ledger=info.ledger, how=HowFetched.MISSING, entries=end, bytes=0, source="")
+        return FetchedLedger(ledger=info.ledger, how=HowFetched.MISSING, entries=end, size_bytes=0, path="", source="")
 
     # ---------------------------------------------------------------- the compacted ledger
 
@@ -428,9 +426,8 @@ class _Bringing:
 
     def _take_compacted(self, number: int) -> FetchedLedger | None:
         for found in self._plan.offloaded:
-            if found.is_compacted and found.ledger == number and found.form is Form.OBJECT:
-                made = self._take(found)
-                return self._fetched(number, made.how, self._made, found.path, is_compacted=True)
+            if found.is_compacted and found.ledger == number:
+                return self._take(found, is_compacted=True)
         stored = self._run.stored.get(number)
         if stored is None:
             return None
@@ -443,20 +440,19 @@ class _Bringing:
             assert self._run.bookies is not None
             to = decode_record(self._run.bookies.entry(stored, end - 1))[0]
         custom = ledger_custom_metadata(self._name.full, to, self._name.partition)
-        made = self._write_stored(stored, end, LedgerState.CLOSED, custom)
-        return self._fetched(number, made.how, self._made, "bookies", is_compacted=True)
+        return self._write_stored(stored, end, custom, is_compacted=True)
 
     def _manifest(self, number: int, horizon: Position, made: FetchedLedger) -> Manifest:
         first = last = None
         messages = size = 0
-        for _, data in read_entries(self._made):
+        for _, data in read_entries(made.path):
             position, _, body = decode_record(data)
             messages += _count(decode_entry(body, position.ledger, position.entry))
             size += len(data)
             first, last = first or position, position
         return Manifest(
-            topic=self._name.full, ledger=number, object=os.path.basename(self._made), from_=first or horizon,
-            to=last or horizon, horizon=horizon, entries=made.entries, bytes=size, messages=messages,
+            topic=self._name.full, ledger=number, object=os.path.basename(made.path), from_=first or horizon,
+            to=last or horizon, horizon=horizon, entries=made.entries, size_bytes=size, messages=messages,
         )  # fmt: skip
 
     # ---------------------------------------------------------------- words
@@ -466,8 +462,8 @@ class _Bringing:
     ) -> FetchedLedger:
         last = read_index(path).metadata.last_entry
         return FetchedLedger(
-            ledger=number, how=how, entries=0 if last is None else last + 1, bytes=os.path.getsize(path),
-            source=source, is_open=is_open, is_compacted=is_compacted,
+            ledger=number, how=how, entries=0 if last is None else last + 1, size_bytes=os.path.getsize(path),
+            path=path, source=source, is_open=is_open, is_compacted=is_compacted,
         )  # fmt: skip
 
     def _problem(

@@ -25,6 +25,7 @@ from lastwrite.formats.pulsar.names import (
     TopicName,
     parse_map_file_name,
     parse_object_name,
+    parse_streamed_name,
 )
 from lastwrite.formats.pulsar.sequence_file import METADATA_KEY, walk_sequence_file
 from lastwrite.logstore.files import to_log_error
@@ -71,6 +72,13 @@ def find_offloaded(path: str) -> tuple[list[Offloaded], list[Problem]]:
         for name in sorted(names):
             if parse_object_name(name) is not None:
                 _take(_object, os.path.join(folder, name), found, problems)
+            elif parse_streamed_name(name) is not None and name + INDEX_SUFFIX in names:
+                problems.append(
+                    Problem(
+                        ProblemKind.UNSUPPORTED, "an object of several ledgers (layout V2) is not read",
+                        os.path.join(folder, name), None, "bring its ledgers from the bookies",
+                    )
+                )  # fmt: skip
         for name in list(below):
             if parse_map_file_name(name) is not None and os.path.isfile(os.path.join(folder, name, MAP_DATA)):
                 below.remove(name)
