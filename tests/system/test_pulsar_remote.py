@@ -23,7 +23,7 @@ from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
 from lastwrite.remote.pulsar.broker import find_owner, parse_broker_url
 from lastwrite.remote.pulsar.ledgers import Quorums, choose_bookies, open_metadata, write_ledger
 from lastwrite.remote.pulsar.metadata import MetadataStore
-from tests.system.pulsar.broker import Broker, Unavailable, pulsar_home
+from tests.system.pulsar.broker import Broker
 from tests.system.pulsar.driver import Driver
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -32,29 +32,9 @@ ONE = Quorums(1, 1, 1)
 NOW_MS = 1_700_000_000_000
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    try:
-        made = Broker(pulsar_home(), tmp_path_factory.mktemp("pulsar") / "data")
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def driver(broker: Broker) -> Iterator[Driver]:
-    try:
-        made = Driver(broker)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    with made:
-        yield made
-
-
 @pytest.fixture
-def store(broker: Broker) -> Iterator[MetadataStore]:
-    with MetadataStore(broker.metadata_store, timeout=10) as store:
+def store(pulsar: Broker) -> Iterator[MetadataStore]:
+    with MetadataStore(pulsar.metadata_store, timeout=10) as store:
         yield store
 
 
@@ -109,7 +89,7 @@ def test_ledgers_are_read_as_bookkeepers_own_client_reads_them(
 
 
 def test_an_open_ledger_is_read_and_goes_on(
-    broker: Broker, driver: Driver, store: MetadataStore, bookies: Bookies
+    pulsar: Broker, driver: Driver, store: MetadataStore, bookies: Bookies
 ) -> None:
     """Its last entry is not confirmed to readers until the next comes; its broker knows it all the same."""
     name = topic("open")
@@ -120,7 +100,7 @@ def test_an_open_ledger_is_read_and_goes_on(
     assert not ledger.metadata.is_closed
     end = bookies.last_entry(ledger)
     assert end.entry == 8 and -1 <= end.confirmed < 8
-    with find_owner([broker.address], name.full, timeout=10) as owner, owner.look(name.full) as looking:
+    with find_owner([pulsar.address], name.full, timeout=10) as owner, owner.look(name.full) as looking:
         assert looking.last_message().position == Position(number, 8)
     entries = [payload for _, payload in bookies.read(ledger, 0, 8)]
     assert entries == driver.dump(number, last=8)
@@ -204,12 +184,12 @@ def test_a_failing_bookie_leaves_no_ledger(store: MetadataStore) -> None:
     assert store._children("/ledgers/00/0000", "looking") == before
 
 
-def test_who_is_there(broker: Broker, store: MetadataStore) -> None:
+def test_who_is_there(pulsar: Broker, store: MetadataStore) -> None:
     (found,) = store.brokers()
-    assert parse_broker_url(found.binary) == broker.address
-    assert found.admin == broker.admin_url
+    assert parse_broker_url(found.binary) == pulsar.address
+    assert found.admin == pulsar.admin_url
     assert store.bookies() == ["bk0test"]
-    assert store.address_of("bk0test") == broker.bookie
+    assert store.address_of("bk0test") == pulsar.bookie
     assert store.racks() == {}
 
 
@@ -236,7 +216,7 @@ def test_notes_come_and_go(store: MetadataStore) -> None:
     assert store.noted(name) == []
 
 
-def test_a_ledger_of_ours_is_served(broker: Broker, driver: Driver, store: MetadataStore, bookies: Bookies) -> None:
+def test_a_ledger_of_ours_is_served(pulsar: Broker, driver: Driver, store: MetadataStore, bookies: Bookies) -> None:
     name = topic("served")
     driver.create(name.full)
     driver.send(name.full, singles(20))
@@ -244,7 +224,7 @@ def test_a_ledger_of_ours_is_served(broker: Broker, driver: Driver, store: Metad
     entries = list(bookies.read(find(store, number), 0, 19))
     records = [encode_record(Position(number, entry), -1, body) for entry, body in entries[13:]]
     custom = ledger_custom_metadata(name.full, Position(number, 19))
-    with find_owner([broker.address], name.full, timeout=10) as owner, owner.subscribe(name.full) as held:
+    with find_owner([pulsar.address], name.full, timeout=10) as owner, owner.subscribe(name.full) as held:
         assert not held.is_lost
         with pytest.raises(LogHeld, match="Exclusive consumer is already connected"):
             owner.subscribe(name.full)
@@ -253,7 +233,7 @@ def test_a_ledger_of_ours_is_served(broker: Broker, driver: Driver, store: Metad
         held.acknowledge(Position(number, 19), ours.id)
         deadline = time.monotonic() + 10
         expected = CompactionInMemory(Position(number, 19), ours.id)
-        while compaction_in_memory(broker.admin_url, name, timeout=10) != expected:
+        while compaction_in_memory(pulsar.admin_url, name, timeout=10) != expected:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         driver.unload(name.full)
@@ -272,19 +252,19 @@ def test_a_ledger_of_ours_is_served(broker: Broker, driver: Driver, store: Metad
         assert cursor.compacted_ledger == ours.id
 
 
-def test_what_is_not_there(broker: Broker, driver: Driver) -> None:
-    with find_owner([broker.address], topic("nowhere").full, timeout=10) as owner:
+def test_what_is_not_there(pulsar: Broker, driver: Driver) -> None:
+    with find_owner([pulsar.address], topic("nowhere").full, timeout=10) as owner:
         with pytest.raises(NotALog, match="does not exist"):
             owner.look(topic("nowhere").full)
         with pytest.raises(NotALog, match="does not exist"):
             owner.subscribe(topic("nowhere").full)
     with pytest.raises(RemoteFailed, match="without TLS|a frame of"):
-        find_owner([broker.admin_url.removeprefix("http://")], topic("nowhere").full, timeout=5)
+        find_owner([pulsar.admin_url.removeprefix("http://")], topic("nowhere").full, timeout=5)
     with pytest.raises(RemoteFailed, match="no broker of the cluster is alive"):
         find_owner([], topic("nowhere").full)
 
 
-def test_a_metadata_store_that_is_none(broker: Broker) -> None:
+def test_a_metadata_store_that_is_none(pulsar: Broker) -> None:
     begun = time.monotonic()
     with MetadataStore("127.0.0.1:1", timeout=1) as store, pytest.raises(RemoteFailed, match="metadata store"):
         store.bookies()

@@ -131,6 +131,10 @@ class Cluster:
                 return None if found is None else Compaction(found.mark_delete, found.ledger)
         return None
 
+    def compaction_of(self, topic: TopicName) -> Compaction | None:
+        """How far the topic is compacted, as its broker goes by it where that can be had, else as it is written down."""
+        return self.in_memory(topic) or self.written_down(topic)
+
 
 def _of_node(topic: TopicName, cursor: CursorInfo) -> Compaction:
     horizon = cursor.horizon

@@ -153,7 +153,7 @@ def _clear_away(cluster: Cluster, topic: TopicName, base: Compaction | None, wri
 
 def _refuse_other(cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int]) -> None:
     """Say no where somebody else has compacted the topic since we looked."""
-    found = cluster.in_memory(topic) or cluster.written_down(topic)  # the former is ahead, but not always to be had
+    found = cluster.compaction_of(topic)
     ledger, expected = found and found.ledger, base and base.ledger
     if ledger != expected and ledger not in written:
         raise CommitConflict(
