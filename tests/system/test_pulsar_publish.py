@@ -17,9 +17,9 @@ from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_meta
 from lastwrite.formats.pulsar.entry import decode_entry
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.formats.pulsar.position import Position
+from lastwrite.remote.pulsar import publish as publishing
 from lastwrite.remote.pulsar.cluster import Access, Cluster, Compaction, Hold
 from lastwrite.remote.pulsar.ledgers import Quorums
-from lastwrite.remote.pulsar import publish as publishing
 from lastwrite.remote.pulsar.publish import Published, publish, sweep
 from tests.system.pulsar.broker import Broker
 from tests.system.pulsar.driver import Driver

@@ -132,7 +132,7 @@ class Cluster:
         return None
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:
-        """How far the topic is compacted, as its broker goes by it where that can be had, else as it is written down."""
+        """How far the topic is compacted, as its broker goes by it; where nobody tells, as it is written down."""
         return self.in_memory(topic) or self.written_down(topic)
 
 
