@@ -131,7 +131,11 @@ class Cluster:
             "java.base/jdk.internal.platform", "java.management/sun.management", "jdk.management/com.sun.management.internal",
         ]  # fmt: skip
         flags = [word for name in opens for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
-        flags += ["-Dio.netty.tryReflectionSetAccessible=true", "-Dorg.apache.avro.SERIALIZABLE_PACKAGES=*", "-Dpeer.txn=true"]
+        flags += [
+            "-Dio.netty.tryReflectionSetAccessible=true",
+            "-Dorg.apache.avro.SERIALIZABLE_PACKAGES=*",
+            "-Dpeer.txn=true",
+        ]
         flags += ["-Xmx1g", "-XX:MaxDirectMemorySize=1g"] if command == "serve" else ["-Xmx256m"]
         path = f"{self.classes}:{self.home}/classes:{self.home}/lib/*"
         return ["java", *flags, "-cp", path, "PulsarShapes", command, str(self.data), *arguments]
@@ -173,7 +177,9 @@ class Cluster:
         for ledger in {item["ledger"] for item in state["ledgers"]} | {int(done["after"]["ledger"])}:
             digits = f"{ledger:010d}"
             (TARGET / "ledgers").mkdir(exist_ok=True)
-            (TARGET / "ledgers" / str(ledger)).write_bytes(self.node(f"/ledgers/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"))
+            (TARGET / "ledgers" / str(ledger)).write_bytes(
+                self.node(f"/ledgers/{digits[:2]}/{digits[2:6]}/L{digits[6:]}")
+            )
 
     def keep_raw(self, topic: str, name: str) -> None:
         _keep(TARGET / "topics" / name / "raw.jsonl.gz", self.ask("dump-topic", topic))
@@ -225,7 +231,12 @@ def single_shapes() -> list[dict[str, Any]]:
 def batch_shapes() -> list[dict[str, Any]]:
     def batch(codec: str) -> dict[str, Any]:
         messages = [keyed(f"b{n % 5}", f"{codec} {n} {LONG[:500]}", eventTime=1_600_000_000_000 + n) for n in range(9)]
-        messages += [{"value": "keyless in a batch"}, keyed("gone", None), keyed("void", ""), keyed(f"only-{codec}", "y")]
+        messages += [
+            {"value": "keyless in a batch"},
+            keyed("gone", None),
+            keyed("void", ""),
+            keyed(f"only-{codec}", "y"),
+        ]
         messages[3]["properties"] = {"p": codec}
         return {"batch": True, "codec": codec, "messages": messages}
 
@@ -247,7 +258,11 @@ def long_shapes() -> list[dict[str, Any]]:
         {"chunk": 300, "messages": [keyed("chunked", "0123456789" * 90), keyed("replaced", "9876543210" * 70)]},
         {"messages": [keyed("replaced", "whole")]},
         {"txn": "good", "messages": [keyed("k0", "committed"), keyed("t-good", "committed")]},
-        {"txn": "good", "batch": True, "messages": [keyed("k1", "committed"), keyed("t-batch", "c"), keyed("gone", "back")]},
+        {
+            "txn": "good",
+            "batch": True,
+            "messages": [keyed("k1", "committed"), keyed("t-batch", "c"), keyed("gone", "back")],
+        },
         {"txn": "bad", "messages": [keyed("k0", "aborted"), keyed("t-bad", "aborted"), keyed("k2", None)]},
         {"messages": [keyed("between", "two transactions")]},
         {"commit": "good"},
@@ -288,7 +303,12 @@ def send_by_cpp(topic: str) -> None:
     singles = client.create_producer(topic)
     for key, value in (("c0", b"plain"), ("c1", b""), ("c2", b"to be deleted"), ("c2", None), (None, b"keyless")):
         singles.send(value, partition_key=key) if key is not None else singles.send(value)
-    names = (pulsar.CompressionType.LZ4, pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD, pulsar.CompressionType.SNAPPY)
+    names = (
+        pulsar.CompressionType.LZ4,
+        pulsar.CompressionType.ZLib,
+        pulsar.CompressionType.ZSTD,
+        pulsar.CompressionType.SNAPPY,
+    )
     for name in names:
         alone = client.create_producer(topic, compression_type=name)
         alone.send(f"alone {name}".encode() * 9, partition_key=f"alone-{name}", properties={"p": "q"})
@@ -444,7 +464,9 @@ their names say so; do not edit it, record it anew.
 
 
 def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
-    shapes, odd, parts, events = (f"persistent://public/default/{name}" for name in ("shapes", "odd", "parts", "events"))
+    shapes, odd, parts, events = (
+        f"persistent://public/default/{name}" for name in ("shapes", "odd", "parts", "events")
+    )
     in_files = "persistent://public/fs/files"
     rounds = [(shapes, "shapes"), (odd, "odd"), (f"{parts}-partition-1", "parts-partition-1"), (in_files, "files")]
 
@@ -501,7 +523,9 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
         cluster.ask("create", events)
         cluster.send(events, *event_shapes())
         cluster.keep_round(events, "events", 1)
-        cluster.send(events, {"messages": [keyed("a", "4", eventTime=1), keyed("f", "3", eventTime=2), keyed("h", None)]})
+        cluster.send(
+            events, {"messages": [keyed("a", "4", eventTime=1), keyed("f", "3", eventTime=2), keyed("h", None)]}
+        )
         cluster.ask("unload", events)
         cluster.keep_round(events, "events", 2)
         for topic, name in [*rounds, (events, "events")]:
@@ -509,7 +533,15 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
     finally:
         cluster.stop()
 
-    _run([str(venv / "bin" / "python"), str(PEER / "s3get.py"), f"http://127.0.0.1:{S3_PORT}", BUCKET, str(TARGET / "offloaded")])
+    _run(
+        [
+            str(venv / "bin" / "python"),
+            str(PEER / "s3get.py"),
+            f"http://127.0.0.1:{S3_PORT}",
+            BUCKET,
+            str(TARGET / "offloaded"),
+        ]
+    )
     shutil.copytree(work / "filesystem", TARGET / "filesystem")
     for number in range(3):
         _pack_logs(cluster.data / f"bookkeeper{number}" / "current", TARGET / "bookies" / str(number) / "current")
@@ -521,7 +553,12 @@ def try_unreadable(cluster: Cluster, kind: str) -> dict[str, Any]:
     cluster.ask("create", topic)
     send_frames(topic, unreadable_frames(kind))
     [done] = cluster.ask("compact", topic)
-    found = {"kind": kind, "status": done["status"], "error": done.get("error"), "raw": cluster.ask("dump-topic", topic)}
+    found = {
+        "kind": kind,
+        "status": done["status"],
+        "error": done.get("error"),
+        "raw": cluster.ask("dump-topic", topic),
+    }
     return found | {"compacted": cluster.ask("dump-compacted", topic) if done["status"] == "SUCCESS" else None}
 
 
@@ -536,7 +573,9 @@ def _pack_logs(source: Path, target: Path) -> None:
 
 def record_blocks(cluster: Cluster, venv: Path, work: Path) -> None:
     topic = "persistent://public/default/blocks"
-    cluster.start(1, **SETTINGS | {f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")})
+    cluster.start(
+        1, **SETTINGS | {f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
+    )
     try:
         cluster.ask("create", topic)
         text = "a long row of the same words " * 24_000
