@@ -20,6 +20,7 @@ from lastwrite.logstore.pulsar.topic import locate as locate_topic
 from lastwrite.logstore.rocketmq.reading import locate
 from lastwrite.logstore.uncleanable import Notes
 from lastwrite.logstore.watching import Glance
+from lastwrite.model.backlog import Backlog
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy
@@ -225,6 +226,10 @@ class System(Protocol):
 
     def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
         """What of ``log`` no longer has to be kept."""
+        ...
+
+    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+        """What the log costs that stays as it is when all below ``horizon`` is compacted; None: nothing does."""
         ...
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
