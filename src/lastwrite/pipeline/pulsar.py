@@ -25,6 +25,7 @@ from lastwrite.logstore.pulsar.manifest import EVENT_TIME, PUBLISHING
 from lastwrite.logstore.pulsar.publish import NewLedger
 from lastwrite.logstore.pulsar.topic import find_topics, name_of, partition_of
 from lastwrite.logstore.watching import Glance
+from lastwrite.model.backlog import Backlog
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
@@ -139,6 +140,9 @@ class PulsarSystem:
     def estimate_records(self, log: PartitionLog) -> int:
         """By the surveys, with the places of a compacted batch that are empty."""
         return store.record_count(log)
+
+    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+        return None
 
     def index_checker(self, piece: Piece) -> IndexChecker:
         return store.IndexChecker(piece)
