@@ -23,8 +23,8 @@ EVENTS = {
     "compactionServiceFactoryClassName": "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory",
 }
 SETTINGS = {"events": EVENTS}
-# The topic, the round to equal, and the one that came before it, if any. The ledger that was open after the first round
-# of ``events`` went on growing, and by event time two rounds are not one: a broker forgets the times of what it deleted.
+# The topic, the round to equal, and the one before it, if any. The ledger that was open after the first round of
+# ``events`` went on growing, and by event time two rounds are not one: a broker forgets the times of what it deleted.
 CASES = [
     *(
         (name, number, before)
