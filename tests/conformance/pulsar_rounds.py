@@ -16,8 +16,6 @@ What lies below the horizon is sometimes taken from the archives: no later round
 from __future__ import annotations
 
 import random
-import shutil
-import struct
 import tempfile
 import time
 from collections import Counter
@@ -26,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 
-from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.model.report import Status
 from tests import pulsar_archive as archive
 from tests import pulsar_entries as entries_of
@@ -34,7 +31,7 @@ from tests.conformance.pulsar_oracle import SETTINGS, PulsarOracle
 from tests.conformance.pulsar_topics import Topic
 from tests.engine import compact
 from tests.logs import SCRATCH
-from tests.system.pulsar.driver import Driver, Horizon
+from tests.system.pulsar.driver import Horizon
 
 COMMIT_PAUSE_S = 1.1  # a broker writes a second commit within a second to memory only (spec section 30)
 KNOWN = frozenset(range(1, 33)) - {10, 21}  # fields of MessageMetadata that the broker knows
@@ -140,6 +137,8 @@ class _Rounds:
 
     def _ours(self, root: Path, *, like_broker: bool) -> tuple[bool, list[bytes]]:
         """Whether a round was due, and the compacted ledger that counts after it; its horizon is checked."""
+        from lastwrite.logstore.pulsar.manifest import read_manifest
+
         report = compact(root, self._settings, int(time.time() * 1000), like_broker=like_broker)
         (partition,) = report.partitions
         assert partition.status in (Status.CLEANED, Status.SKIPPED), (partition.reason, partition.problems)

@@ -171,7 +171,7 @@ public final class Driver {
         Producer<byte[]> found = open.get(kind);
         if (found == null) {
             ProducerBuilder<byte[]> builder = client.newProducer().topic(topic).compressionType(codec)
-                .sendTimeout(0, TimeUnit.SECONDS).maxPendingMessages(50000).blockIfQueueFull(true)
+                .compressionMinMsgBodySize(line.path("compressFrom").asInt(0)).sendTimeout(0, TimeUnit.SECONDS).maxPendingMessages(50000).blockIfQueueFull(true)
                 .enableBatching(batch);
             if (batch) {
                 builder.batchingMaxMessages(line.path("most").asInt(100000)).batchingMaxPublishDelay(1, TimeUnit.HOURS)
