@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-
 from lastwrite.model.report import Status
 from tests import pulsar_archive as archive
 from tests import pulsar_entries as entries_of
