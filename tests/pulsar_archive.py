@@ -51,10 +51,17 @@ def write_ledger(
         ">IIQQII", INDEX_MAGIC, 32 + len(bare) + len(rows), len(data), HEADER_BYTES, len(index), len(bare)
     )
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{uuid.UUID(int=ledger)}-ledger-{ledger}"
+    path = _path(folder, ledger)
     path.with_name(path.name + "-index").write_bytes(head + bare + rows)
     path.write_bytes(data)
     return path
+
+
+def remove_ledger(folder: Path, ledger: int) -> None:
+    """Remove a ledger that ``write_ledger`` wrote."""
+    path = _path(folder, ledger)
+    path.unlink()
+    path.with_name(path.name + "-index").unlink()
 
 
 def read_ledger(path: Path) -> list[bytes]:
@@ -78,6 +85,10 @@ def read_ledger(path: Path) -> list[bytes]:
         assert padding == (PADDING * (len(padding) // 4 + 1))[: len(padding)]
         at = end
     return entries
+
+
+def _path(folder: Path, ledger: int) -> Path:
+    return folder / f"{uuid.UUID(int=ledger)}-ledger-{ledger}"
 
 
 def _without_length(sized: bytes) -> bytes:
