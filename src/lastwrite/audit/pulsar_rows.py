@@ -13,8 +13,7 @@ from typing import Any
 
 from lastwrite.compaction.horizon import NOT_BATCHED, Source
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.pulsar.entry import Entry, Message, Metadata, decode_properties, messages_of
-from lastwrite.formats.pulsar.entry import EncryptionKey
+from lastwrite.formats.pulsar.entry import EncryptionKey, Entry, Message, Metadata, decode_properties, messages_of
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.formats.pulsar.payload import Codec
 
@@ -37,7 +36,7 @@ MARKERS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an entry was found: its topic, the file and the byte at which its bytes begin, and the part of the topic."""
+    """Where an entry was found: its topic, the file, the byte at which its bytes begin, the part of the topic."""
 
     name: TopicName | None
     file: str
