@@ -194,7 +194,7 @@ def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) ->
 
 
 def outcomes(surveys: Mapping[int, Survey]) -> tuple[int | None, frozenset[int]]:
-    """The offset of the first entry of a transaction that is not decided, and the numbers of those that were aborted."""
+    """The offset of the first entry of a transaction that is not decided; the numbers of those that were aborted."""
     firsts: dict[int, int] = {}
     ends: dict[int, bool] = {}
     for ledger, found in sorted(surveys.items()):
