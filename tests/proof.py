@@ -1,8 +1,9 @@
 """Thousands of random logs, cleaned by their own cleaner and by Lastwrite:  python -m tests.proof --seeds 2000
 
-With ``--system rocketmq`` RocketMQ's. A seed is a log with everything in its mix, several rounds under a moving clock;
-``tests/conformance/rounds.py`` and ``rocketmq_rounds.py`` say what has to agree. Seeds are independent: ``--start N``
-goes on where a run was stopped. A seed that failed is named, with the place, and played again alone by ``--start N
+With ``--system rocketmq`` RocketMQ's; with ``--system pulsar`` topics of a real standalone (300 seeds, half an hour). A
+seed is a log with everything in its mix, several rounds under a moving clock; ``tests/conformance/rounds.py``,
+``rocketmq_rounds.py`` and ``pulsar_rounds.py`` say what has to agree. Seeds are independent: ``--start N`` goes on where
+a run was stopped. A seed that failed is named, with the place, and played again alone by ``--start N
 --seeds 1``; one that found a fault is kept in the list of ``tests/conformance/test_real_cleaner.py``.
 
 Needs what the tests marked ``oracle`` need: Java 17, and the peer that ``LASTWRITE_PEERS`` names.
@@ -17,30 +18,37 @@ import traceback
 from collections import Counter
 from typing import Any
 
-from tests.conformance import rocketmq_rounds, rounds
+from tests.conformance import pulsar_rounds, rocketmq_rounds, rounds
 from tests.conformance.oracle import Oracle
+from tests.conformance.pulsar_oracle import PulsarOracle
 from tests.conformance.rocketmq_oracle import RocketmqOracle
 
 PROGRESS_SECONDS = 30
+
+_SYSTEMS: dict[str, tuple[Any, Any]] = {
+    "kafka": (Oracle, rounds),
+    "rocketmq": (RocketmqOracle, rocketmq_rounds),
+    "pulsar": (PulsarOracle, pulsar_rounds),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.proof", description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=2000, help="how many logs")
     parser.add_argument("--start", type=int, default=1, help="the first seed")
-    parser.add_argument("--system", choices=("kafka", "rocketmq"), default="kafka", help="whose logs")
+    parser.add_argument("--system", choices=tuple(_SYSTEMS), default="kafka", help="whose logs")
     arguments = parser.parse_args()
     last = arguments.start + arguments.seeds - 1
     met: Counter[str] = Counter()
     failed: list[int] = []
     began = told = time.monotonic()
     seed = arguments.start
-    oracle: Any = Oracle() if arguments.system == "kafka" else RocketmqOracle()
-    check_seed: Any = (rounds if arguments.system == "kafka" else rocketmq_rounds).check_seed
+    make_oracle, played = _SYSTEMS[arguments.system]
+    oracle = make_oracle()
     try:
         for seed in range(arguments.start, last + 1):
             try:
-                met += check_seed(oracle, seed)
+                met += played.check_seed(oracle, seed)
             except Exception as error:
                 failed.append(seed)
                 print(f"seed {seed} FAILED: {_where(error)}", flush=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 from lastwrite.compaction.horizon import NOT_BATCHED, Source
 from lastwrite.errors import CorruptLog, LogError
+from lastwrite.formats.pulsar.codecs import Codec
 from lastwrite.formats.pulsar.entry import EncryptionKey, Entry, Message, Metadata, decode_properties, messages_of
 from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.formats.pulsar.payload import Codec
 
 Row = dict[str, Any]
 

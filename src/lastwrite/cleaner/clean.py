@@ -16,7 +16,7 @@ from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.model.progress import NoProgress
 from lastwrite.pipeline.kafka import KafkaSystem
-from lastwrite.pipeline.system import kafka_alone
+from lastwrite.pipeline.system import System, system_named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,11 +39,13 @@ def clean(
     tell: Callable[[Event], None] = lambda event: None,
     started: Callable[[Cleaner], None] = lambda cleaner: None,
     keep_scans: bool = False,
+    system: str | None = None,
 ) -> int:
     """Keep the log roots clean until asked to stop, or with ``once`` until nothing is due.
 
     Args:
-        roots: log roots, as a broker's ``log.dirs``.
+        roots: log roots, as a broker's ``log.dirs``; or RocketMQ stores; or archives of Pulsar's topics.
+        system: that wrote them, all of them; None: the one whose files lie there.
         config: settings under upstream's names, or a function that reads them anew.
         config_file: the file that this function reads; it is called again when the file changes.
         threads: how many waves of rounds at once; None: the setting ``log.cleaner.threads``.
@@ -61,19 +63,21 @@ def clean(
         EnvironmentUnfit: Java or Spark is missing, and a round is due.
     """
     folders = list(dict.fromkeys(os.path.abspath(root) for root in roots))
-    system = KafkaSystem(metadata_roots=folders)
+    found = _system_of(folders, system)
     read = config if callable(config) else lambda: config or {}
-    source = SettingsSource(system, read, config_file)
+    source = SettingsSource(found, read, config_file)
+    if keep_scans and not found.keeps_scans:
+        raise InvalidConfig(f"{found.name} suffers no file of ours beside its own", remedy="leave out --keep-scans")
     for root in folders:
-        _check_root(system, root, source.current.names)
+        _check_root(found, root, source.current.names)
     metrics = Metrics(folders, _now_ms)
     with ExitStack() as stack:
         if metrics_port is not None:
             server = MetricsServer(metrics, metrics_host, metrics_port)
             stack.callback(server.close)
             tell(Note(time_ms=_now_ms(), text=f"metrics on http://{metrics_host}:{server.port}/metrics"))
-        rounds = Rounds(system, spark, master, memory, conf or {}, NoProgress(), keep_scans)
-        cleaner = Cleaner(system, folders, source, rounds, metrics, tell, threads, _now_ms)
+        rounds = Rounds(found, spark, master, memory, conf or {}, NoProgress(), keep_scans)
+        cleaner = Cleaner(found, folders, source, rounds, metrics, tell, threads, _now_ms)
         started(cleaner)
         return cleaner.run(once)
 
@@ -82,16 +86,34 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _check_root(system: KafkaSystem, root: str, names: Mapping[str, object]) -> None:
+def _system_of(roots: Sequence[str], name: str | None) -> System:
+    """The system of all roots.
+
+    Raises:
+        NotALog: a root is no folder.
+        InvalidConfig: not all are of one system.
+    """
+    for root in roots:
+        if not os.path.isdir(root):
+            raise NotALog(
+                "no such folder", path=root, remedy="give a log root: a folder of <topic>-<partition> folders"
+            )
+    systems = {root: system_named(name, root) for root in roots}
+    names = {system.name for system in systems.values()}
+    if len(names) > 1:
+        said = ", ".join(f"{root} is of {system.name}" for root, system in systems.items())
+        raise InvalidConfig(f"roots of several systems: {said}", remedy="start a daemon for each system")
+    system = systems[roots[0]]
+    return KafkaSystem(metadata_roots=roots) if isinstance(system, KafkaSystem) else system
+
+
+def _check_root(system: System, root: str, names: Mapping[str, object]) -> None:
     """Refuse what is no log root, and one of whose partitions nobody says whether they are compacted."""
-    if not os.path.isdir(root):
-        raise NotALog("no such folder", path=root, remedy="give a log root: a folder of <topic>-<partition> folders")
-    kafka_alone(None, root, "clean")
     try:
         partitions = system.find(root, None, None)
     except NotALog:
         return  # an empty root may fill
-    if partitions[0] == root:
+    if partitions[0] == root != system.root_of(root):
         raise NotALog("a partition's folder, not a log root", path=root, remedy=f"give {os.path.dirname(root)}")
     try:
         is_known = any(system.is_policy_known(folder, names) for folder in partitions)
@@ -99,6 +121,5 @@ def _check_root(system: KafkaSystem, root: str, names: Mapping[str, object]) -> 
         return  # of a damaged metadata log every look will tell
     if not is_known:
         raise InvalidConfig(
-            "nothing says which of these topics are compacted: no metadata log of a cluster lies here", path=root,
-            remedy="give --config cleanup.policy=compact if all of them are, or their settings by --config-file",
+            "nothing says which of these topics are compacted", path=root, remedy=system.policy_remedy,
         )  # fmt: skip

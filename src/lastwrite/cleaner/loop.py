@@ -12,12 +12,12 @@ each partition keeps other processes away.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
 from lastwrite.cleaner.metrics import Metrics
@@ -149,16 +149,22 @@ class Cleaner:
             if broker is not None:
                 self._was_held = True
                 return [], {}
-            found = self._watch.look(root, self._settings.current.names, now_ms, busy)
+            names = self._settings.current.names
+            self._system.refuse_unclean(root, names)
+            found = self._watch.look(root, names, now_ms, busy)
         except LogError as error:
             self._say_once(root, str(error))
             return [], {}
-        try:
-            entries = read_uncleanable(root)
-        except CorruptLog as error:
-            self._say_once(f"{root} aside", str(error))
-            entries = {}
-        return found, {os.path.join(root, str(name)): entry for name, entry in entries.items()}
+        aside: dict[str, Uncleanable] = {}
+        by_home = sorted(found, key=lambda candidate: candidate.home)
+        for home, inside in groupby(by_home, key=lambda candidate: candidate.home):
+            try:
+                entries = read_uncleanable(home, self._system.notes)
+            except CorruptLog as error:
+                self._say_once(f"{home} aside", str(error))
+                continue
+            aside |= {each.folder: entries[each.name] for each in inside if each.name in entries}
+        return found, aside
 
     def _is_new(self, candidate: Candidate, once: bool) -> bool:
         """Whether anything has changed since the partition's last round, or some time has passed.
@@ -178,12 +184,12 @@ class Cleaner:
         """Take those of the wave that are free, and run them in a thread; False where none is."""
         held = contextlib.ExitStack()
         mine: list[Candidate] = []
-        for root in dict.fromkeys(candidate.root for candidate in wave):
-            inside = [candidate for candidate in wave if candidate.root == root]
+        for home in dict.fromkeys(candidate.home for candidate in wave):
+            inside = [candidate for candidate in wave if candidate.home == home]
             try:
-                got = held.enter_context(self._system.try_hold(root, [candidate.name for candidate in inside]))
+                got = held.enter_context(self._system.try_hold(home, [candidate.name for candidate in inside]))
             except LogError as error:
-                self._say_once(root, str(error))
+                self._say_once(home, str(error))
                 continue
             mine += [candidate for candidate in inside if candidate.name in got]
         self._was_held = self._was_held or len(mine) < len(wave)
@@ -252,19 +258,19 @@ class Cleaner:
     def _note_outcome(self, outcome: _Outcome) -> None:
         del self._running[outcome.thread]
         now_ms = self._now_ms()
-        failed: dict[str, dict[Candidate, str]] = {}
+        failed: dict[Candidate, str] = {}
         if outcome.report is None:
             self._note_failure(outcome, failed)
         else:
             self._metrics.wave_ended(outcome.report, len(self._running))
             for candidate, report in zip(outcome.wave, outcome.report.partitions, strict=True):
                 self._note_report(outcome, candidate, report, failed, now_ms)
-        for root, reasons in failed.items():
-            self._set_aside(root, reasons, now_ms)
+        for candidate, reason in failed.items():
+            self._set_aside(candidate, reason, now_ms)
 
     def _note_report(
         self, outcome: _Outcome, candidate: Candidate, report: PartitionReport,
-        failed: dict[str, dict[Candidate, str]], now_ms: int,
+        failed: dict[Candidate, str], now_ms: int,
     ) -> None:  # fmt: skip
         assert outcome.report is not None
         wrong = [problem for problem in report.problems if problem.kind is not ProblemKind.RECOVERED]
@@ -285,13 +291,13 @@ class Cleaner:
                 )  # fmt: skip
             self._not_before.pop(candidate.folder, None)
             with contextlib.suppress(LogError):
-                release(candidate.root, [candidate.name])
+                release(candidate.home, [candidate.name], self._system.notes)
             return
         if is_wrong and not self._is_stopping and not self._was_changed(candidate):
             self._statuses.add(report.status)
-            failed.setdefault(candidate.root, {})[candidate] = report.reason or candidate.trouble or "no reason given"
+            failed[candidate] = report.reason or candidate.trouble or "no reason given"
 
-    def _note_failure(self, outcome: _Outcome, failed: dict[str, dict[Candidate, str]]) -> None:
+    def _note_failure(self, outcome: _Outcome, failed: dict[Candidate, str]) -> None:
         """A wave that ended without a report: nobody knows which partition is to blame."""
         error = outcome.error
         if self._is_stopping:
@@ -308,7 +314,7 @@ class Cleaner:
         if self._was_changed(outcome.wave[0]):
             return
         self._statuses.add(Status.FAILED)
-        failed.setdefault(outcome.wave[0].root, {})[outcome.wave[0]] = str(error)
+        failed[outcome.wave[0]] = str(error)
 
     def _was_changed(self, candidate: Candidate) -> bool:
         """Whether a round may have failed because somebody without a lock is writing there; it then waits a while."""
@@ -318,17 +324,18 @@ class Cleaner:
         self._not_before[candidate.folder] = time.monotonic() + self._settings.current.cleaner.backoff_ms / 1000
         return True
 
-    def _set_aside(self, root: str, reasons: dict[Candidate, str], now_ms: int) -> None:
+    def _set_aside(self, candidate: Candidate, reason: str, now_ms: int) -> None:
+        notes = self._system.notes
         try:
-            set_aside(root, {candidate.name: reason for candidate, reason in reasons.items()}, now_ms)
-            entries = read_uncleanable(root)
+            set_aside(candidate.home, {candidate.name: reason}, now_ms, notes)
+            entries = read_uncleanable(candidate.home, notes)
         except LogError as error:
             self._note(f"cannot note what is uncleanable: {error}")
             return
-        for candidate in reasons:
-            self._metrics.failed()
-            if candidate.name in entries:
-                self._tell(SetAside(time_ms=now_ms, root=root, name=candidate.name, entry=entries[candidate.name]))
+        self._metrics.failed()
+        if candidate.name in entries:
+            entry = entries[candidate.name]
+            self._tell(SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry))
 
     # ------------------------------------------------------------------ words
 

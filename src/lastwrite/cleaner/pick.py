@@ -29,6 +29,7 @@ class Candidate:
     root: str
     folder: str
     name: TopicPartition
+    home: str = ""  # the folder that its lock lies in, and the note where it is set aside
     size_bytes: int = 0
     compacts: bool = False
     is_due: bool = False  # dirty enough, or overdue

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lastwrite.cleaner.pick import Candidate
 from lastwrite.errors import LogError, NotALog
-from lastwrite.logstore.watching import Glance, glance, is_as_read
+from lastwrite.logstore.watching import Glance, is_as_read
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.pipeline.system import System
 
@@ -42,7 +42,7 @@ class Watch:
         before = self._known.get(root, {})
         known: dict[str, _Known] = {}
         found = []
-        for seen in glance(root):
+        for seen in self._system.glance(root):
             last = before.get(seen.folder)
             if seen.folder in busy:
                 if last is not None:
@@ -77,9 +77,10 @@ class Watch:
         self, root: str, seen: Glance, known: _Known, config: Mapping[str, object], now_ms: int
     ) -> Candidate:
         log, trouble = known.log, known.trouble
+        bare = Candidate(root=root, folder=seen.folder, name=seen.name, home=self._system.root_of(seen.folder))
         if trouble is not None and not seen.rests:
-            return Candidate(root=root, folder=seen.folder, name=seen.name)  # somebody may be writing it
-        bare = Candidate(root=root, folder=seen.folder, name=seen.name, compacts=trouble is not None, trouble=trouble)
+            return bare  # somebody may be writing it
+        bare = replace(bare, compacts=trouble is not None, trouble=trouble)
         if log is None or not log.segments or not self._system.is_policy_known(seen.folder, config):
             return bare
         try:
@@ -94,7 +95,7 @@ class Watch:
         if trouble is not None:
             return found
         return replace(
-            found, is_due=decision.reason is None, expired_bytes=retention.size_bytes,
+            found, is_due=decision.reason is None and decision.waits is None, expired_bytes=retention.size_bytes,
             expired_segments=len(retention.segments),
         )  # fmt: skip
 

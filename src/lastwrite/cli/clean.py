@@ -17,6 +17,7 @@ from lastwrite.cli.options import (
     KeepScansOption,
     MasterOption,
     MemoryOption,
+    SystemOption,
     pairs,
     settings,
 )
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 def clean(
     context: typer.Context,
     roots: Annotated[
-        list[str], typer.Argument(metavar="ROOT…", help="Log roots (a broker's log.dirs).", show_default=False)
+        list[str],
+        typer.Argument(metavar="ROOT…", help="Log roots (a broker's log.dirs), stores, archives.", show_default=False),
     ],
     threads: Annotated[
         int | None,
@@ -51,6 +53,7 @@ def clean(
         str, typer.Option("--metrics-host", metavar="HOST", help="The address to answer on.")
     ] = "127.0.0.1",
     keep_scans: KeepScansOption = False,
+    system: SystemOption = None,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
@@ -90,6 +93,7 @@ def clean(
         roots, config=lambda: settings(config, config_file), config_file=config_file, once=once, threads=threads,
         memory=memory, master=master, conf=pairs("--conf", conf), metrics_port=metrics_port,
         metrics_host=metrics_host, tell=tell, started=started, keep_scans=keep_scans,
+        system=system,
     )  # fmt: skip
 
 

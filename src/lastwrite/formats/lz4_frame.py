@@ -73,13 +73,14 @@ def _length(source, at, end):
 
 
 @njit(cache=True, nogil=True)
-def _decode_block(source, at, end, readable, target, to, room):
+def decode_block(source, at, end, readable, target, to, room, limit):
     """Decode the block ``source[at:end]`` to ``target[to:]``; returns the position behind, or REFUSED.
 
-    Bytes of ``source`` below ``readable`` may be read, of ``target`` below ``room`` written.
+    ``source`` and ``target`` are addresses. Bytes of ``source`` below ``readable`` may be read, of ``target`` below
+    ``room`` written; the block has ``limit`` bytes at most.
     """
     begin = to
-    most = min(room, begin + _BLOCK_BYTES)
+    most = min(room, begin + limit)
     roomy = room - _SLACK
     safe = readable - _SLACK
     while at < end:
@@ -154,7 +155,7 @@ def decode_frame(source, at, end, readable, target, to, room):
             copy_bytes(target, to, source, at, size)
             to += size
         else:
-            to = _decode_block(source, at, at + size, readable, target, to, room)
+            to = decode_block(source, at, at + size, readable, target, to, room, _BLOCK_BYTES)
             if to < 0:
                 return np.int64(REFUSED)
         at += size

@@ -5,7 +5,7 @@ anybody can read it, and each partition is tried again after a minute, then two,
 
     {"version": 1, "partitions": {"orders-0": {"reason": "…", "since_ms": …, "tries": 2, "next_try_ms": …}}}
 
-A broker that starts on the root passes plain files by.
+A broker that starts on the root passes plain files by. How a system names its partitions there, ``Notes`` says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from lastwrite.errors import CorruptLog
 from lastwrite.formats.kafka.names import FolderState, decode_folder_name, folder_name
@@ -28,12 +29,30 @@ _FIRST_PAUSE_MS = 60_000
 _LONGEST_PAUSE_MS = 86_400_000
 
 
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """How partitions of a system are noted."""
+
+    place: lock.Place
+    text_of: Callable[[TopicPartition], str]
+    name_of: Callable[[str], TopicPartition | None]  # None: no partition's
+    folder_of: Callable[[str, TopicPartition], str]  # by root
+
+
+def _name_of(folder: str) -> TopicPartition | None:
+    name = decode_folder_name(folder)
+    return None if name is None or name.state is not FolderState.LIVE else name.partition
+
+
+KAFKA = Notes(lock.KAFKA, folder_name, _name_of, lambda root, name: os.path.join(root, folder_name(name)))
+
+
 def pause_ms(tries: int) -> int:
     """How long after so many failed tries the next one comes."""
     return min(_FIRST_PAUSE_MS << min(tries - 1, 32), _LONGEST_PAUSE_MS)
 
 
-def read_uncleanable(root: str) -> dict[TopicPartition, Uncleanable]:
+def read_uncleanable(root: str, notes: Notes = KAFKA) -> dict[TopicPartition, Uncleanable]:
     """The partitions of ``root`` that are set aside; none where there is no file.
 
     Raises:
@@ -43,7 +62,7 @@ def read_uncleanable(root: str) -> dict[TopicPartition, Uncleanable]:
     path = os.path.join(root, FILE)
     try:
         seen = os.stat(path)
-        return dict(_read_once(path, seen.st_mtime_ns, seen.st_size, seen.st_ino))
+        return dict(_read_once(path, notes, seen.st_mtime_ns, seen.st_size, seen.st_ino))
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -51,11 +70,13 @@ def read_uncleanable(root: str) -> dict[TopicPartition, Uncleanable]:
 
 
 @functools.lru_cache(maxsize=8)
-def _read_once(path: str, mtime_ns: int, size_bytes: int, inode: int) -> dict[TopicPartition, Uncleanable]:
-    return _read(path)
+def _read_once(
+    path: str, notes: Notes, mtime_ns: int, size_bytes: int, inode: int
+) -> dict[TopicPartition, Uncleanable]:
+    return _read(path, notes)
 
 
-def _read(path: str) -> dict[TopicPartition, Uncleanable]:
+def _read(path: str, notes: Notes) -> dict[TopicPartition, Uncleanable]:
     with open(path, "rb") as file:
         content = file.read()
     try:
@@ -63,11 +84,11 @@ def _read(path: str) -> dict[TopicPartition, Uncleanable]:
         if document["version"] != _VERSION:
             raise ValueError(f"version {document['version']!r}")
         return {
-            _name_of(folder): Uncleanable(
+            _known(notes, text): Uncleanable(
                 reason=str(entry["reason"]), since_ms=int(entry["since_ms"]), tries=int(entry["tries"]),
                 next_try_ms=int(entry["next_try_ms"]),
             )
-            for folder, entry in document["partitions"].items()
+            for text, entry in document["partitions"].items()
         }  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptLog(
@@ -76,14 +97,14 @@ def _read(path: str) -> dict[TopicPartition, Uncleanable]:
         ) from error  # fmt: skip
 
 
-def _name_of(folder: str) -> TopicPartition:
-    name = decode_folder_name(folder)
-    if name is None or name.state is not FolderState.LIVE:
-        raise ValueError(f"{folder!r} is no partition")
-    return name.partition
+def _known(notes: Notes, text: str) -> TopicPartition:
+    name = notes.name_of(text)
+    if name is None:
+        raise ValueError(f"{text!r} is no partition")
+    return name
 
 
-def set_aside(root: str, reasons: dict[TopicPartition, str], now_ms: int) -> None:
+def set_aside(root: str, reasons: dict[TopicPartition, str], now_ms: int, notes: Notes = KAFKA) -> None:
     """Note that a round of these partitions failed at ``now_ms``.
 
     Raises:
@@ -92,8 +113,8 @@ def set_aside(root: str, reasons: dict[TopicPartition, str], now_ms: int) -> Non
     """
     if not reasons:
         return
-    with lock.root_turn(root):
-        entries = _readable(root)
+    with lock.root_turn(root, notes.place):
+        entries = _readable(root, notes)
         for name, reason in reasons.items():
             before = entries.get(name)
             tries = 1 if before is None else before.tries + 1
@@ -101,10 +122,10 @@ def set_aside(root: str, reasons: dict[TopicPartition, str], now_ms: int) -> Non
                 reason=reason, since_ms=now_ms if before is None else before.since_ms, tries=tries,
                 next_try_ms=now_ms + pause_ms(tries),
             )  # fmt: skip
-        _write(root, entries)
+        _write(root, entries, notes)
 
 
-def release(root: str, names: Iterable[TopicPartition]) -> dict[TopicPartition, Uncleanable]:
+def release(root: str, names: Iterable[TopicPartition], notes: Notes = KAFKA) -> dict[TopicPartition, Uncleanable]:
     """Forget that these partitions failed, and say of which of them it was known.
 
     Raises:
@@ -112,33 +133,33 @@ def release(root: str, names: Iterable[TopicPartition]) -> dict[TopicPartition, 
         LogError: the file cannot be read or written.
     """
     wanted = set(names)
-    if not wanted & read_uncleanable(root).keys():
+    if not wanted & read_uncleanable(root, notes).keys():
         return {}
-    with lock.root_turn(root):
-        entries = _readable(root)
+    with lock.root_turn(root, notes.place):
+        entries = _readable(root, notes)
         released = {name: entries.pop(name) for name in sorted(wanted & entries.keys())}
-        _write(root, entries)
+        _write(root, entries, notes)
     return released
 
 
-def _readable(root: str) -> dict[TopicPartition, Uncleanable]:
+def _readable(root: str, notes: Notes) -> dict[TopicPartition, Uncleanable]:
     """What is on disk now; nothing where it cannot be understood."""
     path = os.path.join(root, FILE)
     try:
-        return _read(path)
+        return _read(path, notes)
     except (FileNotFoundError, CorruptLog):
         return {}
     except OSError as error:
         raise files.to_log_error(error, path, "read what is set aside") from error
 
 
-def _write(root: str, entries: dict[TopicPartition, Uncleanable]) -> None:
+def _write(root: str, entries: dict[TopicPartition, Uncleanable], notes: Notes) -> None:
     """Write the entries of all partitions that are still there; without any there is no file."""
     path = os.path.join(root, FILE)
     kept = {
-        folder_name(name): entry.to_dict()
+        notes.text_of(name): entry.to_dict()
         for name, entry in sorted(entries.items())
-        if os.path.isdir(os.path.join(root, folder_name(name)))
+        if os.path.isdir(notes.folder_of(root, name))
     }
     if not kept:
         if os.path.exists(path):

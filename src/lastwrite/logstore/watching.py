@@ -77,4 +77,4 @@ def is_as_read(segment: Segment) -> bool:
         seen = os.stat(segment.path)
     except OSError:
         return False
-    return (seen.st_size, seen.st_mtime_ns) == (segment.size_bytes, segment.mtime_ns)
+    return (seen.st_size, seen.st_mtime_ns) == (segment.file_bytes, segment.mtime_ns)

@@ -27,7 +27,7 @@ from lastwrite.pipeline.memory import MemoryPlan, plan_memory
 from lastwrite.pipeline.runner import InlineRunner, Runner, SparkRunner
 from lastwrite.pipeline.session import GivenSpark, OwnSpark, local_workers
 from lastwrite.pipeline.shuffle import ShuffleExchange
-from lastwrite.pipeline.system import system_named
+from lastwrite.pipeline.system import System, system_named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,18 +140,19 @@ def _run(
         engine = Engine(system, exchange, runner.workers, limits, options, progress)
         report = engine.compact(folders)
         report.profile = {name: stage.to_dict() for name, stage in runner.profile.items()}
-        _note_uncleanable(partitions, report, not options.dry_run and options.to is None, progress)
+        _note_uncleanable(system, partitions, report, not options.dry_run and options.to is None, progress)
         return report
 
 
 def _note_uncleanable(
-    partitions: Mapping[str, Sequence[TopicPartition]], report: CompactionReport, in_place: bool, progress: Progress
-) -> None:
+    system: System, partitions: Mapping[str, Sequence[TopicPartition]], report: CompactionReport, in_place: bool,
+    progress: Progress,
+) -> None:  # fmt: skip
     """Say of each partition whether the cleaner had set it aside; what was cleaned now is released."""
     found = {TopicPartition(each.topic, each.partition): each for each in report.partitions}
     for root, names in partitions.items():
         try:
-            entries = read_uncleanable(root)
+            entries = read_uncleanable(root, system.notes)
         except CorruptLog as error:
             progress.note(str(error))
             continue
@@ -159,7 +160,7 @@ def _note_uncleanable(
             found[name].uncleanable = entries[name]
         succeeded = [name for name in names if found[name].status in (Status.CLEANED, Status.UNCHANGED)]
         if in_place:
-            for name in release(root, succeeded):
+            for name in release(root, succeeded, system.notes):
                 found[name].uncleanable = None
 
 

@@ -22,13 +22,14 @@ from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.formats.kafka.index import OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.logstore import commit as committing
 from lastwrite.logstore import kafka as store
-from lastwrite.logstore import lock, metadata_log
+from lastwrite.logstore import lock, metadata_log, uncleanable
 from lastwrite.logstore import publish as publishing
 from lastwrite.logstore import retention as retaining
 from lastwrite.logstore.aside import AsideSegment, remove_aside
 from lastwrite.logstore.overlap import side_by_side
 from lastwrite.logstore.producers import read_history
 from lastwrite.logstore.reading import SegmentReader
+from lastwrite.logstore.watching import Glance, glance
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
@@ -58,6 +59,8 @@ class KafkaSystem:
     joins_parts = True
     keeps_scans = True
     makes_one_segment = False
+    notes = uncleanable.KAFKA
+    policy_remedy = "give --config cleanup.policy=compact if all of them are, or their settings by --config-file"
 
     def __init__(self, metadata_roots: Sequence[str] = ()) -> None:
         self._metadata_roots = tuple(metadata_roots)
@@ -72,6 +75,9 @@ class KafkaSystem:
 
     def name_of(self, folder: str) -> TopicPartition:
         return store.partition_name(folder)
+
+    def glance(self, root: str) -> list[Glance]:
+        return glance(root)
 
     def root_of(self, folder: str) -> str:
         return store.root_of(folder)

@@ -34,10 +34,10 @@ def release(
         # Nothing of it is left but the note.
         roots[str(path)] = {
             name
-            for name in uncleanable.read_uncleanable(str(path))
+            for name in uncleanable.read_uncleanable(str(path), found.notes)
             if topic in (None, name.topic) and partition in (None, name.partition)
         }
     released = {}
     for root, names in sorted(roots.items()):
-        released.update(uncleanable.release(root, names))
+        released.update(uncleanable.release(root, names, found.notes))
     return released

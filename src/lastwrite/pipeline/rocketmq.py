@@ -24,6 +24,7 @@ from lastwrite.compaction.rocketmq_settings import DROP, KEEP, RocketmqConfig
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.formats.rocketmq.chunk import RocketmqFormat
 from lastwrite.formats.rocketmq.names import OFFSET_DIGITS
+from lastwrite.logstore import uncleanable
 from lastwrite.logstore.aside import remove_aside
 from lastwrite.logstore.overlap import Outcome, outcome
 from lastwrite.logstore.rocketmq import lock, store
@@ -31,6 +32,8 @@ from lastwrite.logstore.rocketmq import publish as publishing
 from lastwrite.logstore.rocketmq.aside import AsideFiles
 from lastwrite.logstore.rocketmq.copies import copy_config
 from lastwrite.logstore.rocketmq.publish import Change, Pair
+from lastwrite.logstore.uncleanable import Notes
+from lastwrite.logstore.watching import Glance
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
@@ -45,6 +48,8 @@ class RocketmqSystem:
     joins_parts = False  # a file has at most 2 GiB, and its records tell where they lie in it
     keeps_scans = False  # a file of ours among its own keeps a broker from loading a queue
     makes_one_segment = False
+    notes = Notes(lock.PLACE, uncleanable.KAFKA.text_of, uncleanable.KAFKA.name_of, store.folder_of)
+    policy_remedy = ""  # what has a compaction log is compacted
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return RocketmqFormat(plain_bytes)
@@ -56,6 +61,10 @@ class RocketmqSystem:
 
     def name_of(self, folder: str) -> TopicPartition:
         return store.name_of(folder)
+
+    def glance(self, root: str) -> list[Glance]:
+        """Without a word on changes: a broker that runs keeps the daemon out, and without one nothing is written."""
+        return [Glance(self.name_of(folder), folder, None, True) for folder in self.find(root, None, None)]
 
     def root_of(self, folder: str) -> str:
         return store.root_of(folder)

@@ -17,6 +17,8 @@ import numpy as np
 from lastwrite.compaction.retention import Retention
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.logstore.rocketmq.reading import locate
+from lastwrite.logstore.uncleanable import Notes
+from lastwrite.logstore.watching import Glance
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy
@@ -63,6 +65,7 @@ class Decision:
     dirty_ratio: float
     reason: str | None  # why it is skipped; None: it is cleaned
     policy: Policy
+    waits: str | None = None  # why the daemon leaves it alone, though a round that somebody asks for would run
     elect_from: int = 0  # records below it were compared with each other in earlier rounds
     compacts: bool = True  # False: only what has expired goes
     cleanable_bytes: int = 0
@@ -106,6 +109,8 @@ class System(Protocol):
     joins_parts: bool  # a new segment may be written in parts that are joined
     keeps_scans: bool  # what was scanned may be kept beside the log
     makes_one_segment: bool  # a round makes one new segment of all that it cleans, changed or not
+    notes: Notes  # how the daemon remembers what it has set aside
+    policy_remedy: str  # what to do where nobody has said which logs the daemon shall compact
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         """``reading``: as ``Policy.reading``."""
@@ -113,6 +118,14 @@ class System(Protocol):
 
     def find(self, path: str, topic: str | None, partition: int | None) -> list[str]:
         """The partition folders at ``path``, sorted."""
+        ...
+
+    def glance(self, root: str) -> list[Glance]:
+        """For the daemon: every partition folder at ``root``, and cheaply whether it has changed.
+
+        Raises:
+            LogError: the root cannot be listed.
+        """
         ...
 
     def root_of(self, folder: str) -> str:

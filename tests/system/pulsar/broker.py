@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.system.jars import Unavailable as Unavailable
-from tests.system.jars import fetch_jars, free_ports, need_java
+from tests.system.jars import fetch_jars, free_ports, need_java, run_until_stopped
 
 VERSION = "4.2.4"
 POM = Path(__file__).with_name("pom.xml")
@@ -230,23 +230,14 @@ class Broker:
             raise
 
 
-def main() -> int:
-    if len(sys.argv) < 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    settings = dict(argument.split("=", 1) for argument in sys.argv[2:])
-    with Broker(pulsar_home(), Path(sys.argv[1]).resolve(), settings) as broker:
-        print(
-            f"ready: {broker.service_url}, admin {broker.admin_url}, ZooKeeper {broker.metadata_store}, "
-            f"bookie {broker.bookie}; Ctrl-C stops it",
-            flush=True,
-        )
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            pass
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_until_stopped(
+            __doc__,
+            lambda folder, settings: Broker(pulsar_home(), folder, settings),
+            lambda broker: (
+                f"{broker.service_url}, admin {broker.admin_url}, ZooKeeper {broker.metadata_store}, "
+                f"bookie {broker.bookie}"
+            ),
+        )
+    )

@@ -31,7 +31,7 @@ import google_crc32c
 
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
 from lastwrite.formats.layout import Buffer
-from lastwrite.formats.pulsar.payload import DEFAULT_LIMIT_BYTES, Codec, compress, decompress
+from lastwrite.formats.pulsar.codecs import Codec, Codecs
 from lastwrite.formats.pulsar.protobuf import (
     BOOL,
     BYTES,
@@ -65,6 +65,7 @@ TXN_COMMIT = 21
 TXN_ABORT = 22
 
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024  # maxMessageSize
+DEFAULT_LIMIT_BYTES = 64 << 20  # of a payload, once decompressed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +362,10 @@ def _single(meta: Metadata, value: bytes) -> Message:
 def plain_payload(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
     """The payload, decompressed; of an entry that is not encrypted. Errors as ``messages_of``."""
     meta = entry.metadata
-    return decompress(Codec.of(meta.compression or 0), entry.payload, meta.uncompressed_size or 0, limit_bytes)
+    codec = Codec.of(meta.compression or 0)
+    if codec is Codec.NONE:
+        return entry.payload  # whatever its size says, as in a broker
+    return Codecs().decompress(codec, entry.payload, meta.uncompressed_size or 0, limit_bytes)
 
 
 def batch_parts(
@@ -439,7 +443,7 @@ def encode_single(
         null_value=message.is_null or None,
         null_partition_key=message.null_key or None,
     )
-    return meta, compress(codec, message.value)
+    return meta, Codecs().compress(codec, message.value)
 
 
 def encode_batch(
@@ -461,7 +465,7 @@ def encode_batch(
         partition_key_b64_encoded=first.is_b64 or None,
         highest_sequence_id=last.sequence_id,
     )
-    return meta, compress(codec, plain)
+    return meta, Codecs().compress(codec, plain)
 
 
 def encode_part(message: Message) -> bytes:
@@ -496,7 +500,7 @@ def rebatched(entry: Entry, keeps: Callable[[int], bool], limit_bytes: int = DEF
     plain = b"".join(held.get(index, PLACEHOLDER) for index in range(count))
     codec = Codec.of(entry.metadata.compression or 0)
     metadata = patched(entry.metadata_bytes, sorted(held), len(plain))
-    return entry.prefix + framed(metadata, compress(codec, plain))
+    return entry.prefix + framed(metadata, Codecs().compress(codec, plain))
 
 
 def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> bytes:

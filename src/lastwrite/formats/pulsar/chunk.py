@@ -1,0 +1,356 @@
+"""Pulsar's entries, chunk by chunk: what the pipeline's stages ask of a format.
+
+A chunk is a stretch of a data object in the object-store offloader's layout, from the begin of an entry, of a block or
+of padding on. An entry is a batch: ``split`` cuts a chunk into entries and proves each by its checksum, ``opened`` lays
+payloads in the clear, ``walk`` visits the messages, ``rebuild`` writes framed entries of what stays. Raw ledgers and
+compacted ones are read alike: an entry tells what it is. How it is laid out in the new ledger is the appender's matter.
+
+- A batch that can be read has a record for each message that is present; placeholders are none. What is dropped of it
+  leaves a placeholder, so every other message keeps its index. What is kept carries ``compacted_batch_indexes`` and
+  ``uncompressed_size``, from which a broker answers the last message id, also where all messages stay: then the payload
+  is copied. All other metadata are copied byte for byte.
+- A single message, an encrypted batch (by the key in clear) and a batch that cannot be read are one record each, or of
+  the last kind as many as its metadata can rightly claim; of these none competes: the entry stays.
+- Of a message in chunks the last chunk competes by the key, and the others stay; ``LIKE_BROKER``: each competes.
+- A marker has no record. Transactional entries carry the transaction's number as their producer.
+
+What ``split`` finds out of each entry beyond a batch's columns stays in this instance until the next ``split``; the
+other calls are about that table.
+
+Source: Pulsar 4.2.4 TwoPhaseCompactor, RawBatchConverter; spec/pulsar.md sections 2 to 4, 10, 11, 25, 27, 30.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.formats.checksum import check_against_library
+from lastwrite.formats.pulsar import kernels
+from lastwrite.formats.pulsar.codecs import Codec, Codecs
+from lastwrite.model.columns import COPY, BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
+from lastwrite.model.policy import Policy
+
+LIKE_BROKER = kernels.LIKE_BROKER
+KEEPS_PREFIX = kernels.KEEPS_PREFIX
+
+_ROWS = 2048
+_KEEP = "nothing was changed; restore this ledger from a replica or a backup"
+_WORDS = {
+    kernels.BAD_BORDER: "neither an entry nor a block nor padding begins here",
+    kernels.BAD_BLOCK: "the block header contradicts the format or the entry ids",
+    kernels.BAD_PADDING: "padding ends where no block begins",
+    kernels.BAD_ORDER: "entry ids have a gap, do not rise, or lie below what comes here",
+    kernels.BAD_SIZE: "the entry is too small to be one",
+    kernels.BAD_FRAME: "the entry's lengths do not fit it",
+    kernels.BAD_CRC: "checksum does not match the entry",
+    kernels.BAD_METADATA: "the message metadata are broken",
+    kernels.BAD_RECORD: "the compacted ledger's record is broken",
+    kernels.TOO_FAR: "a ledger id of 2^31 or an entry id of 2^32 and more is not handled",
+    kernels.BAD_TRANSACTION: "a transaction id of this size is not handled",
+    kernels.CHANGED: "the batch is not what the scan saw",
+}
+_UNSUPPORTED = (kernels.TOO_FAR, kernels.BAD_TRANSACTION)
+_CODECS = tuple(Codec)
+_NO_KEYS = np.empty((0, 2), dtype=np.int64)
+_PLAIN_BYTES = 1 << 20  # of the buffer for opened payloads, until one needs more
+_RUN_BYTES = 1 << 19  # what is opened before it is walked: it shall still be in the second-level cache then
+
+
+class _Fault(NamedTuple):
+    """What is wrong behind the entries that ``split`` gave last; the next call says it."""
+
+    buffer: ByteArray
+    start: int
+    lowest_offset: int
+    error: LogError
+
+
+class PulsarFormat:
+    """Entries of raw and compacted ledgers. Holds reusable buffers: one instance a worker, no sharing.
+
+    ``plain_limit`` bounds the bytes of payloads that are open at once. ``reading``: LIKE_BROKER and KEEPS_PREFIX as
+    bits, which a System hands on as ``Policy.reading``. Without ``checks`` no checksum is looked at.
+    """
+
+    name = "pulsar"
+    cut_remedy = "nothing was changed; restore the data object and its index from a replica or a backup"
+
+    def __init__(self, plain_limit: int = 64 << 20, reading: int = 0, checks: bool = True) -> None:
+        check_against_library()
+        self._limit = plain_limit
+        self._reading = reading
+        self._checks = checks
+        self._table = batch_table(_ROWS)
+        self._entries = np.empty(_ROWS, dtype=kernels.ENTRY)
+        self._plain = np.empty(0, dtype=np.uint8)
+        self._thin = np.empty(0, dtype=np.uint8)
+        self._heads = np.empty(0, dtype=np.uint8)
+        self._indexes = np.empty(1024, dtype=np.int64)
+        self._notes = np.empty((64, kernels.THINNED), dtype=np.int64)
+        self._codecs = Codecs()
+        self._fault: _Fault | None = None
+
+    @property
+    def entries(self) -> kernels.EntryTable:
+        """Row for row with the table of the last ``split``, and longer: what each entry is (``kernels.ENTRY``)."""
+        return self._entries
+
+    def split(
+        self, buffer: ByteArray, start: int, end: int, lowest_offset: int
+    ) -> tuple[BatchTable, int, int, ByteArray]:
+        """Cut ``buffer[start:end]`` into whole entries, each proven by its CRC-32C where it has one.
+
+        Returns the table, valid until the next call; where its entries end, block headers and padding behind them
+        included; how many bytes the entry needs that is cut short there (-1: none is); ``buffer``. A row's position and
+        size are those of the framed entry, its origin is where the entry begins in the object.
+
+        Raises:
+            CorruptLog: lengths, ids, metadata or a checksum contradict the format, or an entry is missing.
+            UnsupportedFormat: a ledger, entry or transaction id is larger than we handle.
+        """
+        fault, self._fault = self._fault, None
+        if fault is not None and (fault.buffer is buffer, fault.start, fault.lowest_offset) == (
+            True, start, lowest_offset,
+        ):  # fmt: skip
+            raise fault.error
+        rows, consumed, code, at, wanted = kernels.split(
+            buffer, start, end, self._table, self._entries, lowest_offset, self._limit, self._reading, self._checks
+        )
+        table, consumed = self._table[:rows], int(consumed)
+        if code in (kernels.OK, kernels.NEED_MORE):
+            return table, consumed, int(wanted) if code == kernels.NEED_MORE else -1, buffer
+        error = _error(code, at)
+        if not rows:
+            raise error
+        self._fault = _Fault(buffer, consumed, int(table["next_offset"][-1]), error)
+        return table, consumed, -1, buffer
+
+    def opened(self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None) -> Iterator[Run]:
+        """What is walked of the entries of ``table`` (those with a non-zero byte in ``wanted``), in runs.
+
+        Sets ``plain_start`` and ``plain_end``. A run is valid until the next is asked for. A batch that does not open,
+        or not to the size it names, becomes one that is kept whole.
+
+        Raises:
+            OutOfMemoryBudget: one batch opens to more than the limit.
+        """
+        entries = self._entries[: len(table)]
+        packed = (entries["kind"] == kernels.BATCH) & (table["codec"] != 0)
+        if wanted is None:
+            borders = [0, len(table)]
+        else:
+            packed &= wanted != 0
+            borders = [0, *(np.flatnonzero(np.diff(wanted != 0)) + 1).tolist(), len(table)]
+        in_place = not packed.any()
+        for first, last in pairwise(borders if len(table) else ()):
+            if wanted is not None and not wanted[first]:
+                continue
+            while not in_place and first < last:
+                b = self._open(buffer, table, first, last)
+                yield Run(first, b, self._plain)
+                first = b
+            if in_place:
+                yield Run(first, last, buffer)
+
+    def _open(self, buffer: ByteArray, table: BatchTable, first: int, last: int) -> int:
+        """Open entries from ``table[first]`` on, ``last`` at most, as many as make a run; returns where it ends.
+
+        Raises:
+            OutOfMemoryBudget: as ``opened``, of the first entry; a later one begins the next run.
+        """
+        if not len(self._plain):
+            self._plain = np.empty(max(1, min(self._limit, _PLAIN_BYTES)), dtype=np.uint8)
+        b, used = first, 0
+        while b < last and used < _RUN_BYTES:
+            b, used = kernels.open_many(buffer, table, self._entries, b, last, self._plain, used, _RUN_BYTES)
+            if b == last or used >= _RUN_BYTES:
+                break
+            try:
+                size = self._open_one(buffer, table[b], self._entries[b], used)
+            except OutOfMemoryBudget:
+                if b > first:
+                    break
+                raise
+            if size < 0:  # the buffer is full: hand out what is there
+                break
+            used += size
+            b += 1
+        return int(b)
+
+    def _open_one(self, buffer: ByteArray, row: np.void, entry: np.void, used: int) -> int:
+        """Open what ``open_many`` left, behind ``used`` bytes; the bytes it takes, -1 where there is no room."""
+        if entry["kind"] != kernels.BATCH or not row["codec"]:
+            start, size = int(entry["key_at"]), max(int(entry["key_length"]), 0)
+            if entry["kind"] == kernels.BATCH:
+                start, size = int(entry["payload_at"]), int(row["position"] + row["size"] - entry["payload_at"])
+            if used:
+                return -1
+            self._plain = np.empty(size, dtype=np.uint8)
+            self._plain[:] = buffer[start : start + size]
+            row["plain_start"], row["plain_end"] = 0, size
+            return size
+        payload = buffer[int(entry["payload_at"]) : int(row["position"] + row["size"])]
+        size, codec = int(entry["plain_size"]), _CODECS[int(row["codec"])]
+        while True:
+            try:
+                if self._codecs.open_into(codec, payload, size, self._plain[used:]):
+                    break
+            except LogError:
+                entry["kind"] = kernels.WHOLE
+                row["plain_start"] = row["plain_end"] = used
+                return 0
+            if used:
+                return -1
+            if len(self._plain) >= min(self._limit, size):
+                raise OutOfMemoryBudget(
+                    f"a batch opens to {size} bytes, more than {self._limit}", int(row["origin"]),
+                    remedy="raise --memory",
+                )  # fmt: skip
+            self._plain = np.empty(min(self._limit, size, max(_PLAIN_BYTES, 4 * len(self._plain))), dtype=np.uint8)
+        row["plain_start"], row["plain_end"] = used, used + size
+        return size
+
+    def walk(
+        self, run: Run, table: BatchTable, secret: UInt64Array, ordinal: int, states: ByteArray,
+        entries: UInt64Array, filled: int, keys: Int64Array | None = None,
+    ) -> int:  # fmt: skip
+        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that competes for its key.
+
+        Returns the rows of ``entries`` that are filled now. Where a row has a third word it takes the version (see
+        ``add_versions``). ``keys`` takes (position in ``run.plain``, length) row for row with ``entries``.
+        """
+        return int(
+            kernels.walk(
+                run.plain, table, self._entries, run.first, run.last, self._reading, secret, ordinal, states, entries,
+                filled, _NO_KEYS if keys is None else keys,
+            )
+        )  # fmt: skip
+
+    def add_versions(
+        self, buffer: ByteArray, run: Run, table: BatchTable, policy: Policy, ordinal: int, entries: UInt64Array,
+        start: int, filled: int,
+    ) -> None:  # fmt: skip
+        """Nothing: ``walk`` passes by the event times and has written the versions.
+
+        A version is the event time above the bits IS_SINGLE (no member of a batch) and IS_DELETE. An event time that
+        is absent, or below 0 to Java, is 0.
+        """
+
+    def records_below(self, run: Run, row: np.void, offset: int) -> int:
+        """How many records of one entry of ``run`` lie below ``offset``: all or none."""
+        return int(row["records"]) if row["base_offset"] < offset else 0
+
+    def rebuilt_size(self, table: BatchTable, records: int) -> int:
+        """Bytes that ``rebuild`` may need at most for ``table``, save for batches that grow."""
+        return int(kernels.rebuilt_size(table, self._entries, len(table)))
+
+    def rebuild(
+        self, buffer: ByteArray, table: BatchTable, actions: ByteArray, horizons: Int64Array, keep: ByteArray,
+        out: ByteArray, rows: Int64Array,
+    ) -> tuple[ByteArray, int, int]:  # fmt: skip
+        """Carry out ``actions`` on the entries of ``table``.
+
+        Writes framed entries to ``out`` (from its begin), one behind the other, and a row (position, size, next offset,
+        publish time, base offset, records left) to ``rows`` for each. Returns (the output buffer, grown if it had to
+        be; bytes written; rows filled).
+
+        Raises:
+            CorruptLog: a batch that must be thinned cannot be read: it is not what the scan saw.
+            OutOfMemoryBudget: as ``opened``.
+        """
+        keeps_prefix = bool(self._reading & KEEPS_PREFIX)
+        b = keep_at = at = filled = 0
+        while True:
+            b, keep_at, at, filled, code = kernels.rebuild(
+                buffer, table, self._entries, b, len(table), actions, keep, keep_at, keeps_prefix, self._thin,
+                self._indexes, out, at, rows, filled,
+            )  # fmt: skip
+            if code == kernels.CHANGED:
+                raise _error(code, int(table["origin"][b]))
+            if code == kernels.NEED_ROOM:
+                out = self._grow(table[b], self._entries[b], out, int(at))
+                continue
+            if b == len(table):
+                return out, int(at), int(filled)
+            last, keep_at, out, stop = self._rebuild_packed(
+                buffer, table, int(b), actions, keep, int(keep_at), out, int(at), rows, int(filled)
+            )
+            filled += last - b
+            b, at = last, stop
+
+    def _grow(self, row: np.void, entry: np.void, out: ByteArray, at: int) -> ByteArray:
+        """Make room for one entry in ``out``, of which ``at`` bytes are used, and in the scratch."""
+        payload = int(row["position"] + row["size"] - entry["payload_at"])
+        room = max(int(kernels.thin_room(entry, payload)), payload)
+        self._make_scratch(room, int(row["records"]))
+        need = at + room + int(kernels.head_room(row, entry))
+        return out if need <= len(out) else _grown(out, at, need)
+
+    def _make_scratch(self, payloads: int, records: int, heads: int = 0) -> None:
+        if len(self._thin) < payloads:
+            self._thin = np.empty(payloads + payloads // 4, dtype=np.uint8)
+        if len(self._heads) < heads:
+            self._heads = np.empty(heads + heads // 4, dtype=np.uint8)
+        if len(self._indexes) < records:
+            self._indexes = np.empty(2 * records, dtype=np.int64)
+
+    def _rebuild_packed(
+        self, buffer: ByteArray, table: BatchTable, first: int, actions: ByteArray, keep: ByteArray, keep_at: int,
+        out: ByteArray, at: int, rows: Int64Array, filled: int,
+    ) -> tuple[int, int, ByteArray, int]:  # fmt: skip
+        """Thin a run of the compressed batches from ``table[first]`` on, and compress what changed of them.
+
+        Returns (where the run ends, keep_at, the output buffer, position in it).
+        """
+        last = self._open(buffer, table, first, int(kernels.packed_end(table, self._entries, first, actions)))
+        last, payloads, heads, records = map(int, kernels.rooms(table, self._entries, first, last, 2 * _RUN_BYTES))
+        self._make_scratch(payloads, records, heads)
+        if len(self._notes) < last - first:
+            self._notes = np.empty((2 * (last - first), kernels.THINNED), dtype=np.int64)
+        done, keep_at, code = kernels.thin_many(
+            self._plain, buffer, table, self._entries, first, last, actions, keep, keep_at,
+            bool(self._reading & KEEPS_PREFIX), self._thin, self._indexes, self._heads, self._notes,
+        )  # fmt: skip
+        if code != kernels.OK:
+            raise _error(code, int(table["origin"][done]))
+        thin, held, view, stop = memoryview(self._thin), memoryview(buffer), memoryview(out), at
+        sizes = np.empty(last - first, dtype=np.int64)
+        head_before = 0
+        for b, (head, _, start, end, _) in enumerate(self._notes[: last - first].tolist(), first):
+            row, entry = table[b], self._entries[b]
+            behind = int(row["position"] + row["size"])
+            packed: bytes | memoryview
+            if entry["kind"] == kernels.WHOLE:
+                place = int(row["position"] if self._reading & KEEPS_PREFIX else entry["framed_at"])
+                packed = held[place:behind]
+            elif actions[b] == COPY and end - start == row["plain_end"] - row["plain_start"]:
+                packed = held[int(entry["payload_at"]) : behind]
+            else:
+                packed = self._codecs.compress(_CODECS[int(row["codec"])], thin[start:end])
+            begin = stop + head - head_before
+            stop = begin + len(packed)
+            slack = len(view) - begin - int(row["size"])  # room promised to the entries behind this one
+            if stop + max(slack, 0) > len(view):
+                out = _grown(out, begin, stop + max(slack, 0))
+                view = memoryview(out)
+            view[begin:stop] = packed
+            sizes[b - first] = stop - begin + head - head_before
+            head_before = head
+        kernels.seal_many(table, first, last, self._heads, self._notes, out, at, sizes, rows, filled)
+        return last, int(keep_at), out, stop
+
+
+def _grown(out: ByteArray, used: int, need: int) -> ByteArray:
+    grown: ByteArray = np.empty(need + (1 << 16), dtype=np.uint8)
+    grown[:used] = out[:used]
+    return grown
+
+
+def _error(code: int, at: int) -> LogError:
+    kind = UnsupportedFormat if code in _UNSUPPORTED else CorruptLog
+    return kind(_WORDS[code], int(at), remedy=_KEEP)

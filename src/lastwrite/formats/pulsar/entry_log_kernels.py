@@ -1,0 +1,127 @@
+"""Kernels over a bookie's files: find the records of some ledgers, frame their entries for a data object.
+
+An entry log mixes all ledgers of all topics; of each record only its first 16 bytes are looked at until its ledger is
+one of those wanted. ``tests/unit/test_pulsar_entry_log_kernels.py`` holds them against the slow reader in
+``entry_log``, which has the table:
+
+    0 size i32 · then: 0 ledger i64 · 8 entry i64 · 16 last add confirmed i64 · 24 length i64 · 32 digest · payload
+
+Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``DirectEntryLogger``, ``Journal``; spec/pulsar.md sections 24 and 30.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.formats.big_endian import i32, i64, u32
+from lastwrite.formats.checksum import crc32, crc32c
+from lastwrite.intrinsics import address, copy_bytes, store32, store64, swap32, swap64
+
+STORED = np.dtype(
+    [
+        ("ledger", np.int64),
+        ("entry", np.int64),
+        ("confirmed", np.int64),  # the last entry that the writer knew to be safe when it added this one; -1: none
+        ("length", np.int64),  # payload bytes of the ledger up to and with this entry
+        ("at", np.int64),  # of the payload, in the file
+        ("size", np.int64),
+        ("digest", np.int64),  # which one held, see below
+        ("file", np.int64),  # the caller's
+    ]
+)
+
+# Digests.
+NO_DIGEST_HELD = 0
+CRC32C_HELD = 1
+CRC32_HELD = 2
+
+# Why a walk stopped.
+AT_END = 0
+TABLE_FULL = 1  # go on from the position that came back
+SCRATCH_FULL = 2  # the record there needs more scratch
+TORN = 3  # its size reaches beyond the file, or is less than a record's
+WRITTEN_END = 4  # of a journal: what follows was never written
+
+_HEAD_BYTES = 32  # what a digest covers besides the payload
+_SMALLEST_BYTES = 16  # ledger and entry: a bookie's own records may have no more
+_PADDING_MARK = -256  # of a journal
+
+
+@njit(cache=True, nogil=True)
+def walk(data, at, wanted, is_journal, table, scratch):
+    """Find records of the ``wanted`` ledgers (ascending) from byte ``at`` on; fill ``table`` (STORED) with them.
+
+    Returns rows filled, the position reached, why it stopped (above).
+    """
+    rows = 0
+    end = len(data)
+    where = address(data)
+    while at + 4 <= end:
+        size = i32(where, at)
+        if is_journal:
+            if size == 0:
+                return rows, at, WRITTEN_END
+            if size == _PADDING_MARK:
+                if at + 8 > end or i32(where, at + 4) < 0:
+                    return rows, at, TORN
+                at += 8 + i32(where, at + 4)
+                continue
+            if size < 0:
+                return rows, at, TORN
+        elif size <= 0:
+            at += 1  # padding of one kind or another; a record's size begins with a byte that is not negative
+            continue
+        body = at + 4
+        if size < _SMALLEST_BYTES or size > end - body:
+            return rows, at, TORN
+        ledger = i64(where, body)
+        entry = i64(where, body + 8)
+        if ledger >= 0 and entry >= 0:
+            place = np.searchsorted(wanted, ledger)
+            if place < len(wanted) and wanted[place] == ledger:
+                if rows == len(table):
+                    return rows, at, TABLE_FULL
+                if size > len(scratch):
+                    return rows, at, SCRATCH_FULL
+                row = table[rows]
+                rows += 1
+                row["ledger"] = ledger
+                row["entry"] = entry
+                row["confirmed"] = i64(where, body + 16) if size >= _HEAD_BYTES else -1
+                row["length"] = i64(where, body + 24) if size >= _HEAD_BYTES else 0
+                row["digest"], row["at"], row["size"] = _digest(where, body, size, scratch)
+        at = body + size
+    return rows, at, AT_END
+
+
+@njit(cache=True, nogil=True)
+def _digest(where, body, size, scratch):
+    """Which digest holds, and where the payload lies then. A digest is not named by the record: both are tried."""
+    if size >= _HEAD_BYTES + 4:
+        payload = size - _HEAD_BYTES - 4
+        copy_bytes(scratch, 0, where, body, _HEAD_BYTES)
+        copy_bytes(scratch, _HEAD_BYTES, where, body + _HEAD_BYTES + 4, payload)
+        if u32(where, body + _HEAD_BYTES) == np.int64(crc32c(scratch, 0, _HEAD_BYTES + payload)):
+            return CRC32C_HELD, body + _HEAD_BYTES + 4, payload
+    if size >= _HEAD_BYTES + 8:
+        payload = size - _HEAD_BYTES - 8
+        copy_bytes(scratch, _HEAD_BYTES, where, body + _HEAD_BYTES + 8, payload)
+        if i64(where, body + _HEAD_BYTES) == np.int64(crc32(scratch, 0, _HEAD_BYTES + payload)):
+            return CRC32_HELD, body + _HEAD_BYTES + 8, payload
+    return NO_DIGEST_HELD, body + min(size, _HEAD_BYTES), max(size - _HEAD_BYTES, 0)
+
+
+@njit(cache=True, nogil=True)
+def frame(data, rows, places, out):
+    """Write the entries of ``rows`` (STORED), which lie in ``data``, into ``out`` as a data object has them.
+
+    ``places``: where each begins in ``out``: int32 size, int64 entry, bytes. The caller has made the room.
+    """
+    where, target = address(data), address(out)
+    for n in range(len(rows)):
+        size, at, to = rows[n]["size"], rows[n]["at"], places[n]
+        store32(target, to, swap32(np.uint64(size)))
+        store64(target, to + 4, swap64(np.uint64(rows[n]["entry"])))
+        copy_bytes(target, to + 12, where, at, size)

@@ -1,0 +1,1049 @@
+"""Kernels over Pulsar's entries: split, open, walk, thin, seal.
+
+Each works on whole chunks, checks every length and count before it trusts one, and reports what it found as a code
+and a position instead of raising. What is called for every message is given the bytes by their address (see
+``intrinsics``). ``tests/unit/test_pulsar_kernels.py`` holds each against the slow twin in ``formats.pulsar.entry``.
+
+A data object, big-endian (spec/pulsar.md section 23.1), is blocks of a header and entries, then padding:
+
+    0 magic FBDBABCB · 4 header length i64, 128 · 12 block length i64 · 20 first entry id i64 · 28 zeros · 128 entries
+    entry: 0 length i32 · 4 entry id i64 · 12 bytes                     padding: FE DC DE AD, again and again
+
+The first byte tells which of the three begins: below 80 an entry, FB a header, else padding. So a chunk may begin with
+any of them, and nothing has to be remembered between chunks.
+
+An entry's bytes are framed (section 2), or a record of a compacted ledger (section 7) around the same:
+
+    [0E 02 · size u32 · broker metadata] [0E 01 · crc-32c u32 of all behind] size u32 · metadata · payload
+    size u32 · MessageIdData · size u32 · framed entry
+
+A MessageIdData begins with field 1 as a varint, byte 08; a MessageMetadata, whose field 1 is a string, never does.
+
+A batch's payload, in the clear, is messages (section 4.1): size u32, SingleMessageMetadata, value.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from lastwrite.formats.big_endian import i64, u16, u32
+from lastwrite.formats.checksum import crc32c
+from lastwrite.formats.fingerprint import fingerprint
+from lastwrite.formats.lz4_frame import decode_block
+from lastwrite.intrinsics import address, copy_bytes, load8, store8, store16, store32, store64, swap32
+from lastwrite.model.columns import (
+    ABORTED,
+    COPY,
+    DROP,
+    IS_ABORTED,
+    IS_DELETE,
+    IS_SINGLE,
+    IS_TRANSACTIONAL,
+    KEYLESS,
+    SHADOWED,
+    TIME_SHIFT,
+    TOMBSTONE,
+)
+
+# What ``split`` finds of each entry beyond a batch's columns. ``…_at``: a position in the chunk's buffer.
+ENTRY = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "kind",  # below
+            "marks",  # the bits below
+            "framed_at",  # behind the broker's metadata
+            "metadata_at",
+            "payload_at",  # behind the metadata
+            "key_at",  # of a single; of an encrypted batch its first message's
+            "key_length",  # -1: none
+            "value_length",  # of a single, by the rule that makes it a delete or not
+            "event_time",
+            "messages",  # num_messages_in_batch, 1 where it is absent
+            "kept",  # how many compacted_batch_indexes there are
+            "kept_at",  # the first of them, with its tag
+            "plain_size",  # uncompressed_size; -1: absent
+            "marker",  # marker_type; -1: none
+        )
+    ]
+)
+
+EntryTable = npt.NDArray[np.void]
+
+# Kinds of entries.
+MARKER = 0  # of the server's: no message
+SINGLE = 1  # judged as one: a message, a chunk of one, or an encrypted batch
+BATCH = 2  # of messages that can be read
+WHOLE = 3  # a batch that cannot be: it stays as it is
+
+# Marks of entries.
+IS_PART = 1  # a chunk of a message, not its last
+IS_ENCRYPTED = 2
+IS_COMPACTED = 4  # a record of a compacted ledger
+IS_BATCHED = 8  # has num_messages_in_batch
+IS_HUGE = 16  # claims to open to more than may be held at once
+HAS_CHECKSUM = 32
+HAS_TRANSACTION = 64
+
+# How entries are read, as bits (``Policy.reading``).
+LIKE_BROKER = 1  # as release 4.2.4 counts: each chunk competes, and a value is empty by its length alone
+KEEPS_PREFIX = 2  # a broker's metadata stay in front of an entry
+
+# Codes that kernels report; ``chunk`` has the words for them.
+OK = 0
+NEED_MORE = 1  # the chunk ends inside an entry
+BAD_BORDER = 2
+BAD_BLOCK = 3
+BAD_PADDING = 4
+BAD_ORDER = 5
+BAD_SIZE = 6
+BAD_FRAME = 7
+BAD_CRC = 8
+BAD_METADATA = 9
+BAD_RECORD = 10
+TOO_FAR = 11
+BAD_TRANSACTION = 12
+CHANGED = 13
+NEED_ROOM = 14
+
+BLOCK_HEADER_BYTES = 128
+ENTRY_HEADER_BYTES = 12
+SMALLEST_MESSAGE = 6  # its length, and a payload_size
+PLACEHOLDER_BYTES = 8
+MOST_DENSE = 1 << 14  # places of a batch that holds only its kept messages
+TRANSACTION_BITS = 48  # of a transaction's own number; the coordinator's stands above
+
+_MAGIC = 0xFBDBABCB
+_PADDING = np.array([0xFE, 0xDC, 0xDE, 0xAD], dtype=np.uint8)
+_PLACEHOLDER = 0x0120001804000000  # 00 00 00 04 18 00 20 01, little-endian
+_MOST_LEDGER = 1 << 31
+_MOST_ENTRY = 1 << 32
+_MOST_TIME = (1 << 61) - 1
+_LZ4 = 1
+_CODECS = 5
+# Bytes that a byte can become, by codec; see ``codecs``.
+_RATIOS = np.array([1, 255, 1032, 1 << 62, 22], dtype=np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _long_varint(data, at, end):
+    """The rest of a varint of two bytes or more: (value, position behind; -1: bad)."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end and shift < np.uint64(70):
+        byte = load8(data, at)
+        value |= (byte & np.uint64(127)) << shift
+        at += 1
+        if byte < np.uint64(128):
+            return np.int64(value), at
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-1)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _varint(data, at, end):
+    """A varint that begins at ``at``, as an int64; those of one byte, nearly all, take no loop."""
+    if at < end:
+        byte = np.int64(load8(data, at))
+        if byte < 128:
+            return byte, at + 1
+    return _long_varint(data, at, end)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _skip(data, wire, at, end):
+    """The position behind a value of this wire type, or -1."""
+    if wire == 0:
+        value, at = _varint(data, at, end)
+        return at
+    size = np.int64(-1)
+    if wire == 2:
+        size, at = _varint(data, at, end)
+    elif wire == 1:
+        size = np.int64(8)
+    elif wire == 5:
+        size = np.int64(4)
+    if at < 0 or size < 0 or size > end - at:
+        return np.int64(-1)
+    return at + size
+
+
+@njit(cache=True, nogil=True)
+def _metadata(data, at, end, row, entry):
+    """Read the MessageMetadata in ``data[at:end]`` into the two rows. Returns (whether it is one, position at fault).
+
+    ``row.codec`` takes field 8, ``row.producer_id`` the transaction's number, -2 where it has none of ours.
+    """
+    seen = np.int64(0)
+    codec = np.int64(0)
+    chunks = np.int64(1)
+    chunk = np.int64(0)
+    least = np.int64(0)
+    most = np.int64(0)
+    halves = 0
+    null_value = False
+    entry.key_length = -1
+    entry.event_time = 0
+    entry.messages = 1
+    entry.kept = 0
+    entry.kept_at = 0
+    entry.plain_size = -1
+    entry.marker = -1
+    marks = np.int64(0)
+    while at < end:
+        place = at
+        tag, at = _varint(data, at, end)
+        if at < 0 or tag < 8:
+            return False, place
+        if tag & 7 == 0:
+            value, at = _varint(data, at, end)
+            if at < 0:
+                return False, place
+            if tag == 16:  # 2 sequence_id
+                seen |= 2
+            elif tag == 24:  # 3 publish_time
+                seen |= 4
+                row.max_timestamp = value
+            elif tag == 64:  # 8 compression
+                codec = np.int64(np.int32(value))
+            elif tag == 72:  # 9 uncompressed_size
+                entry.plain_size = value & 0xFFFFFFFF
+            elif tag == 88:  # 11 num_messages_in_batch
+                entry.messages = np.int64(np.int32(value))
+                marks |= IS_BATCHED
+            elif tag == 96:  # 12 event_time
+                entry.event_time = value
+            elif tag == 160:  # 20 marker_type
+                entry.marker = value & 0x7FFFFFFF
+            elif tag == 176:  # 22 txnid_least_bits
+                least = value
+                halves |= 1
+            elif tag == 184:  # 23 txnid_most_bits
+                most = value
+                halves |= 2
+            elif tag == 200:  # 25 null_value
+                null_value = value != 0
+            elif tag == 216:  # 27 num_chunks_from_msg
+                chunks = np.int64(np.int32(value))
+            elif tag == 232:  # 29 chunk_id
+                chunk = np.int64(np.int32(value))
+            elif tag == 248:  # 31 compacted_batch_indexes
+                if entry.kept == 0:
+                    entry.kept_at = place
+                entry.kept += 1
+        elif tag & 7 == 2:
+            size, at = _varint(data, at, end)
+            if at < 0 or size < 0 or size > end - at:
+                return False, place
+            if tag == 10:  # 1 producer_name
+                seen |= 1
+            elif tag == 50:  # 6 partition_key
+                entry.key_at = at
+                entry.key_length = size
+            elif tag == 106:  # 13 encryption_keys
+                marks |= IS_ENCRYPTED
+            elif tag == 250 and size > 0:  # 31, packed
+                if entry.kept == 0:
+                    entry.kept_at = place
+                inside = at
+                while inside < at + size:
+                    value, inside = _varint(data, inside, at + size)
+                    if inside < 0:
+                        return False, place
+                    entry.kept += 1
+            at += size
+        else:
+            at = _skip(data, tag & 7, at, end)
+            if at < 0:
+                return False, place
+    if seen != 7:
+        return False, at
+    if chunks > 1 and chunk < chunks - 1:
+        marks |= IS_PART
+    row.codec = codec
+    row.producer_id = -1
+    if halves == 3:
+        marks |= HAS_TRANSACTION
+        fits = 0 <= most < 1 << (63 - TRANSACTION_BITS) and 0 <= least < 1 << TRANSACTION_BITS
+        row.producer_id = most << TRANSACTION_BITS | least if fits else -2
+    entry.marks |= marks
+    entry.value_length = -2 if null_value else entry.plain_size
+    return True, at
+
+
+@njit(cache=True, nogil=True)
+def _classify(row, entry, stop, limit, reading):
+    """Say of an entry that ends at ``stop`` what it is, and how many records it has."""
+    payload = stop - entry.payload_at
+    # A null value: -2; no uncompressed_size: -1.
+    if entry.value_length == -2:
+        entry.value_length = 0 if reading & LIKE_BROKER == 0 else entry.plain_size
+    if entry.value_length < 0:
+        entry.value_length = payload
+    if reading & LIKE_BROKER:
+        entry.marks &= ~IS_PART
+    row.records = 1
+    if entry.marker >= 0:
+        entry.kind = MARKER
+        row.records = 0
+        return
+    entry.kind = SINGLE
+    if entry.marks & IS_BATCHED == 0 or entry.marks & IS_ENCRYPTED:
+        return
+    entry.kind = WHOLE
+    codec = row.codec
+    count = entry.messages
+    if codec < 0 or codec >= _CODECS or count < 0 or entry.kept > count:
+        return
+    size = payload if codec == 0 else entry.plain_size
+    if size < 0 or (codec != 3 and size > _RATIOS[codec] * payload + 64):
+        return
+    if codec != 0 and size > limit:
+        entry.kind = BATCH
+        entry.marks |= IS_HUGE
+        return
+    if entry.kept * SMALLEST_MESSAGE > size:
+        return
+    if count * SMALLEST_MESSAGE > size and (entry.kept == 0 or count > MOST_DENSE):
+        return
+    entry.kind = BATCH
+    row.records = entry.kept if entry.kept > 0 else count
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _message_id(data, at, end):
+    """(ledger, entry) of a MessageIdData; (-1, -1): it is none."""
+    ledger = np.int64(-1)
+    number = np.int64(-1)
+    while at < end:
+        tag, at = _varint(data, at, end)
+        if at < 0 or tag < 8:
+            return np.int64(-1), np.int64(-1)
+        if tag == 8:
+            ledger, at = _varint(data, at, end)
+        elif tag == 16:
+            number, at = _varint(data, at, end)
+        else:
+            at = _skip(data, tag & 7, at, end)
+        if at < 0:
+            return np.int64(-1), np.int64(-1)
+    if ledger < 0 or number < 0:
+        return np.int64(-1), np.int64(-1)
+    return ledger, number
+
+
+@njit(cache=True, nogil=True)
+def _between(buffer, data, at, end, is_first, expected):
+    """Pass one block header or stretch of padding, at a byte of 80 or above.
+
+    ``is_first``: it begins a chunk, so padding may have begun before. Returns (code, position behind, expected entry
+    id, bytes wanted).
+    """
+    byte = load8(data, at)
+    if byte == np.uint64(0xFB):
+        if end - at < BLOCK_HEADER_BYTES:
+            return NEED_MORE, at, expected, BLOCK_HEADER_BYTES
+        first = i64(data, at + 20)
+        if u32(data, at) != _MAGIC or i64(data, at + 4) != BLOCK_HEADER_BYTES or first < 0:
+            return BAD_BLOCK, at, expected, 0
+        if i64(data, at + 12) < BLOCK_HEADER_BYTES or (expected >= 0 and first != expected):
+            return BAD_BLOCK, at, expected, 0
+        return OK, at + BLOCK_HEADER_BYTES, first, 0
+    phase = 0
+    while phase < 4 and np.uint64(_PADDING[phase]) != byte:
+        phase += 1
+    if phase == 4 or (phase > 0 and not is_first):
+        return BAD_BORDER, at, expected, 0
+    while at < end and load8(data, at) == np.uint64(_PADDING[phase]):
+        at += 1
+        phase = (phase + 1) & 3
+    if at < end and load8(data, at) != np.uint64(0xFB):
+        return BAD_PADDING, at, expected, 0
+    return OK, at, expected, 0
+
+
+@njit(cache=True, nogil=True)
+def split(buffer, start, end, table, entries, lowest_offset, limit, reading, checks):
+    """Cut ``buffer[start:end]`` into whole entries, one row of ``table`` and ``entries`` each.
+
+    ``lowest_offset`` is the least offset that the first may have; of raw entries its upper half names the ledger.
+    Offsets rise: of raw entries one by one. ``limit``: bytes of a payload that can be opened. ``checks``: whether
+    checksums are held against the bytes.
+
+    Returns (rows, position behind the last whole entry, code, position the code speaks of, bytes that what is at fault
+    or cut short there takes, 0 where unknown).
+    """
+    data = address(buffer)
+    rows = 0
+    at = np.int64(start)
+    floor = np.int64(lowest_offset)
+    expected = np.int64(-1)  # the next entry's id in the object
+    while rows < len(table) and at < end:
+        if load8(data, at) >= np.uint64(0x80):
+            code, behind, expected, wanted = _between(buffer, data, at, end, at == start, expected)
+            if code != OK:
+                return rows, at, code, behind, wanted
+            at = behind
+            continue
+        if end - at < ENTRY_HEADER_BYTES:
+            return rows, at, NEED_MORE, at, ENTRY_HEADER_BYTES
+        size = u32(data, at)
+        number = i64(data, at + 4)
+        if expected >= 0 and number != expected:
+            return rows, at, BAD_ORDER, at + 4, 0
+        if number < 0 or number >= _MOST_ENTRY:
+            return rows, at, TOO_FAR, at + 4, 0
+        body = at + ENTRY_HEADER_BYTES
+        if end - body < size:
+            return rows, at, NEED_MORE, at, ENTRY_HEADER_BYTES + size
+        stop = body + size
+        if size < 4:
+            return rows, at, BAD_SIZE, at, 0
+        row = table[rows]
+        entry = entries[rows]
+        entry.marks = 0
+        framed = u16(data, body)
+        if size > 8 and framed != 0x0E01 and framed != 0x0E02 and load8(data, body + 4) == np.uint64(8):
+            length = u32(data, body)
+            inner = body + 8 + length
+            if length > size - 8 or u32(data, inner - 4) != stop - inner:
+                return rows, at, BAD_RECORD, body, 0
+            ledger, own = _message_id(data, body + 4, inner - 4)
+            if ledger < 0:
+                return rows, at, BAD_RECORD, body + 4, 0
+            if ledger >= _MOST_LEDGER or own >= _MOST_ENTRY:
+                return rows, at, TOO_FAR, body + 4, 0
+            base = ledger << 32 | own
+            if base < floor:
+                return rows, at, BAD_ORDER, body + 4, 0
+            entry.marks = IS_COMPACTED
+            body = inner
+            if stop - body < 4:
+                return rows, at, BAD_SIZE, body, 0
+            framed = u16(data, body)
+        else:
+            base = (floor if rows == 0 else table[rows - 1].base_offset) >> 32 << 32 | number
+            if base < floor or (base > floor and rows > 0):
+                return rows, at, BAD_ORDER, at + 4, 0
+        place = body
+        if framed == 0x0E02:
+            if stop - place < 6 or u32(data, place + 2) > stop - place - 6:
+                return rows, at, BAD_FRAME, place, 0
+            place += 6 + u32(data, place + 2)
+        entry.framed_at = place
+        if stop - place >= 2 and u16(data, place) == 0x0E01:
+            if stop - place < 6:
+                return rows, at, BAD_FRAME, place, 0
+            if checks and np.int64(crc32c(buffer, place + 6, stop)) != u32(data, place + 2):
+                return rows, at, BAD_CRC, place + 2, 0
+            entry.marks |= HAS_CHECKSUM
+            place += 6
+        if stop - place < 4 or u32(data, place) > stop - place - 4:
+            return rows, at, BAD_FRAME, place, 0
+        entry.metadata_at = place + 4
+        entry.payload_at = place + 4 + u32(data, place)
+        sound, fault = _metadata(data, entry.metadata_at, entry.payload_at, row, entry)
+        if not sound:
+            return rows, at, BAD_METADATA, fault, 0
+        if row.producer_id == -2:
+            return rows, at, BAD_TRANSACTION, entry.metadata_at, 0
+        _classify(row, entry, stop, limit, reading)
+        row.position = body
+        row.size = stop - body
+        row.origin = at
+        row.origin_size = stop - at
+        row.base_offset = base
+        row.next_offset = base + 1
+        row.horizon = 0  # a delete acts at once
+        row.flags = IS_TRANSACTIONAL if entry.marks & HAS_TRANSACTION and entry.kind != MARKER else 0
+        row.producer_epoch = -1
+        if entry.kind == BATCH:
+            row.plain_start = entry.payload_at
+            row.plain_end = stop
+        else:
+            row.plain_start = entry.key_at if entry.key_length >= 0 else body
+            row.plain_end = row.plain_start + max(entry.key_length, 0)
+        floor = base + 1
+        expected = number + 1
+        rows += 1
+        at = stop
+    return rows, at, OK, at, 0
+
+
+@njit(cache=True, nogil=True)
+def open_many(buffer, table, entries, first, last, plain, used, enough):
+    """Lay what is walked of the entries ``table[first:last]`` in the clear to ``plain`` from ``used`` on, until
+    ``enough`` bytes are there: of batches their payloads, of others their keys.
+
+    Stops in front of what does not fit and of a payload that it cannot open, or not surely. Sets ``plain_start`` and
+    ``plain_end``; returns (entries done, bytes used).
+    """
+    source = address(buffer)
+    target = address(plain)
+    b = first
+    while b < last and used < enough:
+        row = table[b]
+        entry = entries[b]
+        begin = used
+        if entry.kind != BATCH:
+            size = max(entry.key_length, 0)
+            if size > len(plain) - used:
+                break
+            copy_bytes(target, used, source, entry.key_at, size)
+            used += size
+        elif row.records > 0:
+            if entry.marks & IS_HUGE:
+                break
+            stop = row.position + row.size
+            size = stop - entry.payload_at if row.codec == 0 else entry.plain_size
+            if size > len(plain) - used:
+                break
+            if row.codec == 0:
+                copy_bytes(target, used, source, entry.payload_at, size)
+            elif row.codec != _LZ4 or used + size != decode_block(
+                source, entry.payload_at, stop, len(buffer), target, used, len(plain), size
+            ):
+                break
+            used += size
+        row.plain_start = begin
+        row.plain_end = used
+        b += 1
+    return b, used
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _message(data, at, end):
+    """One message of a batch: (end or -1, key position, key length or -1, value length, event time, whether it is a
+    placeholder, whether its value is null)."""
+    bad = np.int64(-1)
+    key_at = np.int64(0)
+    key_length = np.int64(-1)
+    size = np.int64(-1)
+    event_time = np.int64(0)
+    is_out = False
+    is_null = False
+    if end - at < SMALLEST_MESSAGE or u32(data, at) > end - at - 4:
+        return bad, key_at, key_length, size, event_time, is_out, is_null
+    stop = at + 4 + u32(data, at)
+    at += 4
+    while at < stop:
+        tag, at = _varint(data, at, stop)
+        if at < 0 or tag < 8:
+            return bad, key_at, key_length, size, event_time, is_out, is_null
+        if tag & 7 == 0:
+            value, at = _varint(data, at, stop)
+            if tag == 24:  # 3 payload_size
+                size = np.int64(np.int32(value))
+            elif tag == 32:  # 4 compacted_out
+                is_out = value != 0
+            elif tag == 40:  # 5 event_time
+                event_time = value
+            elif tag == 72:  # 9 null_value
+                is_null = value != 0
+        elif tag == 18:  # 2 partition_key
+            length, at = _varint(data, at, stop)
+            if at < 0 or length < 0 or length > stop - at:
+                return bad, key_at, key_length, size, event_time, is_out, is_null
+            key_at = at
+            key_length = length
+            at += length
+        else:
+            at = _skip(data, tag & 7, at, stop)
+        if at < 0:
+            return bad, key_at, key_length, size, event_time, is_out, is_null
+    if size < 0 or size > end - stop:
+        return bad, key_at, key_length, size, event_time, is_out, is_null
+    return stop + size, key_at, key_length, size, event_time, is_out, is_null
+
+
+@njit(cache=True, nogil=True)
+def _is_dense(data, at, end, entry):
+    """Whether a payload holds the kept messages alone. One that holds as many as the batch never does."""
+    if entry.kept == 0 or entry.kept == entry.messages:
+        return False
+    count = 0
+    while at < end and count <= entry.kept:
+        at, key_at, key_length, size, event_time, is_out, is_null = _message(data, at, end)
+        if at < 0:
+            return False
+        count += 1
+    return count == entry.kept
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _version(event_time, is_single, is_tombstone):
+    """See ``PulsarFormat.add_versions``."""
+    held = min(max(event_time, np.int64(0)), np.int64(_MOST_TIME))
+    return np.uint64(held << TIME_SHIFT | (IS_SINGLE if is_single else 0) | (IS_DELETE if is_tombstone else 0))
+
+
+@njit(cache=True, nogil=True)
+def walk(plain, table, entries, first, last, reading, secret, ordinal, states, found, filled, keys):
+    """Visit every record of the entries ``table[first:last]``, whose keys or messages lie in ``plain``.
+
+    Writes a state byte a record from ``states[0]`` on, and for each that competes for its key a row of ``found`` from
+    ``filled`` on: first lane; high half of the second lane and the ordinal; where rows have a third word, the version.
+    Where ``keys`` has rows they take the key's position in ``plain`` and its length. A batch whose messages contradict
+    its metadata becomes WHOLE.
+
+    Returns the rows of ``found`` that are filled.
+    """
+    seen = 0
+    source = address(plain)
+    exact = len(keys) > 0
+    timed = found.shape[1] > 2
+    for b in range(first, last):
+        row = table[b]
+        entry = entries[b]
+        if entry.kind == MARKER:
+            continue
+        if row.flags & IS_ABORTED or entry.kind == WHOLE or entry.marks & IS_HUGE:
+            state = ABORTED if row.flags & IS_ABORTED else 0
+            for i in range(row.records):
+                states[seen + i] = state
+            seen += row.records
+            continue
+        if entry.kind == SINGLE:
+            length = entry.key_length
+            if length < 0:
+                states[seen] = KEYLESS
+            elif entry.marks & IS_PART:
+                states[seen] = 0
+            else:
+                is_tombstone = entry.value_length <= 0
+                states[seen] = TOMBSTONE if is_tombstone else 0
+                one, two = fingerprint(source, row.plain_start, length, secret)
+                found[filled, 0] = one
+                found[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
+                if timed:
+                    found[filled, 2] = _version(entry.event_time, True, is_tombstone)
+                if exact:
+                    keys[filled, 0] = row.plain_start
+                    keys[filled, 1] = length
+                filled += 1
+            seen += 1
+            continue
+        at = row.plain_start
+        end = row.plain_end
+        begin = seen
+        stop_at = seen + row.records
+        was_filled = filled
+        count = entry.kept if _is_dense(source, at, end, entry) else entry.messages
+        for _ in range(count):
+            at, key_at, key_length, size, event_time, is_out, is_null = _message(source, at, end)
+            if at < 0:
+                break
+            if is_out and entry.kept > 0:
+                continue
+            if seen == stop_at:
+                at = np.int64(-1)
+                break
+            if is_out:
+                # Nothing says how many of them there are: it counts as a record that lost long ago.
+                states[seen] = SHADOWED
+            elif key_length < 0:
+                states[seen] = KEYLESS
+            else:
+                is_tombstone = size == 0 or (is_null and reading & LIKE_BROKER == 0)
+                states[seen] = TOMBSTONE if is_tombstone else 0
+                one, two = fingerprint(source, key_at, key_length, secret)
+                found[filled, 0] = one
+                found[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
+                if timed:
+                    found[filled, 2] = _version(event_time, False, is_tombstone)
+                if exact:
+                    keys[filled, 0] = key_at
+                    keys[filled, 1] = key_length
+                filled += 1
+            seen += 1
+        if at != end or seen != stop_at:
+            entry.kind = WHOLE
+            filled = was_filled
+            seen = stop_at
+            for i in range(begin, stop_at):
+                states[i] = 0
+    return filled
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _varint_size(value):
+    size = 1
+    rest = np.uint64(value)
+    while rest >= np.uint64(128):
+        rest >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _put_varint(out, at, value):
+    rest = np.uint64(value)
+    while rest >= np.uint64(128):
+        store8(out, at, (rest & np.uint64(127)) | np.uint64(128))
+        rest >>= np.uint64(7)
+        at += 1
+    store8(out, at, rest)
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
+def _placeholders(out, at, count):
+    for _ in range(count):
+        store64(out, at, np.uint64(_PLACEHOLDER))
+        at += PLACEHOLDER_BYTES
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _next_index(data, at, end, packed_end):
+    """The next of compacted_batch_indexes from ``at`` on: (index or -1, position behind, end of a packed field)."""
+    while at < end:
+        if at < packed_end:
+            value, at = _varint(data, at, packed_end)
+            return value, at, packed_end
+        tag, at = _varint(data, at, end)
+        if tag == 248:
+            value, at = _varint(data, at, end)
+            return np.int64(np.int32(value)), at, packed_end
+        if tag == 250:
+            size, at = _varint(data, at, end)
+            packed_end = at + size
+        else:
+            at = _skip(data, tag & 7, at, end)
+    return np.int64(-1), at, packed_end
+
+
+@njit(cache=True, nogil=True)
+def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
+    """Write a batch's messages to ``out`` from ``to`` on: those kept as they are, a placeholder for each other.
+
+    ``plain[at:end]`` holds the messages, ``data`` the entry's metadata; all of these, and ``out``, are addresses.
+    ``keep`` has a byte for each of the ``records`` that are present, from ``keep_at`` on. ``indexes`` takes the batch
+    indexes of the kept ones. ``out`` must hold ``thin_room``.
+
+    Returns (position behind, or -1 where the batch contradicts itself; how many are kept).
+    """
+    bad = np.int64(-1)
+    dense = _is_dense(plain, at, end, entry)
+    place = entry.kept_at
+    packed_end = np.int64(0)
+    count = entry.kept if dense else entry.messages
+    slot = 0
+    kept = 0
+    index = np.int64(-1)
+    run = bad  # where the messages begin that are not copied yet
+    for i in range(count):
+        begin = at
+        at, key_at, key_length, size, event_time, is_out, is_null = _message(plain, at, end)
+        if at < 0:
+            return bad, 0
+        before = index
+        if dense:
+            index, place, packed_end = _next_index(data, place, entry.payload_at, packed_end)
+            if index <= before or index >= entry.messages:
+                return bad, 0
+            if index > before + 1:
+                if run >= 0:
+                    copy_bytes(out, to, plain, run, begin - run)
+                    to += begin - run
+                    run = bad
+                to = _placeholders(out, to, index - before - 1)
+        else:
+            index = np.int64(i)
+        stays = False
+        if not is_out or entry.kept == 0:
+            if slot == records:
+                return bad, 0
+            stays = keep[keep_at + slot] != 0
+            slot += 1
+        if stays:
+            indexes[kept] = index
+            kept += 1
+            if run < 0:
+                run = begin
+        else:
+            if run >= 0:
+                copy_bytes(out, to, plain, run, begin - run)
+                to += begin - run
+                run = bad
+            to = _placeholders(out, to, 1)
+    if slot != records or at != end:
+        return bad, 0
+    if run >= 0:
+        copy_bytes(out, to, plain, run, at - run)
+        to += at - run
+    if dense:
+        to = _placeholders(out, to, entry.messages - index - 1)
+    return to, kept
+
+
+@njit(cache=True, nogil=True)
+def thin_room(entry, size):
+    """Bytes that ``thin`` may need for a payload of ``size`` bytes."""
+    return size + (PLACEHOLDER_BYTES if entry.kept > 0 else 2) * entry.messages
+
+
+@njit(cache=True, nogil=True)
+def head_room(row, entry):
+    """Bytes that ``put_head`` may need."""
+    return entry.payload_at - row.position + 16 + 7 * row.records
+
+
+@njit(cache=True, nogil=True)
+def _put_indexes(out, at, indexes, kept):
+    for i in range(kept):
+        store16(out, at, np.uint64(0x01F8))  # tag 248
+        at = _put_varint(out, at + 2, indexes[i])
+    return at
+
+
+@njit(cache=True, nogil=True)
+def put_head(data, row, entry, size, indexes, kept, keeps_prefix, out, at):
+    """Write all of an entry that lies before its payload: the metadata with these kept indexes and this size of the
+    payload in the clear, all other fields as they are. The checksum is left open. Addresses as in ``thin``.
+
+    Returns (where the frame begins, position behind). Source: spec/pulsar.md section 10, step 5.
+    """
+    if keeps_prefix:
+        copy_bytes(out, at, data, row.position, entry.framed_at - row.position)
+        at += entry.framed_at - row.position
+    frame = at
+    store16(out, at, np.uint64(0x010E))
+    at += 10
+    place = entry.metadata_at
+    begin = place
+    sized = False
+    listed = False
+    while place < entry.payload_at:
+        field = place
+        tag, place = _varint(data, place, entry.payload_at)
+        place = _skip(data, tag & 7, place, entry.payload_at)
+        if (not sized and tag >= 80) or (not listed and tag >= 256) or tag == 72 or tag == 248 or tag == 250:
+            copy_bytes(out, at, data, begin, field - begin)
+            at += field - begin
+            begin = field
+            if not sized and tag >= 80:
+                store8(out, at, np.uint64(72))
+                at = _put_varint(out, at + 1, size)
+                sized = True
+            if not listed and tag >= 256:
+                at = _put_indexes(out, at, indexes, kept)
+                listed = True
+            if tag == 72 or tag == 248 or tag == 250:
+                begin = place
+    copy_bytes(out, at, data, begin, place - begin)
+    at += place - begin
+    if not sized:
+        store8(out, at, np.uint64(72))
+        at = _put_varint(out, at + 1, size)
+    if not listed:
+        at = _put_indexes(out, at, indexes, kept)
+    store32(out, frame + 6, swap32(np.uint64(at - frame - 10)))
+    return frame, at
+
+
+@njit(cache=True, nogil=True)
+def put_checksum(out, frame, end):
+    """Close the framed entry ``out[frame:end]``."""
+    store32(out, frame + 2, swap32(np.uint64(crc32c(out, frame + 6, end))))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _note(rows, filled, begin, at, row, kept):
+    rows[filled, 0] = begin
+    rows[filled, 1] = at - begin
+    rows[filled, 2] = row.next_offset
+    rows[filled, 3] = row.max_timestamp
+    rows[filled, 4] = row.base_offset
+    rows[filled, 5] = kept
+
+
+@njit(cache=True, nogil=True)
+def stays_as_it_is(row, entry, action):
+    """Whether an entry that is not dropped is copied: all but a batch, and a batch that says already what is kept."""
+    if entry.kind != BATCH or entry.marks & IS_HUGE:
+        return True
+    return action == COPY and entry.kept > 0 and entry.plain_size >= 0
+
+
+@njit(cache=True, nogil=True)
+def rebuild(
+    buffer, table, entries, first, last, actions, keep, keep_at, keeps_prefix, thinned, indexes, out, at, rows, filled
+):  # fmt: skip
+    """Carry out the actions on ``table[first:last]`` up to the first batch that must be opened.
+
+    Writes to ``out`` from ``at`` on and a row (see ROW_COLUMNS; the sixth is how many records are left) an entry to
+    ``rows`` from ``filled`` on. ``keep`` has the kept bytes of these entries from ``keep_at`` on. ``thinned`` and
+    ``indexes`` are scratch for the largest batch that lies in the clear.
+
+    Returns (entries done, keep_at, position in ``out``, rows filled, code).
+    """
+    data = address(buffer)
+    target = address(out)
+    scratch = address(thinned)
+    b = first
+    while b < last:
+        row = table[b]
+        entry = entries[b]
+        if actions[b] == DROP:
+            keep_at += row.records
+            b += 1
+            continue
+        stop = row.position + row.size
+        begin = at
+        whole = stays_as_it_is(row, entry, actions[b])
+        kept = row.records
+        if not whole:
+            if row.codec != 0:
+                return b, keep_at, at, filled, OK
+            payload = stop - entry.payload_at
+            if at + head_room(row, entry) + thin_room(entry, payload) > len(out):
+                return b, keep_at, at, filled, NEED_ROOM
+            if thin_room(entry, payload) > len(thinned) or row.records > len(indexes):
+                return b, keep_at, at, filled, NEED_ROOM
+            size, kept = thin(
+                data, entry.payload_at, stop, data, entry, row.records, keep, keep_at, scratch, np.int64(0), indexes
+            )
+            if size < 0:
+                if actions[b] != COPY:
+                    return b, keep_at, at, filled, CHANGED
+                entry.kind = WHOLE
+                whole = True
+                kept = row.records
+            else:
+                frame, at = put_head(data, row, entry, size, indexes, kept, keeps_prefix, target, at)
+                copy_bytes(target, at, scratch, np.int64(0), size)
+                at += size
+                put_checksum(out, frame, at)
+        if whole:
+            place = row.position if keeps_prefix else entry.framed_at
+            if at + stop - place > len(out):
+                return b, keep_at, at, filled, NEED_ROOM
+            copy_bytes(target, at, data, place, stop - place)
+            at += stop - place
+        _note(rows, filled, begin, at, row, kept)
+        filled += 1
+        keep_at += row.records
+        b += 1
+    return b, keep_at, at, filled, OK
+
+
+# Columns of what ``thin_many`` says of a batch.
+HEAD = 0  # where its head ends in ``heads``
+FRAME = 1  # where its frame begins there
+START = 2  # of its messages, in ``out``
+END = 3
+KEPT = 4
+THINNED = 5  # columns
+
+
+@njit(cache=True, nogil=True)
+def thin_many(
+    plain, buffer, table, entries, first, last, actions, keep, keep_at, keeps_prefix, out, indexes, heads, notes
+):  # fmt: skip
+    """Write what stays of the batches ``table[first:last]``, opened in ``plain``, one behind the other to ``out``, and
+    what shall stand before each payload to ``heads``; ``notes`` takes a row a batch.
+
+    A batch that contradicts itself becomes WHOLE. Returns (batches done, keep_at, code): it ends in front of such a one
+    that is not to be copied.
+    """
+    data = address(buffer)
+    source = address(plain)
+    target = address(out)
+    front = address(heads)
+    to = np.int64(0)
+    at = np.int64(0)
+    for b in range(first, last):
+        row = table[b]
+        entry = entries[b]
+        note = notes[b - first]
+        size = np.int64(-1)
+        kept = 0
+        if entry.kind == BATCH:
+            size, kept = thin(
+                source, row.plain_start, row.plain_end, data, entry, row.records, keep, keep_at, target, to, indexes
+            )
+        if size < 0:
+            if actions[b] != COPY:
+                return b, keep_at, CHANGED
+            entry.kind = WHOLE
+            size = to
+        note[START] = to
+        note[END] = size
+        note[KEPT] = kept if entry.kind == BATCH else row.records
+        note[FRAME] = at
+        if entry.kind == BATCH:
+            note[FRAME], at = put_head(data, row, entry, size - to, indexes, kept, keeps_prefix, front, at)
+        note[HEAD] = at
+        to = size
+        keep_at += row.records
+    return last, keep_at, OK
+
+
+@njit(cache=True, nogil=True)
+def seal_many(table, first, last, heads, notes, out, at, sizes, rows, filled):
+    """Put the heads of ``thin_many`` in front of payloads that lie in ``out``, with their checksums.
+
+    ``sizes``: of each entry, head included; they lie one behind the other from ``out[at]`` on, with room for the heads.
+    One without a head is left as it is. A row each to ``rows`` from ``filled`` on, as ``rebuild`` does.
+    """
+    target = address(out)
+    front = address(heads)
+    before = np.int64(0)
+    for i in range(last - first):
+        note = notes[i]
+        size = note[HEAD] - before
+        if size > 0:
+            copy_bytes(target, at, front, before, size)
+            put_checksum(out, at + note[FRAME] - before, at + sizes[i])
+        _note(rows, filled, at, at + sizes[i], table[first + i], note[KEPT])
+        before = note[HEAD]
+        at += sizes[i]
+        filled += 1
+
+
+@njit(cache=True, nogil=True)
+def packed_end(table, entries, first, actions):
+    """Where the neighbouring batches from ``first`` on end that must be opened to be rebuilt."""
+    b = first
+    while b < len(table):
+        row = table[b]
+        if actions[b] == DROP or row.codec == 0 or stays_as_it_is(row, entries[b], actions[b]):
+            break
+        b += 1
+    return b
+
+
+@njit(cache=True, nogil=True)
+def rooms(table, entries, first, last, enough):
+    """What scratch the batches of ``table[first:last]`` need to be thinned together, as many as ``enough`` bytes will
+    do for: (where they end, payloads, heads, records of the largest). ``plain_start`` and ``plain_end`` are set."""
+    payloads = np.int64(0)
+    heads = np.int64(0)
+    records = np.int64(0)
+    b = first
+    while b < last:
+        row = table[b]
+        if entries[b].kind == BATCH:
+            room = thin_room(entries[b], row.plain_end - row.plain_start)
+            if b > first and payloads + room > enough:
+                break
+            payloads += room
+            heads += head_room(row, entries[b])
+            records = max(records, row.records)
+        b += 1
+    return b, payloads, heads, records
+
+
+@njit(cache=True, nogil=True)
+def rebuilt_size(table, entries, count):
+    """Bytes that the first ``count`` entries need as a rule once rebuilt: all but batches that grow."""
+    size = np.int64(0)
+    for b in range(count):
+        size += table[b].size
+        if entries[b].kind == BATCH:
+            size += 24 + 9 * table[b].records
+    return size

@@ -1,0 +1,228 @@
+"""What BookKeeper's metadata store says of a ledger.
+
+The node ``/ledgers/00/0000/L0010`` of ledger 10 holds a line of text, ``BookieMetadataFormatVersion<tab>3<newline>``,
+and the message with its length, a varint, before it. Version 2 has the message as text instead. In an offloaded
+ledger's index, and under key -1 of a MapFile, it lies bare.
+
+Source: BookKeeper 4.17.3 ``LedgerMetadataSerDe``, ``DbLedgerMetadata.proto``; Pulsar 4.2.4 ``OffloadIndexBlockImpl``;
+spec/pulsar.md section 22.4.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated, Any
+
+from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.pulsar.compacted import COMPACTED_TOPIC, COMPONENT, COMPONENT_COMPACTED
+from lastwrite.formats.pulsar.protobuf import BYTES, INT32, INT64, STRING, Field, Message, decode_varint, put_varint
+
+NODE_HEAD = b"BookieMetadataFormatVersion\t"
+NODE_VERSION = 3
+_TEXT_VERSION = 2
+
+
+class LedgerState(IntEnum):
+    """Whether a ledger grows."""
+
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+class Digest(IntEnum):
+    """What proves an entry of a ledger."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ensemble(Message):
+    """Segment: the bookies that hold the entries from ``first_entry`` on."""
+
+    bookies: Annotated[tuple[str, ...], Field(1, STRING, repeated=True)] = ()
+    first_entry: Annotated[int, Field(2, INT64, required=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomMetadata(Message):
+    """One item of a ledger's custom metadata."""
+
+    key: Annotated[str | None, Field(1, STRING)] = None
+    value: Annotated[bytes | None, Field(2, BYTES)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerMetadata(Message):
+    """LedgerMetadataFormat."""
+
+    # fmt: off
+    quorum:        Annotated[int, Field(1, INT32, required=True)]   # bookies that get an entry
+    ensemble:      Annotated[int, Field(2, INT32, required=True)]
+    length:        Annotated[int, Field(3, INT64, required=True)]   # bytes of all entries, of a closed ledger
+    last_entry:    Annotated[int | None, Field(4, INT64)] = None    # -1: none
+    state:         Annotated[int, Field(5, INT32, required=True)]   # see LedgerState
+    ensembles:     Annotated[tuple[Ensemble, ...], Field(6, Ensemble, repeated=True)] = ()
+    digest:        Annotated[int | None, Field(7, INT32)] = None    # see Digest
+    password:      Annotated[bytes | None, Field(8, BYTES)] = None
+    ack_quorum:    Annotated[int | None, Field(9, INT32)] = None
+    ctime_ms:      Annotated[int | None, Field(10, INT64)] = None
+    custom_items:  Annotated[tuple[CustomMetadata, ...], Field(11, CustomMetadata, repeated=True)] = ()
+    ctoken:        Annotated[int | None, Field(12, INT64)] = None
+    # fmt: on
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state == LedgerState.CLOSED
+
+    @property
+    def custom(self) -> dict[str, bytes]:
+        """The custom metadata by name."""
+        return {item.key or "": item.value or b"" for item in self.custom_items}
+
+    @property
+    def compacted_topic(self) -> str | None:
+        """The full name of the topic whose compacted ledger this is, None of any other ledger."""
+        custom = self.custom
+        if custom.get(COMPONENT) != COMPONENT_COMPACTED:
+            return None
+        return custom.get(COMPACTED_TOPIC, b"").decode(errors="replace")
+
+    @classmethod
+    def decode_node(cls, data: bytes) -> LedgerMetadata:
+        """Decode what the metadata store's node holds, of version 3 or 2.
+
+        Raises:
+            CorruptLog: another beginning, a length that is not what follows, a message that is none.
+            UnsupportedFormat: version 1, which releases before 4.2 wrote.
+        """
+        line, _, rest = data.partition(b"\n")
+        version = line[len(NODE_HEAD) :]
+        if not line.startswith(NODE_HEAD) or not version.isdigit() or len(version) > 9:
+            raise CorruptLog("no ledger's metadata: it does not begin as BookKeeper's do", 0)
+        begin = len(line) + 1
+        if int(version) == _TEXT_VERSION:
+            return cls(**_of_text(rest.decode(errors="replace"), begin))
+        if int(version) != NODE_VERSION:
+            raise UnsupportedFormat(
+                f"ledger metadata of version {int(version)}", 0, remedy="versions 2 and 3 are read; export it as JSON"
+            )
+        size, at = decode_varint(data, begin, len(data))
+        if size > len(data) - at:
+            raise TruncatedLog(f"ledger metadata of {size} bytes, {len(data) - at} are left", begin)
+        if size < len(data) - at:
+            raise CorruptLog(f"{len(data) - at - size} bytes behind a ledger's metadata", at + size)
+        return cls.decode(data, at)
+
+    def encode_node(self) -> bytes:
+        """What the node holds, version 3."""
+        message = self.encode()
+        return NODE_HEAD + b"%d\n" % NODE_VERSION + put_varint(len(message)) + message
+
+
+def custom_items(custom: dict[str, bytes]) -> tuple[CustomMetadata, ...]:
+    """Custom metadata as the message has them, in the dictionary's order."""
+    return tuple(CustomMetadata(key=key, value=value) for key, value in custom.items())
+
+
+# ---------------------------------------------------------------- version 2: protobuf's text form
+
+_TOKEN = re.compile(r'\s*(?:([A-Za-z_]\w*)\s*(:|\{)|(\})|("(?:[^"\\\n]|\\.)*"|-?\w+))')
+_ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)")
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_NAMES = {
+    "quorumSize": "quorum",
+    "ensembleSize": "ensemble",
+    "length": "length",
+    "lastEntryId": "last_entry",
+    "state": "state",
+    "digestType": "digest",
+    "password": "password",
+    "ackQuorumSize": "ack_quorum",
+    "ctime": "ctime_ms",
+    "cToken": "ctoken",
+}
+
+
+def _of_text(text: str, begin: int) -> dict[str, Any]:
+    """The fields of a message in protobuf's text form; ``begin`` is its first byte, for errors."""
+    found: dict[str, Any] = {}
+    ensembles: list[Ensemble] = []
+    custom: list[CustomMetadata] = []
+    for name, value in _text_items(text, begin):
+        if name == "segment" and isinstance(value, list):
+            bookies = tuple(_text_bytes(v).decode(errors="replace") for n, v in value if n == "ensembleMember")
+            first = next((_text_number(v, begin) for n, v in value if n == "firstEntryId"), 0)
+            ensembles.append(Ensemble(bookies=bookies, first_entry=first))
+        elif name == "customMetadata" and isinstance(value, list):
+            item = dict(value)
+            custom.append(
+                CustomMetadata(
+                    key=_text_bytes(item.get("key", '""')).decode(errors="replace"),
+                    value=_text_bytes(item.get("value", '""')),
+                )
+            )
+        elif isinstance(value, str) and name in _NAMES:
+            number = {**LedgerState.__members__, **Digest.__members__}.get(value)
+            if name == "password":
+                found["password"] = _text_bytes(value)
+            else:
+                found[_NAMES[name]] = int(number) if number is not None else _text_number(value, begin)
+    for name in ("quorum", "ensemble", "length", "state"):
+        if name not in found:
+            raise CorruptLog(f"LedgerMetadata without {name}", begin)
+    return {**found, "ensembles": tuple(ensembles), "custom_items": tuple(custom)}
+
+
+def _text_items(text: str, begin: int) -> list[tuple[str, Any]]:
+    """Names with values (text as it stands) or, one level deep, with lists of the same."""
+    items: list[tuple[str, Any]] = []
+    inner: list[tuple[str, str]] | None = None
+    name = ""
+    at = 0
+    while text[at:].strip():
+        token = _TOKEN.match(text, at)
+        if token is None or (name and token[4] is None) or (not name and token[4] is not None):
+            raise CorruptLog("ledger metadata that are no text of a message", begin + at)
+        at = token.end()
+        if token[2] == "{" and inner is None:
+            inner = []
+            items.append((token[1], inner))
+        elif token[3] and inner is not None:
+            inner = None
+        elif token[2] == ":":
+            name = token[1]
+        elif token[4] is not None:
+            (items if inner is None else inner).append((name, token[4]))
+            name = ""
+        else:
+            raise CorruptLog("ledger metadata whose braces do not match", begin + at)
+    if inner is not None or name:
+        raise TruncatedLog("ledger metadata cut short", begin + at)
+    return items
+
+
+def _text_number(value: str, begin: int) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise CorruptLog(f"ledger metadata with {value[:40]!r} where a number belongs", begin) from None
+
+
+def _text_bytes(value: str) -> bytes:
+    """What a quoted text stands for; escapes are bytes, octal mostly."""
+
+    def plain(found: re.Match[str]) -> str:
+        code = found[1]
+        if code[0] in "01234567":
+            return chr(int(code, 8) & 0xFF)
+        if code[0] == "x" and len(code) > 1:
+            return chr(int(code[1:], 16))
+        return _LETTERS.get(code, code)
+
+    return _ESCAPE.sub(plain, value[1:-1] if value[:1] == '"' else value).encode("latin-1", errors="replace")

@@ -1,0 +1,441 @@
+"""A managed ledger: which ledgers a topic is made of, and where its cursors stand.
+
+``/managed-ledgers/public/default/persistent/orders`` of the metadata store is a ManagedLedgerInfo: ledgers 10, 12 and
+15 in this order, 15 open (no entries stated), 10 offloaded under a uuid. ``…/orders/__compaction`` is a
+ManagedCursorInfo; while a broker serves the topic it only names a ledger of its own (``cursors_ledger``) whose last
+entry, a PositionInfo, is the truth. A cursor at 10:5 with property CompactedTopicLedger = 77 says: up to 10:5 read
+ledger 77.
+
+Either node, and a PositionInfo, may be compressed: ``4778``, i32 length, a message with codec and size, then the rest.
+
+The same is to be had as JSON: by the field names of the messages, as ``pulsar-admin topics info-internal`` prints it,
+or as ``pulsar-admin topics stats-internal`` does, which knows no uuids.
+
+Source: Pulsar 4.2.4 ``MLDataFormats.proto``, ``MetaStoreImpl``, ``ManagedCursorImpl``, ``ManagedLedgerInternalStats``;
+spec/pulsar.md sections 22.1 to 22.3.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any
+from uuid import UUID
+
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, TruncatedLog
+from lastwrite.formats.pulsar.codecs import Codec, Codecs
+from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, LEDGER_PROPERTY
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.formats.pulsar.protobuf import BOOL, BYTES, INT32, INT64, STRING, Field, Message
+
+COMPRESSED = b"\x47\x78"
+_LIMIT_BYTES = 256 << 20  # of one node: a metadata store holds far less
+_U64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionInfo(Message):
+    """ManagedLedgerInfoMetadata and ManagedCursorInfoMetadata."""
+
+    codec: Annotated[int, Field(1, INT32, required=True)]
+    uncompressed_size: Annotated[int, Field(2, INT32, required=True)]
+
+
+def unwrapped(data: bytes) -> bytes:
+    """The message's bytes of a node that may be compressed.
+
+    Raises:
+        TruncatedLog, CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a head that lies, broken data.
+    """
+    if data[:2] != COMPRESSED:
+        return data
+    size = int.from_bytes(data[2:6], "big", signed=True)
+    if len(data) < 6 or size > len(data) - 6:
+        raise TruncatedLog(f"compressed metadata of {len(data)} bytes with a head of {size}", 2)
+    if size < 0:
+        raise CorruptLog(f"compressed metadata with a head of {size} bytes", 2)
+    head = CompressionInfo.decode(data, 6, 6 + size)
+    return Codecs().decompress(Codec.of(head.codec), data[6 + size :], head.uncompressed_size, _LIMIT_BYTES)
+
+
+def wrapped(message: bytes, codec: Codec) -> bytes:
+    """The node of a message with this codec; of NONE the message itself, as upstream has it."""
+    if codec is Codec.NONE:
+        return message
+    head = CompressionInfo(codec=int(codec), uncompressed_size=len(message)).encode()
+    return COMPRESSED + len(head).to_bytes(4, "big") + head + Codecs().compress(codec, message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Property(Message):
+    """KeyValue or StringProperty."""
+
+    name: Annotated[str, Field(1, STRING, required=True)]
+    value: Annotated[str, Field(2, STRING, required=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongProperty(Message):
+    """LongProperty."""
+
+    name: Annotated[str, Field(1, STRING, required=True)]
+    value: Annotated[int, Field(2, INT64, required=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedPosition(Message):
+    """NestedPositionInfo."""
+
+    ledger: Annotated[int, Field(1, INT64, required=True)]
+    entry: Annotated[int, Field(2, INT64, required=True)]
+
+    @property
+    def position(self) -> Position:
+        return Position(self.ledger, self.entry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverMetadata(Message):
+    """OffloadDriverMetadata: which store, and what its driver wants to know again."""
+
+    name: Annotated[str, Field(1, STRING, required=True)]
+    properties: Annotated[tuple[Property, ...], Field(2, Property, repeated=True)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadSegment(Message):
+    """Part of a ledger that a streaming offloader wrote, up to ``end_entry``."""
+
+    # fmt: off
+    uid_msb:         Annotated[int | None, Field(1, INT64)] = None
+    uid_lsb:         Annotated[int | None, Field(2, INT64)] = None
+    complete:        Annotated[bool | None, Field(3, BOOL)] = None
+    assigned_ms:     Annotated[int | None, Field(4, INT64)] = None
+    offloaded_ms:    Annotated[int | None, Field(5, INT64)] = None
+    end_entry:       Annotated[int | None, Field(6, INT64)] = None
+    driver:          Annotated[DriverMetadata | None, Field(7, DriverMetadata)] = None
+    # fmt: on
+
+    @property
+    def uuid(self) -> UUID | None:
+        return _uuid(self.uid_msb, self.uid_lsb)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadContext(Message):
+    """Where a ledger was offloaded to, and whether all of it was."""
+
+    # fmt: off
+    uid_msb:            Annotated[int | None, Field(1, INT64)] = None
+    uid_lsb:            Annotated[int | None, Field(2, INT64)] = None
+    complete:           Annotated[bool | None, Field(3, BOOL)] = None
+    bookkeeper_deleted: Annotated[bool | None, Field(4, BOOL)] = None
+    timestamp_ms:       Annotated[int | None, Field(5, INT64)] = None
+    driver:             Annotated[DriverMetadata | None, Field(6, DriverMetadata)] = None
+    segments:           Annotated[tuple[OffloadSegment, ...], Field(7, OffloadSegment, repeated=True)] = ()
+    # fmt: on
+
+    @property
+    def uuid(self) -> UUID | None:
+        return _uuid(self.uid_msb, self.uid_lsb)
+
+    @classmethod
+    def of_uuid(cls, uuid: UUID, *, complete: bool = True) -> OffloadContext:
+        """The context of a ledger whose objects have that uuid in their names."""
+        return cls(uid_msb=_signed(uuid.int >> 64), uid_lsb=_signed(uuid.int & _U64), complete=complete)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerInfo(Message):
+    """One ledger of a topic. The open one has neither entries nor size nor a time; ask the ledger itself."""
+
+    # fmt: off
+    ledger:     Annotated[int, Field(1, INT64, required=True)]
+    entries:    Annotated[int | None, Field(2, INT64)] = None
+    size_bytes: Annotated[int | None, Field(3, INT64)] = None
+    closed_ms:  Annotated[int | None, Field(4, INT64)] = None
+    offload:    Annotated[OffloadContext | None, Field(5, OffloadContext)] = None
+    properties: Annotated[tuple[Property, ...], Field(6, Property, repeated=True)] = ()
+    # fmt: on
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its entries are stated."""
+        return bool(self.closed_ms)
+
+    @property
+    def offloaded_as(self) -> UUID | None:
+        """The uuid in the names of its objects, None where it was not offloaded whole."""
+        return self.offload.uuid if self.offload is not None and self.offload.complete else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagedLedgerInfo(Message):
+    """The ledgers of a topic, in the order of their ids."""
+
+    # fmt: off
+    ledgers:    Annotated[tuple[LedgerInfo, ...], Field(1, LedgerInfo, repeated=True)] = ()
+    terminated: Annotated[NestedPosition | None, Field(2, NestedPosition)] = None
+    properties: Annotated[tuple[Property, ...], Field(3, Property, repeated=True)] = ()
+    # fmt: on
+
+    @classmethod
+    def decode_node(cls, data: bytes) -> ManagedLedgerInfo:
+        """Decode what the metadata store's node holds, compressed or not; errors as ``decode`` and ``unwrapped``."""
+        return cls.decode(unwrapped(data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorInfo(Message):
+    """ManagedCursorInfo; ``cursors_ledger`` -1: the rest is the truth, else that ledger's last entry is."""
+
+    # fmt: off
+    cursors_ledger:     Annotated[int, Field(1, INT64, required=True)]
+    mark_delete_ledger: Annotated[int | None, Field(2, INT64)] = None
+    mark_delete_entry:  Annotated[int | None, Field(3, INT64)] = None
+    individual_deleted: Annotated[tuple[bytes, ...], Field(4, BYTES, repeated=True)] = ()
+    properties:         Annotated[tuple[LongProperty, ...], Field(5, LongProperty, repeated=True)] = ()
+    last_active_ms:     Annotated[int | None, Field(6, INT64)] = None
+    batch_deletions:    Annotated[tuple[bytes, ...], Field(7, BYTES, repeated=True)] = ()
+    cursor_properties:  Annotated[tuple[Property, ...], Field(8, Property, repeated=True)] = ()
+    # fmt: on
+
+    @property
+    def horizon(self) -> Position | None:
+        """The mark-delete position, None where the node does not say it."""
+        if self.mark_delete_ledger is None or self.mark_delete_entry is None:
+            return None
+        return Position(self.mark_delete_ledger, self.mark_delete_entry)
+
+    @property
+    def compacted_ledger(self) -> int | None:
+        """The compacted ledger's id, None where the cursor has none."""
+        return _ledger_of(self.properties)
+
+    @classmethod
+    def decode_node(cls, data: bytes) -> CursorInfo:
+        """As ``ManagedLedgerInfo.decode_node``."""
+        return cls.decode(unwrapped(data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionInfo(Message):
+    """An entry of a cursor's ledger; the last one counts."""
+
+    # fmt: off
+    ledger:                    Annotated[int, Field(1, INT64, required=True)]
+    entry:                     Annotated[int, Field(2, INT64, required=True)]
+    individual_deleted:        Annotated[tuple[bytes, ...], Field(3, BYTES, repeated=True)] = ()
+    properties:                Annotated[tuple[LongProperty, ...], Field(4, LongProperty, repeated=True)] = ()
+    batch_deletions:           Annotated[tuple[bytes, ...], Field(5, BYTES, repeated=True)] = ()
+    individual_deleted_ranges: Annotated[tuple[bytes, ...], Field(6, BYTES, repeated=True)] = ()
+    # fmt: on
+
+    @property
+    def horizon(self) -> Position:
+        """The mark-delete position."""
+        return Position(self.ledger, self.entry)
+
+    @property
+    def compacted_ledger(self) -> int | None:
+        """The compacted ledger's id, None where the cursor has none."""
+        return _ledger_of(self.properties)
+
+    @classmethod
+    def decode_node(cls, data: bytes) -> PositionInfo:
+        """As ``ManagedLedgerInfo.decode_node``."""
+        return cls.decode(unwrapped(data))
+
+
+def _ledger_of(properties: tuple[LongProperty, ...]) -> int | None:
+    return next((item.value for item in properties if item.name == LEDGER_PROPERTY), None)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _uuid(msb: int | None, lsb: int | None) -> UUID | None:
+    if msb is None or lsb is None:
+        return None
+    return UUID(int=(msb & _U64) << 64 | lsb & _U64)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What an export in JSON says of a topic; what it does not say is None."""
+
+    info: ManagedLedgerInfo
+    horizon: Position | None = None  # of the cursor __compaction
+    compacted_ledger: int | None = None
+    last_confirmed: Position | None = None  # the topic's last entry; entry -1 of a ledger without any
+
+
+def from_json(text: str) -> Exported:
+    """The managed ledger of an exported JSON document; a list of ledgers is in it under one of two names.
+
+    ``ledgerInfo``: the messages' own fields. ``ledgers``: what ``info-internal`` or ``stats-internal`` prints; the
+    former states the uuid of an offloaded ledger, the latter the compaction's horizon and ledger.
+
+    Raises:
+        CorruptLog: no JSON, or a field of another type.
+        InvalidConfig: JSON of something else.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptLog(f"no JSON: {error}") from None
+    if not isinstance(document, dict) or not ({"ledgerInfo", "ledgers"} & document.keys()):
+        raise InvalidConfig(
+            "JSON without a list of ledgers",
+            remedy="export the topic with pulsar-admin topics info-internal, or stats-internal",
+        )
+    try:
+        return _of_messages(document) if "ledgerInfo" in document else _of_admin(document)
+    except LogError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+        raise CorruptLog(f"exported metadata with a field that is missing or of another type: {error!r}") from None
+
+
+def _of_messages(document: dict[str, Any]) -> Exported:
+    terminated = document.get("terminatedPosition")
+    info = ManagedLedgerInfo(
+        ledgers=tuple(_ledger_of_messages(item) for item in document["ledgerInfo"]),
+        terminated=None if terminated is None else _nested(terminated),
+        properties=_properties(document.get("properties")),
+    )
+    return _cursor_of(document, info)
+
+
+def _ledger_of_messages(item: dict[str, Any]) -> LedgerInfo:
+    offload = item.get("offloadContext")
+    context = None
+    if offload is not None:
+        driver = offload.get("driverMetadata")
+        context = OffloadContext(
+            uid_msb=_number(offload.get("uidMsb")),
+            uid_lsb=_number(offload.get("uidLsb")),
+            complete=_flag(offload.get("complete")),
+            bookkeeper_deleted=_flag(offload.get("bookkeeperDeleted")),
+            timestamp_ms=_number(offload.get("timestamp")),
+            driver=None
+            if driver is None
+            else DriverMetadata(name=str(driver["name"]), properties=_properties(driver.get("properties"))),
+            segments=tuple(
+                OffloadSegment(
+                    uid_msb=_number(part.get("uidMsb")),
+                    uid_lsb=_number(part.get("uidLsb")),
+                    complete=_flag(part.get("complete")),
+                    assigned_ms=_number(part.get("assignedTimestamp")),
+                    offloaded_ms=_number(part.get("offloadedTimestamp")),
+                    end_entry=_number(part.get("endEntryId")),
+                )
+                for part in offload.get("offloadSegment", [])
+            ),
+        )
+    return LedgerInfo(
+        ledger=_id(item["ledgerId"]),
+        entries=_number(item.get("entries")),
+        size_bytes=_number(item.get("size")),
+        closed_ms=_number(item.get("timestamp")),
+        offload=context,
+        properties=_properties(item.get("properties")),
+    )
+
+
+def _of_admin(document: dict[str, Any]) -> Exported:
+    """Both forms: one states times and uuids, the other entries of every ledger but the open one."""
+    is_stats = "state" in document or "lastConfirmedEntry" in document
+    count = len(document["ledgers"])
+    ledgers = []
+    for n, item in enumerate(document["ledgers"]):
+        uuid = item.get("offloadedContextUuid")
+        entries, size, closed = _number(item.get("entries")), _number(item.get("size")), _number(item.get("timestamp"))
+        if is_stats:
+            # Times are not printed; the last ledger of a topic that is not closed is the open one.
+            is_open = n == count - 1 and not entries and document.get("state") != "ClosedLedger"
+            closed = None if is_open else 1
+            if is_open:
+                entries, size = None, None
+        offloaded = bool(item.get("isOffloaded", item.get("offloaded")))
+        context = None
+        if uuid:
+            context = OffloadContext.of_uuid(UUID(str(uuid)), complete=offloaded)
+        elif offloaded:
+            context = OffloadContext(complete=True)
+        properties = _properties(item.get("properties"))
+        ledgers.append(
+            LedgerInfo(
+                ledger=_id(item["ledgerId"]),
+                entries=entries,
+                size_bytes=size,
+                closed_ms=closed,
+                offload=context,
+                properties=properties,
+            )
+        )
+    terminated = document.get("terminatedPosition")
+    info = ManagedLedgerInfo(
+        ledgers=tuple(ledgers),
+        terminated=None if terminated is None else _nested(terminated),
+        properties=_properties(document.get("properties")),
+    )
+    return _cursor_of(document, info)
+
+
+def _cursor_of(document: dict[str, Any], info: ManagedLedgerInfo) -> Exported:
+    cursor = (document.get("cursors") or {}).get(COMPACTION_CURSOR) or {}
+    mark = cursor.get("markDeletePosition") or cursor.get("markDelete")
+    horizon = None
+    if isinstance(mark, str):
+        horizon = Position.parse(mark)
+    elif mark is not None:
+        horizon = _nested(mark).position
+    ledger = _number((cursor.get("properties") or {}).get(LEDGER_PROPERTY))
+    last = document.get("lastConfirmedEntry")
+    return Exported(
+        info=info,
+        horizon=horizon,
+        compacted_ledger=ledger,
+        last_confirmed=None if last is None else Position.parse(str(last)),
+    )
+
+
+def _nested(item: dict[str, Any]) -> NestedPosition:
+    return NestedPosition(ledger=_id(item["ledgerId"]), entry=_id(item["entryId"]))
+
+
+def _id(value: Any) -> int:
+    number = _number(value)
+    if number is None:
+        raise TypeError("an id that is null")
+    return number
+
+
+def _number(value: Any) -> int | None:
+    """An integer, also as text, as protobuf's JSON has 64-bit numbers."""
+    if value is None or isinstance(value, bool):
+        return None
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 63 or number != value and not isinstance(value, str):
+        raise ValueError(f"{value} where a 64-bit integer belongs")
+    return number
+
+
+def _flag(value: Any) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(f"{value!r} where true or false belongs")
+    return value
+
+
+def _properties(value: Any) -> tuple[Property, ...]:
+    """Properties as a map, or as a list of key and value."""
+    if value is None:
+        return ()
+    if isinstance(value, dict):
+        return tuple(Property(name=str(name), value=str(text)) for name, text in value.items())
+    return tuple(Property(name=str(item["key"]), value=str(item["value"])) for item in value)

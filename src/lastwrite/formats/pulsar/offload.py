@@ -1,0 +1,425 @@
+"""An offloaded ledger: the data object and the index object that the object-store offloader writes.
+
+A data object is *blocks* one behind another, each of which was one part of the upload. A block: 128 bytes of header,
+then entries, each ``i32 length, i64 entry id, bytes``; where the next one did not fit, ``fedcdead`` again and again up
+to the block's length, cut off anywhere. An entry lies in one block whole. Padding read as a length is negative, so a
+reader needs no more than that sign.
+
+The index says where blocks begin and holds the ledger's metadata, bare. To find entry e take the last block whose first
+entry is at most e and go on from its header.
+
+Layout V2 (streaming, rare) has several ledgers in one object: the block's header names its ledger, the index lists
+ledgers with their own blocks. Otherwise it is the same.
+
+Bytes are given, files are opened elsewhere; every length is held against what is there.
+
+Source: Pulsar 4.2.4 ``DataBlockHeaderImpl``, ``BlockAwareSegmentInputStreamImpl``, ``OffloadIndexBlockImpl``,
+``…V2Impl``; spec/pulsar.md sections 23.1, 23.2 and 30.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, NamedTuple
+
+from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.layout import I32, I64, U32, At, Buffer, layout
+from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
+from lastwrite.formats.pulsar.managed_ledger import LedgerInfo
+
+BLOCK_MAGIC = 0xFBDBABCB
+STREAMED_BLOCK_MAGIC = 0x26A66D32
+INDEX_MAGIC = 0xDE47DE47
+STREAMED_INDEX_MAGIC = 0x3D1FB0BC
+
+BLOCK_HEADER_BYTES = 128
+ENTRY_HEAD_BYTES = 12
+PADDING = bytes.fromhex("fedcdead")
+DEFAULT_BLOCK_BYTES = 64 << 20  # s3ManagedLedgerOffloadMaxBlockSizeInBytes
+FIRST_PART = 1
+
+_MAX_I32 = (1 << 31) - 1
+
+
+class BlockHeader(NamedTuple):
+    """What a block begins with; zeros follow up to byte 128."""
+
+    # fmt: off
+    magic:        Annotated[int, At(0,  U32)]
+    header_bytes: Annotated[int, At(4,  I64)]  # 128
+    block_bytes:  Annotated[int, At(12, I64)]  # header and padding included
+    first_entry:  Annotated[int, At(20, I64)]
+    # fmt: on
+
+
+class StreamedBlockHeader(NamedTuple):
+    """The same in layout V2."""
+
+    # fmt: off
+    magic:        Annotated[int, At(0,  U32)]
+    header_bytes: Annotated[int, At(4,  I64)]
+    block_bytes:  Annotated[int, At(12, I64)]
+    first_entry:  Annotated[int, At(20, I64)]
+    ledger:       Annotated[int, At(28, I64)]
+    # fmt: on
+
+
+class EntryHead(NamedTuple):
+    """What an entry begins with."""
+
+    size:  Annotated[int, At(0, I32)]  # of the bytes behind; negative: padding  # fmt: skip
+    entry: Annotated[int, At(4, I64)]
+
+
+class IndexHead(NamedTuple):
+    """What an index object begins with; the ledger's metadata follow, then the blocks."""
+
+    # fmt: off
+    magic:          Annotated[int, At(0,  U32)]
+    index_bytes:    Annotated[int, At(4,  I32)]  # of the whole object
+    data_bytes:     Annotated[int, At(8,  I64)]  # of the data object
+    header_bytes:   Annotated[int, At(16, I64)]  # of a block's header
+    blocks:         Annotated[int, At(24, I32)]
+    metadata_bytes: Annotated[int, At(28, I32)]
+    # fmt: on
+
+
+class StreamedIndexHead(NamedTuple):
+    """The same in layout V2; ledgers follow up to the object's end."""
+
+    # fmt: off
+    magic:          Annotated[int, At(0,  U32)]
+    index_bytes:    Annotated[int, At(4,  I32)]
+    data_bytes:     Annotated[int, At(8,  I64)]
+    header_bytes:   Annotated[int, At(16, I64)]
+    # fmt: on
+
+
+class StreamedLedgerHead(NamedTuple):
+    """One ledger of a V2 index: a LedgerInfo follows, then its blocks."""
+
+    # fmt: off
+    ledger:         Annotated[int, At(0,  I64)]
+    blocks:         Annotated[int, At(8,  I32)]
+    metadata_bytes: Annotated[int, At(12, I32)]
+    # fmt: on
+
+
+class IndexEntry(NamedTuple):
+    """Where a block lies."""
+
+    # fmt: off
+    first_entry: Annotated[int, At(0,  I64)]
+    part:        Annotated[int, At(8,  I32)]  # of the upload, from 1
+    offset:      Annotated[int, At(12, I64)]  # of the block's header in the data object
+    # fmt: on
+
+
+BLOCK = layout(BlockHeader, byte_order=">", size=28)
+STREAMED_BLOCK = layout(StreamedBlockHeader, byte_order=">", size=36)
+ENTRY_HEAD = layout(EntryHead, byte_order=">", size=ENTRY_HEAD_BYTES)
+INDEX_HEAD = layout(IndexHead, byte_order=">", size=32)
+STREAMED_INDEX_HEAD = layout(StreamedIndexHead, byte_order=">", size=24)
+STREAMED_LEDGER_HEAD = layout(StreamedLedgerHead, byte_order=">", size=16)
+INDEX_ENTRY = layout(IndexEntry, byte_order=">", size=20)
+
+
+# ---------------------------------------------------------------- data objects
+
+
+def block_header(block_bytes: int, first_entry: int, ledger: int | None = None) -> bytes:
+    """The 128 bytes before a block's entries; with ``ledger``, of layout V2."""
+    if ledger is None:
+        head = BLOCK.pack(BLOCK_MAGIC, BLOCK_HEADER_BYTES, block_bytes, first_entry)
+    else:
+        head = STREAMED_BLOCK.pack(STREAMED_BLOCK_MAGIC, BLOCK_HEADER_BYTES, block_bytes, first_entry, ledger)
+    return head.ljust(BLOCK_HEADER_BYTES, b"\0")
+
+
+def parse_block_header(data: Buffer, at: int, end: int) -> BlockHeader:
+    """The header of the V1 block at byte ``at``; the block lies before ``end``.
+
+    Raises:
+        TruncatedLog: the header or the block reaches beyond ``end``.
+        CorruptLog: another magic, another length of the header, a block shorter than its header, an entry below 0.
+    """
+    header = BlockHeader._make(_head(BLOCK.unpack_from, data, at, end))
+    _check_block(header.magic, BLOCK_MAGIC, header.header_bytes, header.block_bytes, header.first_entry, at, end)
+    return header
+
+
+def _parse_streamed_header(data: Buffer, at: int, end: int) -> StreamedBlockHeader:
+    header = StreamedBlockHeader._make(_head(STREAMED_BLOCK.unpack_from, data, at, end))
+    _check_block(
+        header.magic, STREAMED_BLOCK_MAGIC, header.header_bytes, header.block_bytes, header.first_entry, at, end
+    )
+    if header.ledger < 0:
+        raise CorruptLog(f"block of ledger {header.ledger}", at + 28)
+    return header
+
+
+def _head(unpack: object, data: Buffer, at: int, end: int) -> tuple[int, ...]:
+    if end - at < BLOCK_HEADER_BYTES:
+        raise TruncatedLog(f"block header in {end - at} bytes", at)
+    values: tuple[int, ...] = unpack(data, at)  # type: ignore[operator]
+    return values
+
+
+def _check_block(magic: int, right: int, header_bytes: int, block_bytes: int, first: int, at: int, end: int) -> None:
+    if magic != right:
+        raise CorruptLog(f"no block of an offloaded ledger: magic {magic:08x}", at)
+    if header_bytes != BLOCK_HEADER_BYTES:
+        raise CorruptLog(f"block with a header of {header_bytes} bytes", at + 4)
+    if block_bytes < BLOCK_HEADER_BYTES:
+        raise CorruptLog(f"block of {block_bytes} bytes", at + 12)
+    if block_bytes > end - at:
+        raise TruncatedLog(f"block of {block_bytes} bytes, {end - at} are left", at + 12)
+    if first < 0:
+        raise CorruptLog(f"block whose first entry is {first}", at + 20)
+
+
+def is_padding(data: Buffer, at: int, end: int) -> bool:
+    """Whether the bytes are what fills a block: the pattern from its start, cut off anywhere."""
+    found = bytes(data[at:end])
+    return found == (PADDING * (len(found) // len(PADDING) + 1))[: len(found)]
+
+
+def walk_data(data: Buffer) -> Iterator[tuple[int, int, int]]:
+    """The entries of a V1 data object, or of whole blocks of one: entry id, where its bytes begin, how many they are.
+
+    Ids rise by 1, within a block and from block to block.
+
+    Raises:
+        TruncatedLog, CorruptLog: as ``parse_block_header``; an entry beyond its block, an id out of turn, a block's end
+            that is no padding. Positions are bytes of ``data``.
+    """
+    at = 0
+    expected: int | None = None
+    while at < len(data):
+        header = parse_block_header(data, at, len(data))
+        if expected is not None and header.first_entry != expected:
+            raise CorruptLog(f"block begins with entry {header.first_entry}, not {expected}", at + 20)
+        expected = header.first_entry
+        for entry, begin, size in _entries(data, at, header.block_bytes, expected):
+            yield entry, begin, size
+            expected = entry + 1
+        at += header.block_bytes
+
+
+def walk_streamed(data: Buffer) -> Iterator[tuple[int, int, int, int]]:
+    """The entries of a V2 data object: ledger, entry id, where its bytes begin, how many they are; errors as
+    ``walk_data``."""
+    at = 0
+    expected: dict[int, int] = {}
+    while at < len(data):
+        header = _parse_streamed_header(data, at, len(data))
+        first = expected.get(header.ledger, header.first_entry)
+        if header.first_entry != first:
+            raise CorruptLog(f"block begins with entry {header.first_entry}, not {first}", at + 20)
+        for entry, begin, size in _entries(data, at, header.block_bytes, first):
+            yield header.ledger, entry, begin, size
+            expected[header.ledger] = entry + 1
+        at += header.block_bytes
+
+
+def _entries(data: Buffer, block: int, block_bytes: int, expected: int) -> Iterator[tuple[int, int, int]]:
+    at, end = block + BLOCK_HEADER_BYTES, block + block_bytes
+    while end - at >= ENTRY_HEAD_BYTES:
+        head = EntryHead._make(ENTRY_HEAD.unpack_from(data, at))
+        if head.size < 0:
+            break
+        if head.size > end - at - ENTRY_HEAD_BYTES:
+            raise CorruptLog(f"entry of {head.size} bytes, its block has {end - at - ENTRY_HEAD_BYTES} left", at)
+        if head.entry != expected:
+            raise CorruptLog(f"entry {head.entry} where {expected} belongs", at + 4)
+        yield head.entry, at + ENTRY_HEAD_BYTES, head.size
+        at += ENTRY_HEAD_BYTES + head.size
+        expected += 1
+    if not is_padding(data, at, end):
+        raise CorruptLog("neither an entry nor the padding of a block", at)
+
+
+def encode_data(
+    entries: Sequence[bytes], block_bytes: int = DEFAULT_BLOCK_BYTES, first_entry: int = 0
+) -> tuple[bytes, list[IndexEntry]]:
+    """A V1 data object of these entries, cut into blocks as the offloader does, and where its blocks lie.
+
+    A block is as large as it may be, or as what is left needs. No entries make no block.
+
+    Raises:
+        ValueError: an entry that fits no block.
+    """
+    out = bytearray()
+    blocks: list[IndexEntry] = []
+    left = sum(len(entry) + ENTRY_HEAD_BYTES for entry in entries)
+    done = 0
+    while done < len(entries):
+        size = min(block_bytes, BLOCK_HEADER_BYTES + left)
+        begin = len(out)
+        blocks.append(IndexEntry(first_entry + done, FIRST_PART + len(blocks), begin))
+        out += block_header(size, first_entry + done)
+        before = done
+        while done < len(entries) and len(out) - begin + ENTRY_HEAD_BYTES + len(entries[done]) <= size:
+            out += ENTRY_HEAD.pack(len(entries[done]), first_entry + done) + entries[done]
+            left -= ENTRY_HEAD_BYTES + len(entries[done])
+            done += 1
+        if done == before:
+            raise ValueError(f"an entry of {len(entries[done])} bytes in blocks of {block_bytes}")
+        room = begin + size - len(out)
+        out += (PADDING * (room // len(PADDING) + 1))[:room]
+    return bytes(out), blocks
+
+
+# ---------------------------------------------------------------- index objects
+
+
+@dataclass(frozen=True, slots=True)
+class IndexObject:
+    """The index of a V1 data object: the ledger's metadata as it lies, and where its blocks begin."""
+
+    data_bytes: int
+    metadata_bytes: bytes
+    blocks: tuple[IndexEntry, ...]
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata; ``CorruptLog`` where they are none."""
+        return LedgerMetadata.decode(self.metadata_bytes)
+
+    def block_of(self, entry: int) -> IndexEntry | None:
+        """The block that holds ``entry`` if any does; None below the first."""
+        n = bisect_right(self.blocks, entry, key=lambda block: block.first_entry)
+        return self.blocks[n - 1] if n else None
+
+    def block_end(self, block: IndexEntry) -> int:
+        """Where the block ends in the data object."""
+        n = bisect_right(self.blocks, block.offset, key=lambda other: other.offset)
+        return self.blocks[n].offset if n < len(self.blocks) else self.data_bytes
+
+    @classmethod
+    def decode(cls, data: Buffer) -> IndexObject:
+        """Decode a whole index object.
+
+        Raises:
+            TruncatedLog: fewer bytes than it says.
+            CorruptLog: another magic, lengths that do not add up, blocks that do not rise or lie outside the data.
+            UnsupportedFormat: an index of layout V2.
+        """
+        if len(data) < INDEX_HEAD.size:
+            raise TruncatedLog(f"index of {len(data)} bytes", 0)
+        head = IndexHead._make(INDEX_HEAD.unpack_from(data))
+        if head.magic == STREAMED_INDEX_MAGIC:
+            raise UnsupportedFormat("an index of layout V2", 0)
+        _check_index(head.magic, INDEX_MAGIC, head.index_bytes, head.data_bytes, head.header_bytes, data)
+        if head.blocks < 0 or head.metadata_bytes < 0:
+            raise CorruptLog(f"index of {head.blocks} blocks, with metadata of {head.metadata_bytes} bytes", 24)
+        blocks_at = INDEX_HEAD.size + head.metadata_bytes
+        if blocks_at + head.blocks * INDEX_ENTRY.size != len(data):
+            raise CorruptLog(
+                f"index of {len(data)} bytes with metadata of {head.metadata_bytes} and {head.blocks} blocks", 24
+            )
+        return cls(
+            data_bytes=head.data_bytes,
+            metadata_bytes=bytes(data[INDEX_HEAD.size : blocks_at]),
+            blocks=_blocks(data, blocks_at, head.blocks, head.data_bytes),
+        )
+
+    def encode(self) -> bytes:
+        """The index object's bytes."""
+        size = INDEX_HEAD.size + len(self.metadata_bytes) + len(self.blocks) * INDEX_ENTRY.size
+        if size > _MAX_I32:
+            raise ValueError(f"an index of {size} bytes")
+        head = INDEX_HEAD.pack(
+            INDEX_MAGIC, size, self.data_bytes, BLOCK_HEADER_BYTES, len(self.blocks), len(self.metadata_bytes)
+        )
+        return head + self.metadata_bytes + b"".join(INDEX_ENTRY.pack(*block) for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedLedger:
+    """One ledger in the index of a V2 data object."""
+
+    ledger: int
+    info_bytes: bytes
+    blocks: tuple[IndexEntry, ...]
+
+    @property
+    def info(self) -> LedgerInfo:
+        """What the managed ledger says of it; ``CorruptLog`` where it is nothing."""
+        return LedgerInfo.decode(self.info_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedIndexObject:
+    """The index of a V2 data object."""
+
+    data_bytes: int
+    ledgers: tuple[StreamedLedger, ...]
+
+    @classmethod
+    def decode(cls, data: Buffer) -> StreamedIndexObject:
+        """Decode a whole index object; errors as ``IndexObject.decode``."""
+        if len(data) < STREAMED_INDEX_HEAD.size:
+            raise TruncatedLog(f"index of {len(data)} bytes", 0)
+        head = StreamedIndexHead._make(STREAMED_INDEX_HEAD.unpack_from(data))
+        _check_index(head.magic, STREAMED_INDEX_MAGIC, head.index_bytes, head.data_bytes, head.header_bytes, data)
+        ledgers: list[StreamedLedger] = []
+        at = STREAMED_INDEX_HEAD.size
+        while at < len(data):
+            left = len(data) - at - STREAMED_LEDGER_HEAD.size
+            if left < 0:
+                raise TruncatedLog("ledger of an index cut short", at)
+            one = StreamedLedgerHead._make(STREAMED_LEDGER_HEAD.unpack_from(data, at))
+            size = one.metadata_bytes + one.blocks * INDEX_ENTRY.size
+            if one.metadata_bytes < 0 or one.blocks < 0 or size > left:
+                raise CorruptLog(f"ledger {one.ledger} of {one.blocks} blocks, {left} bytes are left", at)
+            at += STREAMED_LEDGER_HEAD.size
+            ledgers.append(
+                StreamedLedger(
+                    ledger=one.ledger,
+                    info_bytes=bytes(data[at : at + one.metadata_bytes]),
+                    blocks=_blocks(data, at + one.metadata_bytes, one.blocks, head.data_bytes),
+                )
+            )
+            at += size
+        return cls(head.data_bytes, tuple(ledgers))
+
+    def encode(self) -> bytes:
+        """The index object's bytes."""
+        body = b"".join(
+            STREAMED_LEDGER_HEAD.pack(one.ledger, len(one.blocks), len(one.info_bytes))
+            + one.info_bytes
+            + b"".join(INDEX_ENTRY.pack(*block) for block in one.blocks)
+            for one in self.ledgers
+        )
+        size = STREAMED_INDEX_HEAD.size + len(body)
+        return STREAMED_INDEX_HEAD.pack(STREAMED_INDEX_MAGIC, size, self.data_bytes, BLOCK_HEADER_BYTES) + body
+
+
+def _check_index(magic: int, right: int, index_bytes: int, data_bytes: int, header_bytes: int, data: Buffer) -> None:
+    if magic != right:
+        raise CorruptLog(f"no index of an offloaded ledger: magic {magic:08x}", 0)
+    if index_bytes > len(data):
+        raise TruncatedLog(f"index of {index_bytes} bytes, {len(data)} are there", 4)
+    if index_bytes != len(data):
+        raise CorruptLog(f"index of {index_bytes} bytes, {len(data)} are there", 4)
+    if data_bytes < 0:
+        raise CorruptLog(f"index of {data_bytes} bytes of data", 8)
+    if header_bytes != BLOCK_HEADER_BYTES:
+        raise CorruptLog(f"index of blocks with headers of {header_bytes} bytes", 16)
+
+
+def _blocks(data: Buffer, at: int, count: int, data_bytes: int) -> tuple[IndexEntry, ...]:
+    """The blocks listed at ``at``, whose room the caller has checked."""
+    found = bytes(data[at : at + count * INDEX_ENTRY.size])
+    blocks = tuple(IndexEntry._make(values) for values in INDEX_ENTRY.iter_unpack(found))
+    for n, block in enumerate(blocks):
+        if block.first_entry < 0 or not 0 <= block.offset < data_bytes:
+            raise CorruptLog(f"block of entry {block.first_entry} at byte {block.offset} of {data_bytes}", at + 20 * n)
+    for n, (low, high) in enumerate(pairwise(blocks)):
+        if low.first_entry >= high.first_entry or low.offset >= high.offset:
+            raise CorruptLog(f"blocks of entries {low.first_entry} and {high.first_entry} out of order", at + 20 * n)
+    return blocks

@@ -1,0 +1,71 @@
+"""What a ledger's entries are, by their metadata alone: no checksum is looked at and no payload is opened.
+
+A store surveys each ledger once, to know before a round how many records there are, which transactions were decided,
+and how far compaction may go.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from lastwrite.formats.pulsar import kernels
+from lastwrite.formats.pulsar.chunk import PulsarFormat
+from lastwrite.model.columns import ByteArray
+
+SURVEYED = np.dtype(
+    [
+        ("offset", np.int64),  # ledger and entry
+        ("position", np.int64),  # where the entry begins in the buffer
+        ("records", np.int64),  # as a round counts them
+        ("messages", np.int64),  # as the entry itself does, placeholders left out
+        ("marker", np.int64),  # marker_type; -1: none
+        ("transaction", np.int64),  # of data and of markers, as ``producer_id`` in a batch table; -1: none
+        ("publish_time", np.int64),
+    ]
+)
+
+SurveyTable = npt.NDArray[np.void]
+
+COMMIT_MARKER = 21
+ABORT_MARKER = 22
+
+
+class Surveyor:
+    """Reads entries' metadata chunk by chunk. Holds reusable buffers: one instance a thread."""
+
+    def __init__(self, plain_limit: int = 64 << 20) -> None:
+        self._format = PulsarFormat(plain_limit, checks=False)
+        self._found = np.empty(0, dtype=SURVEYED)
+
+    def take(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> tuple[SurveyTable, int, int]:
+        """The entries of ``buffer[start:end]``, a row each, valid until the next call; then as ``PulsarFormat.split``:
+        where they end, and how many bytes the entry needs that is cut short there.
+
+        Raises:
+            CorruptLog, UnsupportedFormat: as ``PulsarFormat.split``, but for a wrong checksum.
+        """
+        table, consumed, wanted, _ = self._format.split(buffer, start, end, lowest_offset)
+        if len(self._found) < len(table):
+            self._found = np.empty(len(self._format.entries), dtype=SURVEYED)
+        _survey(table, self._format.entries, self._found)
+        return self._found[: len(table)], consumed, wanted
+
+
+@njit(cache=True, nogil=True)
+def _survey(table, entries, found):
+    for i in range(len(table)):
+        row = table[i]
+        entry = entries[i]
+        one = found[i]
+        one.offset = row.base_offset
+        one.position = row.origin
+        one.records = row.records
+        one.messages = row.records
+        if entry.kind == kernels.SINGLE and entry.messages > 1:
+            one.messages = entry.messages
+        one.marker = entry.marker
+        one.transaction = row.producer_id
+        one.publish_time = row.max_timestamp

@@ -1,0 +1,247 @@
+"""Ledgers in a topic folder: a data object of blocks and its index object, as the object-store offloader writes them.
+
+A data object is written aside, ``<name>.<attempt>.aside``, block after block; a block's header is filled in when the
+block ends, for only then its length is known. The index comes last, and gets its name first: whoever sees the data
+object sees both. Reading goes by the index: the block of an entry, then from entry to entry.
+
+Source: Pulsar 4.2.4, offloaders 4.0.8 ``BlockAwareSegmentInputStreamImpl``, ``OffloadIndexBlockImpl``; spec/pulsar.md
+sections 23.1 and 30.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from io import FileIO
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog
+from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
+from lastwrite.formats.pulsar.names import INDEX_SUFFIX, object_name
+from lastwrite.formats.pulsar.offload import (
+    BLOCK_HEADER_BYTES,
+    ENTRY_HEADER_BYTES,
+    BlockHeader,
+    IndexEntry,
+    IndexObject,
+)
+from lastwrite.logstore import files
+from lastwrite.logstore.aside import changing
+from lastwrite.model.columns import ByteArray, Int64Array
+
+BLOCK_BYTES = 1 << 20  # of the objects that we write: an entry is found by walking half a block
+ASIDE_SUFFIX = ".aside"
+_BUFFER_BYTES = 1 << 20
+
+
+class ObjectWriter:
+    """Writes ledger ``ledger`` aside in ``folder``, then gives the two objects their names.
+
+    Entries come with rising ids; ``uid`` is the uuid in the objects' names, drawn where none is given. Held: the rows of
+    the index, 20 bytes a block. An entry larger than ``block_bytes`` has a block of its own.
+    """
+
+    def __init__(
+        self, folder: str, ledger: int, *, uid: uuid.UUID | None = None, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        self.path = os.path.join(folder, object_name(uid or uuid.uuid4(), ledger))
+        self.size_bytes = 0  # of the data object so far
+        self.entries = 0
+        self.entry_bytes = 0  # of the entries alone, as a ledger's length counts them
+        self.last_entry = -1
+        self._block_bytes = block_bytes
+        self._aside = f"{self.path}.{uuid.uuid4().hex[:12]}{ASIDE_SUFFIX}"
+        self._blocks: list[IndexEntry] = []
+        self._block_end = 0  # where the open block ends now; its begin is the last of ``_blocks``
+        self._is_open = False
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        with changing("create", self._aside):
+            self._file: FileIO | None = open(self._aside, "xb", buffering=0)
+
+    def append(self, entry: int, data: bytes) -> None:
+        """Add one entry."""
+        self._begin_entry(entry, ENTRY_HEADER_BYTES + len(data))
+        self._waiting += (len(data).to_bytes(4, "big"), entry.to_bytes(8, "big"), data)
+        self._waiting_bytes += ENTRY_HEADER_BYTES + len(data)
+        self._count(1, len(data), entry)
+        if self._waiting_bytes >= _BUFFER_BYTES:
+            self._flush()
+
+    def append_framed(self, data: ByteArray, positions: Int64Array, entries: Int64Array) -> None:
+        """Add entries that are framed already (int32 size, int64 entry, bytes), one behind another in all of ``data``.
+
+        ``positions``: where each begins; ``entries``: its id.
+        """
+        self._flush()
+        ends = np.append(positions[1:], len(data))
+        done = 0
+        while done < len(positions):
+            start = int(positions[done])
+            self._begin_entry(int(entries[done]), int(ends[done]) - start)
+            room = self._blocks[-1].offset + self._block_bytes - self._block_end
+            stop = max(int(np.searchsorted(ends, start + room, "right")), done + 1)
+            end = int(ends[stop - 1])
+            self._write(memoryview(data)[start:end])
+            self._count(stop - done, end - start - ENTRY_HEADER_BYTES * (stop - done), int(entries[stop - 1]))
+            done = stop
+
+    def _begin_entry(self, entry: int, framed_bytes: int) -> None:
+        if entry <= self.last_entry:
+            raise CorruptLog(f"entry {entry} comes behind entry {self.last_entry}", path=self.path)
+        if self._is_open:
+            filled = self._block_end + self._waiting_bytes
+            if filled + framed_bytes - self._blocks[-1].offset <= self._block_bytes:
+                return
+            self._end_block()
+        self._blocks.append(IndexEntry(entry, len(self._blocks) + 1, self._block_end))
+        self._is_open = True
+        self._write(bytes(BLOCK_HEADER_BYTES))
+
+    def _end_block(self) -> None:
+        """Fill in the open block's header."""
+        self._flush()
+        assert self._file is not None
+        block = self._blocks[-1]
+        header = BlockHeader(length=self._block_end - block.offset, first_entry=block.first_entry).encode()
+        with changing("fill in", self._aside):
+            os.pwrite(self._file.fileno(), header, block.offset)
+        self._is_open = False
+
+    def _count(self, entries: int, entry_bytes: int, last: int) -> None:
+        self.entries += entries
+        self.entry_bytes += entry_bytes
+        self.last_entry = last
+
+    def _flush(self) -> None:
+        if self._waiting:
+            waiting, self._waiting, self._waiting_bytes = b"".join(self._waiting), [], 0
+            self._write(waiting)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        assert self._file is not None
+        with changing("append", self._aside):
+            view = memoryview(data)
+            self._block_end += len(view)
+            while len(view):
+                view = view[self._file.write(view) :]
+        self.size_bytes = self._block_end
+
+    def finish(self, metadata: LedgerMetadata) -> str:
+        """Write the index, sync both objects and give them their names; returns the data object's path.
+
+        ``metadata`` is the ledger's own; its length and last entry are set to what was written. The folder's names are
+        the caller's to sync.
+        """
+        if self._is_open:
+            self._end_block()
+        assert self._file is not None
+        self._file.close()
+        said = replace(metadata, length=self.entry_bytes, last_entry=self.last_entry)
+        index = IndexObject(
+            data_length=self.size_bytes, header_length=BLOCK_HEADER_BYTES, metadata=said, entries=tuple(self._blocks)
+        )
+        aside = self._aside + INDEX_SUFFIX
+        files.write(aside, index.encode())
+        files.fsync_file(self._aside)
+        files.rename(aside, self.path + INDEX_SUFFIX)
+        files.rename(self._aside, self.path)
+        self._file = None
+        return self.path
+
+    def abandon(self) -> None:
+        """Remove what was written aside; after ``finish`` nothing is done."""
+        if self._file is not None:
+            self._file.close()
+            remove_aside(os.path.dirname(self.path), os.path.basename(self._aside))
+
+
+def remove_aside(folder: str, begin: str = "") -> None:
+    """Remove from a topic folder what a writer left aside, of one attempt or of all."""
+    for name in sorted(os.listdir(folder)):
+        if name.startswith(begin) and (name.endswith(ASIDE_SUFFIX) or name.endswith(ASIDE_SUFFIX + INDEX_SUFFIX)):
+            files.unlink(os.path.join(folder, name))
+
+
+def read_index(path: str) -> IndexObject:
+    """The index of the data object at ``path``, held against that object's size.
+
+    Raises:
+        CorruptLog: it contradicts its format, or the data object.
+        LogError: it is not there.
+    """
+    index_path = path + INDEX_SUFFIX
+    try:
+        with open(index_path, "rb") as file:
+            index = IndexObject.decode(file.read())
+        size = os.stat(path).st_size
+    except LogError as error:
+        raise error.located(index_path) from error
+    except OSError as error:
+        raise files.to_log_error(error, error.filename or index_path, "read the object") from error
+    if index.data_length != size:
+        kind = TruncatedLog if size < index.data_length else CorruptLog
+        raise kind(
+            f"the data object has {size} bytes, its index says {index.data_length}", min(size, index.data_length), path,
+            "fetch it again",
+        )  # fmt: skip
+    return index
+
+
+def read_entries(
+    path: str, first: int = 0, last: int | None = None, index: IndexObject | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """The entries ``first`` to ``last`` of the data object at ``path``, with their ids; None: to the ledger's end.
+
+    ``index``: what ``read_index`` said, read here where it is not given. Held: a block's part of 1 MiB, or an entry.
+
+    Raises:
+        CorruptLog: a block or an entry is not where it has to be, or entries are missing.
+    """
+    index = read_index(path) if index is None else index
+    starts = [block.first_entry for block in index.entries]
+    begin = max(bisect_right(starts, first) - 1, 0)
+    expected: int | None = None
+    try:
+        with open(path, "rb", buffering=_BUFFER_BYTES) as file:
+            for block in index.entries[begin:]:
+                if last is not None and block.first_entry > last:
+                    return
+                for entry, data in _read_block(file, block, index.data_length):
+                    if expected is not None and entry != expected:
+                        raise CorruptLog(f"entry {entry} lies where entry {expected} must", block.offset)
+                    expected = entry + 1
+                    if last is not None and entry > last:
+                        return
+                    if entry >= first:
+                        yield entry, data
+    except LogError as error:
+        raise error.located(path) from error
+    except OSError as error:
+        raise files.to_log_error(error, path, "read the object") from error
+
+
+def _read_block(file: BinaryIO, block: IndexEntry, data_length: int) -> Iterator[tuple[int, bytes]]:
+    file.seek(block.offset)
+    header = BlockHeader.decode(file.read(BLOCK_HEADER_BYTES), block.offset)
+    end = block.offset + header.length
+    if end > data_length:
+        raise CorruptLog(f"a block of {header.length} bytes does not fit into the object", block.offset)
+    at = block.offset + BLOCK_HEADER_BYTES
+    expected = block.first_entry
+    while at + ENTRY_HEADER_BYTES <= end:
+        size, entry = ENTRY_HEADER.unpack(file.read(ENTRY_HEADER_BYTES))
+        if size < 0:  # padding
+            return
+        if entry != expected:
+            raise CorruptLog(f"entry {entry} lies where entry {expected} must", at)
+        at += ENTRY_HEADER_BYTES
+        if size > end - at:
+            raise CorruptLog(f"an entry of {size} bytes does not fit into its block", at - ENTRY_HEADER_BYTES)
+        yield entry, file.read(size)
+        at += size
+        expected += 1

@@ -1,0 +1,86 @@
+"""A real Pulsar as a judge: one standalone for each way to set its compaction, started when first asked for.
+
+Tests that need it skip with the reason where it cannot run; ``tests/system/pulsar/broker.py`` says what it needs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conformance.pulsar_topics import Sender
+from tests.logs import SCRATCH
+from tests.system.pulsar.broker import Broker, Unavailable, pulsar_home
+from tests.system.pulsar.driver import Driver
+
+_INTERCEPTORS = ",".join(
+    f"org.apache.pulsar.common.intercept.{name}"
+    for name in ("AppendBrokerTimestampMetadataInterceptor", "AppendIndexMetadataInterceptor")
+)
+
+# By name, what of a broker's settings changes a compacted ledger; as Lastwrite takes them, too.
+SETTINGS: dict[str, dict[str, str]] = {
+    "plain": {},
+    "keyless stay, prefixes shown": {
+        "topicCompactionRetainNullKey": "true",
+        "brokerEntryMetadataInterceptors": _INTERCEPTORS,
+        "exposingBrokerEntryMetadataToClientEnabled": "true",
+    },
+    "by event time, prefixes hidden": {
+        "compactionServiceFactoryClassName": "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory",
+        "brokerEntryMetadataInterceptors": _INTERCEPTORS,
+    },
+}
+
+
+class Standalone(NamedTuple):
+    """A broker and its clients."""
+
+    broker: Broker
+    driver: Driver
+    sender: Sender
+
+
+class PulsarOracle:
+    """At most one standalone at a time; another one's topics are gone."""
+
+    def __init__(self) -> None:
+        try:
+            self._home = pulsar_home()
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        self._running: tuple[str, Standalone, Path] | None = None
+
+    def standalone(self, settings: str) -> Standalone:
+        """The standalone with the settings of this name."""
+        if self._running is None or self._running[0] != settings:
+            self.close()
+            self._running = (settings, *self._start(SETTINGS[settings]))
+        return self._running[1]
+
+    def _start(self, settings: Mapping[str, str]) -> tuple[Standalone, Path]:
+        folder = Path(tempfile.mkdtemp(prefix="lastwrite-pulsar-", dir=SCRATCH))
+        broker = Broker(self._home, folder / "data", {"transactionCoordinatorEnabled": "true", **settings})
+        try:
+            broker.start()
+            driver = Driver(broker, transactions=True)
+            return Standalone(broker, driver, Sender(broker, driver)), folder
+        except BaseException:
+            broker.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def close(self) -> None:
+        if self._running is None:
+            return
+        _, standalone, folder = self._running
+        self._running = None
+        standalone.sender.close()
+        standalone.driver.close()
+        standalone.broker.kill()
+        shutil.rmtree(folder, ignore_errors=True)

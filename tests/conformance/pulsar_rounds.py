@@ -1,0 +1,253 @@
+"""Random topics of a real Pulsar, compacted by its broker and by Lastwrite, round after round: what has to agree.
+
+A seed is a topic and two to four rounds. In each, three clients send what ``pulsar_topics`` draws, and the raw ledgers
+are brought into archives as the offloader would leave them. Then
+
+- the broker compacts the topic, and ``like_broker`` the archive: the horizons are equal, and the compacted ledgers
+  entry for entry; where the broker's library compresses otherwise, or it drops fields that it does not know, what the
+  entries say is compared, else every byte;
+- the default mode keeps the same messages and, of chunked ones, every chunk;
+- ours is attached to the topic in place of the broker's, and real readers get from it what they got before, sometimes
+  after a reload; the broker's next run goes on from it.
+
+What lies below the horizon is sometimes taken from the archives: no later round needs it.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+from lastwrite.logstore.pulsar.manifest import read_manifest
+from lastwrite.model.report import Status
+from tests import pulsar_archive as archive
+from tests import pulsar_entries as entries_of
+from tests.conformance.pulsar_oracle import SETTINGS, PulsarOracle
+from tests.conformance.pulsar_topics import Topic
+from tests.engine import compact
+from tests.logs import SCRATCH
+from tests.system.pulsar.driver import Driver, Horizon
+
+COMMIT_PAUSE_S = 1.1  # a broker writes a second commit within a second to memory only (spec section 30)
+KNOWN = frozenset(range(1, 33)) - {10, 21}  # fields of MessageMetadata that the broker knows
+PLAIN, KEYLESS, EVENT_TIME = SETTINGS
+BLOCK = 25  # so many seeds in a row have the same settings: another standalone takes seconds to start
+
+Place = tuple[int, int]
+
+
+def settings_of(seed: int) -> str:
+    """By whose rules a seed is played."""
+    return (PLAIN, KEYLESS, PLAIN, EVENT_TIME)[seed // BLOCK % 4]
+
+
+def check_seed(oracle: PulsarOracle, seed: int) -> Counter[str]:
+    """Play a seed; returns how often what was met. An AssertionError says what does not agree."""
+    with tempfile.TemporaryDirectory(prefix="lastwrite-pulsar-", dir=SCRATCH) as folder:
+        return _Rounds(oracle, seed, Path(folder)).play()
+
+
+class _Rounds:
+    def __init__(self, oracle: PulsarOracle, seed: int, folder: Path) -> None:
+        self._rng = random.Random(f"pulsar-{seed}")
+        self._settings_name = settings_of(seed)
+        self._settings = SETTINGS[self._settings_name]
+        _, self._driver, self._sender = oracle.standalone(settings_of(seed))
+        base = f"persistent://public/default/seed-{seed}"
+        partitions = self._rng.choice((0, 0, 0, 3))
+        self._driver.create(base, partitions)
+        self._name = f"{base}-partition-{self._rng.randrange(partitions)}" if partitions else base
+        self._topic = Topic(self._rng, self._name)
+        self._like, self._own = folder / "like-broker", folder / "own"
+        self._block_bytes = self._rng.choice((1 << 20, 4096, 700))
+        self._raw: dict[int, list[bytes]] = {}
+        self._removed: set[int] = set()
+        self._horizon: Horizon | None = None
+        self._committed = 0.0
+        self._met = self._topic.met
+
+    def play(self) -> Counter[str]:
+        rounds = self._rng.randrange(2, 5)
+        for number in range(rounds):
+            self._sender.play(self._name, self._topic.steps())
+            self._bring()
+            self._compact(is_last=number == rounds - 1)
+            self._met["rounds"] += 1
+        self._met[f"topics: {self._settings_name}"] += 1
+        return self._met
+
+    # ---- the archives
+
+    def _bring(self) -> None:
+        """The topic's raw ledgers, whole, into both archives."""
+        node, ledgers = self._driver.ledgers(self._name)
+        for each in ledgers:
+            known = self._raw.setdefault(each.ledger, [])
+            if each.last >= len(known):
+                known += self._driver.dump(each.ledger, len(known), each.last)
+            if not known or each.ledger in self._removed:
+                continue
+            for root in (self._like, self._own):
+                folder = archive.topic_folder(root, self._name)
+                archive.write_ledger(folder, each.ledger, known, each.metadata, self._block_bytes)
+        for root in (self._like, self._own):
+            folder = archive.topic_folder(root, self._name)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "managed-ledger").write_bytes(node)
+
+    def _trim(self) -> None:
+        """Ledgers that lie wholly below the horizon go from the archives."""
+        assert self._horizon is not None
+        for ledger in self._raw:
+            if ledger < self._horizon.ledger and ledger not in self._removed:
+                self._removed.add(ledger)
+                for root in (self._like, self._own):
+                    for path in archive.topic_folder(root, self._name).glob(f"*-ledger-{ledger}*"):
+                        path.unlink()
+
+    # ---- a round
+
+    def _compact(self, *, is_last: bool) -> None:
+        before = self._horizon
+        answer = self._driver.compact(self._name)
+        assert answer["status"] in ("SUCCESS", "NOT_RUN"), answer
+        self._horizon = self._driver.horizon(self._name)
+        if answer["did"]:
+            self._committed = time.monotonic()
+        did, ours = self._ours(self._like, like_broker=True)
+        assert did == answer["did"], (did, answer, self._horizon, before)
+        own_did, own = self._ours(self._own, like_broker=False)
+        assert own_did == answer["did"], (own_did, answer)
+        if not did:
+            self._met["rounds with nothing to do"] += 1
+            return
+        assert self._horizon is not None
+        theirs = self._driver.dump(self._horizon.compacted_ledger)
+        self._met["runs of the broker"] += 1
+        self._same(ours, theirs)
+        self._same_messages(own, theirs)
+        self._attach(own if is_last and self._rng.random() < 0.5 else ours, theirs, is_own=ours is not own)
+        if self._rng.random() < 0.3:
+            self._trim()
+
+    def _ours(self, root: Path, *, like_broker: bool) -> tuple[bool, list[bytes]]:
+        """Whether a round was due, and the compacted ledger that counts after it; its horizon is checked."""
+        report = compact(root, self._settings, int(time.time() * 1000), like_broker=like_broker)
+        (partition,) = report.partitions
+        assert partition.status in (Status.CLEANED, Status.SKIPPED), (partition.reason, partition.problems)
+        folder = archive.topic_folder(root, self._name)
+        manifest = read_manifest(str(folder))
+        if manifest is None:
+            return False, []
+        records = archive.read_ledger(folder / manifest.object)
+        if partition.status is Status.CLEANED:
+            assert self._horizon is not None
+            assert (manifest.horizon.ledger, manifest.horizon.entry) == self._horizon[:2], (manifest, self._horizon)
+            assert manifest.entries == len(records)
+        return partition.status is Status.CLEANED, records
+
+    def _same(self, ours: Sequence[bytes], theirs: Sequence[bytes]) -> None:
+        """Entry for entry."""
+        places = [[entries_of.record(each)[0] for each in side] for side in (ours, theirs)]
+        assert places[0] == places[1], _first_difference(places[0], places[1])
+        for our, their in zip(ours, theirs, strict=True):
+            self._met["entries"] += 1
+            if our == their:
+                self._met["entries equal byte for byte"] += 1
+                continue
+            (place, our_id, our_body), (_, their_id, their_body) = entries_of.record(our), entries_of.record(their)
+            assert our_id == their_id, (place, our_id.hex(), their_id.hex())
+            one, two = entries_of.entry(our_body), entries_of.entry(their_body)
+            assert one.prefix == two.prefix, place
+            assert (one.crc_holds, two.crc_holds) == (True, True), place
+            plain = one.plain()
+            assert plain is not None and plain == two.plain(), (place, one, two)
+            known = [pair for pair in one.fields if pair[0] in KNOWN]
+            assert known == two.fields, (place, known, two.fields)
+            is_compressed = bool(two.first(8))
+            assert is_compressed or known != one.fields, (place, one, two)
+            self._met["entries compressed by another library"] += is_compressed
+            self._met["entries whose unknown fields we keep"] += known != one.fields
+
+    def _same_messages(self, own: Sequence[bytes], theirs: Sequence[bytes]) -> None:
+        """The default mode against the broker: every message but those of chunks is the same."""
+        sides = [_messages(side) for side in (own, theirs)]
+        assert sides[0] == sides[1], _first_difference(sides[0], sides[1])
+        chunks = [
+            {p for p, _, e in map(entries_of.record, side) if entries_of.entry(e).is_chunk} for side in (own, theirs)
+        ]
+        assert chunks[0] >= chunks[1]
+        self._met["messages left"] += len(sides[0])
+        self._met["chunks that a broker drops"] += len(chunks[0]) - len(chunks[1])
+
+    # ---- real readers
+
+    def _attach(self, ours: Sequence[bytes], theirs: Sequence[bytes], *, is_own: bool) -> None:
+        if self._rng.random() < 0.5:
+            return
+        assert self._horizon is not None
+        before = self._read()
+        if before is None:
+            return
+        time.sleep(max(0.0, self._committed + COMMIT_PAUSE_S - time.monotonic()))
+        made = self._driver.attach(self._name, ours, self._horizon.ledger, self._horizon.entry)
+        self._committed = time.monotonic()
+        self._met["ledgers of ours attached"] += 1
+        for _ in range(self._rng.randrange(1, 3)):
+            now = self._driver.horizon(self._name)
+            assert now is not None and now.compacted_ledger == made, (now, made)
+            after = self._read()
+            assert after is not None
+            assert self._without_chunks(after) == self._without_chunks(before), _first_difference(
+                self._without_chunks(after), self._without_chunks(before)
+            )
+            self._met["messages read from ours"] += len(after)
+            time.sleep(max(0.0, self._committed + COMMIT_PAUSE_S - time.monotonic()))
+            self._driver.unload(self._name)
+
+    def _read(self) -> list[Mapping[str, Any]] | None:
+        """None: the last entry is a batch that cannot be opened, of which a broker cannot say how many it has."""
+        try:
+            return self._driver.read(self._name, compacted=True, patience_ms=300, may_hang=True)
+        except RuntimeError as error:
+            assert "Failed to read last entry of the compacted Ledger" in str(error)
+            self._met["topics that cannot be read"] += 1
+            return None
+
+    def _without_chunks(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        return [
+            each for each in messages
+            if not entries_of.entry(self._raw[each["ledger"]][each["entry"]]).is_chunk
+        ]  # fmt: skip
+
+
+def _messages(records: Sequence[bytes]) -> list[tuple[Place, int, bytes, bytes | None]]:
+    """Of each message but chunks: place, index, its own metadata and its value; of what cannot be opened all of it."""
+    found: list[tuple[Place, int, bytes, bytes | None]] = []
+    for place, _, body in map(entries_of.record, records):
+        entry = entries_of.entry(body)
+        if entry.is_chunk:
+            continue
+        plain = entry.plain()
+        if not entry.is_readable_batch or plain is None:
+            found.append((place, -1, b"", body))
+            continue
+        found += [
+            (place, index, single.metadata, single.value)
+            for index, single in enumerate(entries_of.singles(plain))
+            if single.first(4) is None
+        ]
+    return found
+
+
+def _first_difference(one: Sequence[Any], two: Sequence[Any]) -> str:
+    at = next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    return f"{len(one)} and {len(two)}, at {at}: {one[at : at + 2]} and {two[at : at + 2]}"

@@ -1,0 +1,203 @@
+"""Offloaded ledgers: blocks, padding, indexes, both layouts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+
+from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata, LedgerState
+from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, OffloadContext
+from lastwrite.formats.pulsar.offload import (
+    BLOCK_HEADER_BYTES,
+    PADDING,
+    IndexEntry,
+    IndexObject,
+    StreamedIndexObject,
+    StreamedLedger,
+    block_header,
+    encode_data,
+    parse_block_header,
+    walk_data,
+    walk_streamed,
+)
+from tests.pulsar_bytes import EXAMPLES
+
+ENTRIES = [bytes([n]) * size for n, size in enumerate([0, 1, 40, 7, 88, 3, 60])]
+
+
+def entries_of(data: bytes) -> list[tuple[int, bytes]]:
+    return [(entry, data[at : at + size]) for entry, at, size in walk_data(data)]
+
+
+def test_the_worked_object() -> None:
+    assert entries_of(EXAMPLES["O"]) == [(0, EXAMPLES["A"]), (1, EXAMPLES["C"])]
+    data, blocks = encode_data([EXAMPLES["A"], EXAMPLES["C"]])
+    assert data == EXAMPLES["O"] and blocks == [IndexEntry(0, 1, 0)]
+
+
+def test_the_worked_index() -> None:
+    index = IndexObject.decode(EXAMPLES["P"])
+    assert (index.data_bytes, index.blocks) == (217, (IndexEntry(0, 1, 0),))
+    meta = index.metadata
+    assert (meta.quorum, meta.ensemble, meta.length, meta.last_entry, meta.state) == (2, 2, 65, 1, LedgerState.CLOSED)
+    assert index.encode() == EXAMPLES["P"]
+
+
+@pytest.mark.parametrize("block_bytes", [*range(228, 300, 5), 1000])
+def test_several_blocks(block_bytes: int) -> None:
+    data, blocks = encode_data(ENTRIES, block_bytes)
+    assert entries_of(data) == list(enumerate(ENTRIES))
+    index = IndexObject(len(data), b"", tuple(blocks))
+    assert IndexObject.decode(index.encode()) == index
+    ends = [index.block_end(block) for block in blocks]
+    assert ends == [block.offset for block in blocks[1:]] + [len(data)]
+    for entry in range(len(ENTRIES)):
+        block = index.block_of(entry)
+        assert block is not None
+        found = dict(entries_of(data[block.offset : index.block_end(block)]))
+        assert found[entry] == ENTRIES[entry]
+    for low, high in pairwise(blocks):
+        header = parse_block_header(data, low.offset, len(data))
+        assert (header.first_entry, header.block_bytes) == (low.first_entry, block_bytes)
+        assert low.part + 1 == high.part
+    assert index.block_of(-1) is None
+
+
+def test_no_entries_no_block() -> None:
+    assert encode_data([]) == (b"", [])
+    assert entries_of(b"") == []
+    empty = IndexObject(0, b"", ())
+    assert IndexObject.decode(empty.encode()) == empty and empty.block_of(0) is None
+
+
+def test_an_entry_that_fits_no_block() -> None:
+    with pytest.raises(ValueError, match="88 bytes in blocks of 200"):
+        encode_data(ENTRIES, 200)
+
+
+def damaged(at: int, text: str) -> bytes:
+    data = bytearray(encode_data(ENTRIES, 240)[0])
+    data[at : at + len(text) // 2] = bytes.fromhex(text)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "at"),
+    [
+        (damaged(0, "00"), 0),
+        (damaged(4, "00000000000000ff"), 4),
+        (damaged(12, "000000000000007f"), 12),
+        (damaged(12, "ffffffffffffffff"), 12),
+        (damaged(12, "7fffffffffffffff"), 12),
+        (damaged(20, "ffffffffffffffff"), 20),
+        (damaged(20, "0000000000000001"), 132),
+        (damaged(128, "7fffffff"), 128),
+        (damaged(128, "fffffffe"), 128),
+        (damaged(132, "0000000000000005"), 132),
+        (damaged(239, "00"), 224),
+        (damaged(240 + 20, "0000000000000009"), 260),
+    ],
+)
+def test_damage(data: bytes, at: int) -> None:
+    with pytest.raises(CorruptLog) as raised:
+        entries_of(data)
+    assert raised.value.at == at
+
+
+def test_an_object_cut_anywhere_but_between_blocks() -> None:
+    data, blocks = encode_data(ENTRIES, 240)
+    borders = {0, *(block.offset for block in blocks)}
+    for cut in range(len(data)):
+        if cut in borders:
+            assert entries_of(data[:cut]) == list(enumerate(ENTRIES))[: len(entries_of(data[:cut]))]
+        else:
+            with pytest.raises(TruncatedLog):
+                entries_of(data[:cut])
+
+
+def test_padding_may_be_cut_off_anywhere() -> None:
+    for room in range(40):
+        head = block_header(BLOCK_HEADER_BYTES + 13 + room, 5)
+        padding = (PADDING * 10)[:room]
+        data = head + bytes.fromhex("000000010000000000000005aa") + padding
+        assert entries_of(data) == [(5, b"\xaa")]
+        if room:
+            with pytest.raises(CorruptLog):
+                entries_of(data[:-1] + b"\x01")
+
+
+@pytest.mark.parametrize(
+    ("at", "text"),
+    [
+        (0, "00"),
+        (4, "0000003f"),
+        (4, "0000003d"),
+        (4, "ffffffff"),
+        (8, "ffffffffffffffff"),
+        (8, "0000000000000000"),
+        (16, "0000000000000081"),
+        (24, "7fffffff"),
+        (24, "ffffffff"),
+        (28, "7fffffff"),
+        (28, "ffffffff"),
+        (42, "ffffffffffffffff"),
+        (54, "00000000000000d9"),
+    ],
+)
+def test_an_index_that_lies(at: int, text: str) -> None:
+    data = bytearray(EXAMPLES["P"])
+    data[at : at + len(text) // 2] = bytes.fromhex(text)
+    with pytest.raises(CorruptLog):
+        IndexObject.decode(bytes(data))
+    for cut in range(len(EXAMPLES["P"])):
+        with pytest.raises(TruncatedLog):
+            IndexObject.decode(EXAMPLES["P"][:cut])
+
+
+def test_blocks_of_an_index_rise() -> None:
+    for second in (IndexEntry(0, 2, 300), IndexEntry(5, 2, 0)):
+        with pytest.raises(CorruptLog, match="out of order"):
+            IndexObject.decode(IndexObject(400, b"", (IndexEntry(0, 1, 0), second)).encode())
+
+
+def test_an_index_of_the_other_layout_says_so() -> None:
+    streamed = StreamedIndexObject(500, (StreamedLedger(3, b"", (IndexEntry(0, 1, 0),)),)).encode()
+    with pytest.raises(UnsupportedFormat, match="V2"):
+        IndexObject.decode(streamed)
+    with pytest.raises(CorruptLog, match="magic de47de47"):
+        StreamedIndexObject.decode(EXAMPLES["P"])
+
+
+def test_several_ledgers_in_one_object() -> None:
+    data, ledgers = b"", []
+    for ledger, first, entries in [(7, 3, ENTRIES[:3]), (9, 0, ENTRIES[3:]), (7, 6, ENTRIES[:1])]:
+        plain, _ = encode_data(entries, first_entry=first)
+        info = LedgerInfo(ledger=ledger, offload=OffloadContext.of_uuid(UUID(int=1)))
+        ledgers.append(StreamedLedger(ledger, info.encode(), (IndexEntry(first, 1, len(data)),)))
+        data += block_header(len(plain), first, ledger) + plain[BLOCK_HEADER_BYTES:]
+    assert [(ledger, entry, data[at : at + size]) for ledger, entry, at, size in walk_streamed(data)] == [
+        *((7, 3 + n, entry) for n, entry in enumerate(ENTRIES[:3])),
+        *((9, n, entry) for n, entry in enumerate(ENTRIES[3:])),
+        (7, 6, ENTRIES[0]),
+    ]
+    index = StreamedIndexObject(len(data), tuple(ledgers))
+    assert StreamedIndexObject.decode(index.encode()) == index
+    assert index.ledgers[0].info.ledger == 7
+    for cut in range(24, len(index.encode())):
+        with pytest.raises(TruncatedLog):
+            StreamedIndexObject.decode(index.encode()[:cut])
+    gap = data + block_header(BLOCK_HEADER_BYTES, 9, 7)
+    with pytest.raises(CorruptLog, match="entry 9, not 7"):
+        list(walk_streamed(gap))
+    with pytest.raises(CorruptLog, match="ledger -1"):
+        list(walk_streamed(block_header(BLOCK_HEADER_BYTES, 0, -1)))
+
+
+def test_metadata_that_are_none() -> None:
+    with pytest.raises(CorruptLog, match="LedgerMetadata without"):
+        _ = replace(IndexObject.decode(EXAMPLES["P"]), metadata_bytes=b"").metadata
+    assert LedgerMetadata.decode(IndexObject.decode(EXAMPLES["P"]).metadata_bytes).is_closed

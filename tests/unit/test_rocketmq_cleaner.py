@@ -1,0 +1,69 @@
+"""The daemon over RocketMQ stores, in this process; Kafka's is in ``test_cleaner``."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.errors import InvalidConfig
+from lastwrite.logstore.uncleanable import FILE
+from lastwrite.model.log import TopicPartition
+from lastwrite.pipeline.inline import INLINE
+
+CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "rocketmq" / "5.5.0"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(CORPUS, tmp_path / "store"))
+
+
+def clean(*roots: Path, **options: object) -> tuple[int, list[Event]]:
+    """One pass; the exit status and what was told."""
+    events: list[Event] = []
+    status = lastwrite.clean([str(root) for root in roots], options, once=True, spark=INLINE, tell=events.append)
+    return status, events
+
+
+def cleaned(events: list[Event]) -> set[int]:
+    return {event.report.partition for event in events if isinstance(event, RoundEnded)}
+
+
+def test_one_pass_cleans_each_queue_and_the_next_finds_nothing(store: Path) -> None:
+    status, events = clean(store)
+    assert (status, cleaned(events)) == (0, {0, 1})
+    assert clean(store) == (0, [])
+
+
+def test_a_store_whose_broker_was_killed_is_left_alone(store: Path) -> None:
+    (store / "abort").touch()
+    status, events = clean(store)
+    assert isinstance(events[0], Note) and "was killed" in events[0].text and not cleaned(events)
+    assert cleaned(clean(store, unclean="true")[1]) == {0, 1}
+
+
+def test_a_damaged_queue_is_set_aside_and_released(store: Path) -> None:
+    first = min((store / "compaction" / "compactionLog" / "ctopic" / "0").iterdir())
+    content = bytearray(first.read_bytes())
+    content[4] ^= 1  # the magic
+    first.write_bytes(content)
+    status, events = clean(store)
+    assert (status, cleaned(events)) == (3, {1})
+    [told] = [event for event in events if isinstance(event, SetAside)]
+    assert told.name == TopicPartition("ctopic", 0) and first.name in told.entry.reason
+    assert clean(store) == (0, []), "until its next try is due"
+    [report, _] = lastwrite.plan(str(store), spark=INLINE).partitions
+    assert report.uncleanable == told.entry
+    assert list(lastwrite.release(str(store))) == [told.name] and not (store / FILE).exists()
+
+
+def test_roots_of_two_systems_are_refused(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "kafka").mkdir()
+    with pytest.raises(InvalidConfig, match="of several systems"):
+        clean(store, tmp_path / "kafka")
+    with pytest.raises(InvalidConfig, match="suffers no file of ours"):
+        lastwrite.clean([str(store)], once=True, spark=INLINE, keep_scans=True)
