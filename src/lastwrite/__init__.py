@@ -24,6 +24,7 @@ _PLACES = {
     "dump": "lastwrite.audit.dump",
     "explain": "lastwrite.audit.explain",
     "export": "lastwrite.serving.export",
+    "fetch": "lastwrite.logstore.pulsar.fetching",
     "release": "lastwrite.pipeline.release",
     "restore": "lastwrite.pipeline.restore",
     "send": "lastwrite.remote.rocketmq.send",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from lastwrite.audit.inspect import inspect as inspect
     from lastwrite.audit.verify import verify as verify
     from lastwrite.cleaner.clean import clean as clean
+    from lastwrite.logstore.pulsar.fetching import fetch as fetch
     from lastwrite.pipeline.compact import compact as compact
     from lastwrite.pipeline.compact import plan as plan
     from lastwrite.pipeline.dispatch import dispatch as dispatch
@@ -62,6 +64,7 @@ __all__ = [
     "dump",
     "explain",
     "export",
+    "fetch",
     "inspect",
     "latest",
     "plan",

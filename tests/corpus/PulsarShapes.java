@@ -1,3 +1,5 @@
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.*;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
 import java.security.*;
@@ -9,8 +11,9 @@ import org.apache.pulsar.client.api.*;
  * What the peer's programs leave out, for make_pulsar.py; compiled beside them.
  *
  *   serve DATADIR PORT HTTPPORT BOOKIES          a standalone with several bookies, by DATADIR/standalone.conf
- *   send DATADIR TOPIC SCRIPT                    the peer's script, with "encrypt" served by a new pair of keys
- *   node DATADIR PATH                            a node of the metadata store, in Base64
+ *   drive DATADIR                                commands of Ptool from standard input, a JSON list a line; besides these
+ *                                                ["send", TOPIC, SCRIPT], where "encrypt" is served by a new pair of keys,
+ *                                                and ["node", PATH], a node of the metadata store, in Base64
  */
 public final class PulsarShapes {
     public static void main(String[] args) throws Exception {
@@ -19,14 +22,28 @@ public final class PulsarShapes {
             serve(data, Integer.parseInt(args[2]), args[3], args[4]);
             return;
         }
-        try (Peer peer = new Peer(data)) {
-            if (args[0].equals("node")) {
-                System.out.println(Peer.b64(peer.node(args[2])));
-            } else {
-                System.out.println(new Sender(peer, args[2]).encryption(new Keys()).file(Path.of(args[3])));
+        try (Peer peer = new Peer(data); BufferedReader lines = new BufferedReader(new InputStreamReader(System.in))) {
+            for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                Ptool.print(answer(peer, Peer.JSON.readValue(line, String[].class)));
+                Ptool.OUT.flush();
             }
         }
         System.exit(0);
+    }
+
+    /** What ends the answer to a command; its other lines are printed already. */
+    static ObjectNode answer(Peer peer, String[] words) {
+        ObjectNode end = Peer.JSON.createObjectNode();
+        try {
+            switch (words[0]) {
+                case "send" -> new Sender(peer, words[1]).encryption(new Keys()).file(Path.of(words[2]));
+                case "node" -> Ptool.print(Peer.JSON.createObjectNode().put("node", Peer.b64(peer.node(words[1]))));
+                default -> Ptool.run(peer, words[0], Arrays.copyOfRange(words, 1, words.length));
+            }
+        } catch (Throwable problem) {
+            return end.put("failed", problem.toString());
+        }
+        return end.put("done", true);
     }
 
     static void serve(Path data, int port, String http, String bookies) throws Exception {

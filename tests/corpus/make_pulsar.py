@@ -51,7 +51,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).with_name("pulsar") if not os.environ.get("DT") else Path(os.environ["DT"])
+TARGET = Path(__file__).with_name("pulsar")
 PEER = Path(os.environ.get("LASTWRITE_PEERS", "../shared/peers")).absolute() / "pulsar"
 PORT, HTTP_PORT, S3_PORT = (int(os.environ.get("LASTWRITE_CORPUS_PORT", "26650")) + more for more in (0, 80, 90))
 ADMIN = f"http://127.0.0.1:{HTTP_PORT}/admin/v2"
@@ -87,33 +87,61 @@ class Cluster:
     def start(self, bookies: int, **settings: str) -> None:
         # The peer's own start writes the settings; this one adds bookies to them.
         plain = {
-            "clusterName": "standalone", "brokerServicePort": PORT, "webServicePort": HTTP_PORT,
-            "bindAddress": "127.0.0.1", "advertisedAddress": "127.0.0.1",
-            "metadataStoreUrl": f"zk:127.0.0.1:{PORT + 1}", "configurationMetadataStoreUrl": f"zk:127.0.0.1:{PORT + 1}",
-            "managedLedgerDefaultEnsembleSize": 1, "managedLedgerDefaultWriteQuorum": 1, "managedLedgerDefaultAckQuorum": 1,
-            "managedLedgerMinLedgerRolloverTimeMinutes": 0, "defaultRetentionTimeInMinutes": -1,
-            "defaultRetentionSizeInMB": -1, "brokerDeleteInactiveTopicsEnabled": "false",
-            "brokerServiceCompactionMonitorIntervalInSeconds": 3600, "loadBalancerEnabled": "false",
-            "functionsWorkerEnabled": "false", "webSocketServiceEnabled": "false", "httpServerEnabled": "false",
+            "clusterName": "standalone",
+            "brokerServicePort": PORT,
+            "webServicePort": HTTP_PORT,
+            "bindAddress": "127.0.0.1",
+            "advertisedAddress": "127.0.0.1",
+            "metadataStoreUrl": f"zk:127.0.0.1:{PORT + 1}",
+            "configurationMetadataStoreUrl": f"zk:127.0.0.1:{PORT + 1}",
+            "managedLedgerDefaultEnsembleSize": 1,
+            "managedLedgerDefaultWriteQuorum": 1,
+            "managedLedgerDefaultAckQuorum": 1,
+            "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+            "defaultRetentionTimeInMinutes": -1,
+            "defaultRetentionSizeInMB": -1,
+            "brokerDeleteInactiveTopicsEnabled": "false",
+            "brokerServiceCompactionMonitorIntervalInSeconds": 3600,
+            "loadBalancerEnabled": "false",
+            "functionsWorkerEnabled": "false",
+            "webSocketServiceEnabled": "false",
+            "httpServerEnabled": "false",
             "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
-            "dbStorage_writeCacheMaxSizeMb": 32, "dbStorage_readAheadCacheMaxSizeMb": 16, "journalMaxSizeMB": 64,
-            "journalPreAllocSizeMB": 4, "flushInterval": 1000, "diskUsageThreshold": "0.99",
-            "diskUsageWarnThreshold": "0.99", "allowLoopback": "true", "offloadersDirectory": self.home / "offloaders",
-            "numIOThreads": 2, "numHttpServerThreads": 8, "numOrderedExecutorThreads": 2,
+            "dbStorage_writeCacheMaxSizeMb": 32,
+            "dbStorage_readAheadCacheMaxSizeMb": 16,
+            "journalMaxSizeMB": 64,
+            "journalPreAllocSizeMB": 4,
+            "flushInterval": 1000,
+            "diskUsageThreshold": "0.99",
+            "diskUsageWarnThreshold": "0.99",
+            "allowLoopback": "true",
+            "offloadersDirectory": self.home / "offloaders",
+            "numIOThreads": 2,
+            "numHttpServerThreads": 8,
+            "numOrderedExecutorThreads": 2,
             **settings,
-        }  # fmt: skip
+        }
         (self.data / "standalone.conf").write_text("".join(f"{name}={value}\n" for name, value in plain.items()))
         (self.data / "ready").unlink(missing_ok=True)
         environment = os.environ | {
-            "PULSAR_STANDALONE_USE_ZOOKEEPER": "1", "JAVA_OPTS": "-Xmx1g -XX:MaxDirectMemorySize=1g",
-            "ACCESS_KEY_ID": "test", "ACCESS_KEY_SECRET": "test",
-        }  # fmt: skip
+            "PULSAR_STANDALONE_USE_ZOOKEEPER": "1",
+            "JAVA_OPTS": "-Xmx1g -XX:MaxDirectMemorySize=1g",
+            "ACCESS_KEY_ID": "test",
+            "ACCESS_KEY_SECRET": "test",
+        }
         with open(self.data / "log", "a") as log:
             self.process = subprocess.Popen(
                 self._java("serve", str(PORT), str(HTTP_PORT), str(bookies)), stdout=log, stderr=log, env=environment
             )
         for _ in range(600):
             if (self.data / "ready").exists():
+                self.driver = subprocess.Popen(
+                    self._java("drive"),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    text=True,
+                )
                 return
             if self.process.poll() is not None:
                 break
@@ -121,33 +149,57 @@ class Cluster:
         raise SystemExit((self.data / "log").read_text()[-3000:])
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        self.driver.kill()
+        self.driver.wait(30)
         self.process.send_signal(how)
         self.process.wait(60)
 
     def _java(self, command: str, *arguments: str) -> list[str]:
         opens = [
-            "java.base/java.nio", "java.base/java.lang", "java.base/java.util", "java.base/java.util.zip",
-            "java.base/jdk.internal.misc", "java.base/sun.nio.ch", "java.base/java.net",
-            "java.base/jdk.internal.platform", "java.management/sun.management", "jdk.management/com.sun.management.internal",
-        ]  # fmt: skip
+            "java.base/java.nio",
+            "java.base/java.lang",
+            "java.base/java.util",
+            "java.base/java.util.zip",
+            "java.base/jdk.internal.misc",
+            "java.base/sun.nio.ch",
+            "java.base/java.net",
+            "java.base/jdk.internal.platform",
+            "java.management/sun.management",
+            "jdk.management/com.sun.management.internal",
+        ]
         flags = [word for name in opens for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
-        flags += ["-Dio.netty.tryReflectionSetAccessible=true", "-Dorg.apache.avro.SERIALIZABLE_PACKAGES=*", "-Dpeer.txn=true"]
+        flags += [
+            "-Dio.netty.tryReflectionSetAccessible=true",
+            "-Dorg.apache.avro.SERIALIZABLE_PACKAGES=*",
+            "-Dpeer.txn=true",
+        ]
         flags += ["-Xmx1g", "-XX:MaxDirectMemorySize=1g"] if command == "serve" else ["-Xmx256m"]
         path = f"{self.classes}:{self.home}/classes:{self.home}/lib/*"
         return ["java", *flags, "-cp", path, "PulsarShapes", command, str(self.data), *arguments]
 
-    def ask(self, *arguments: str) -> list[Any]:
+    def ask(self, *words: str) -> list[Any]:
         """A command of the peer's ptool; its answers."""
-        return _lines(_run([str(PEER / "ptool.sh"), str(self.home), str(self.data), *arguments]))
+        assert self.driver.stdin is not None and self.driver.stdout is not None
+        self.driver.stdin.write(json.dumps(words) + "\n")
+        self.driver.stdin.flush()
+        answers: list[Any] = []
+        while True:
+            answer = json.loads(self.driver.stdout.readline())
+            if "failed" in answer:
+                raise SystemExit(f"{' '.join(words)}: {answer['failed']}")
+            if answer == {"done": True}:
+                return answers
+            answers.append(answer)
 
     def send(self, topic: str, *lines: dict[str, Any]) -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as script:
             script.writelines(json.dumps(line) + "\n" for line in lines)
             script.flush()
-            _run(self._java("send", topic, script.name))
+            self.ask("send", topic, script.name)
 
     def node(self, path: str) -> bytes:
-        return base64.b64decode(_run(self._java("node", path)).strip())
+        [answer] = self.ask("node", path)
+        return base64.b64decode(answer["node"])
 
     def keep_round(self, topic: str, name: str, number: int) -> None:
         """Compact the topic and keep what the cluster says of it afterwards."""
@@ -161,9 +213,11 @@ class Cluster:
         (folder / "cursor").write_bytes(base64.b64decode(state["cursorNode"]))
         if "cursorEntries" in state:
             (folder / "cursor-ledger.jsonl").write_text(
-                "".join(json.dumps({"ledger": state["cursorLedger"], "entry": n, "bytes": data}) + "\n"
-                        for n, data in enumerate(state["cursorEntries"]))
-            )  # fmt: skip
+                "".join(
+                    json.dumps({"ledger": state["cursorLedger"], "entry": n, "bytes": data}) + "\n"
+                    for n, data in enumerate(state["cursorEntries"])
+                )
+            )
         with urllib.request.urlopen(f"{ADMIN}/{topic.replace('://', '/')}/internalStats") as answer:
             (folder / "stats-internal.json").write_text(json.dumps(json.load(answer), indent=1) + "\n")
         (folder / "horizon.json").write_text(json.dumps({**done["after"], "removed": done["removed"]}) + "\n")
@@ -173,7 +227,9 @@ class Cluster:
         for ledger in {item["ledger"] for item in state["ledgers"]} | {int(done["after"]["ledger"])}:
             digits = f"{ledger:010d}"
             (TARGET / "ledgers").mkdir(exist_ok=True)
-            (TARGET / "ledgers" / str(ledger)).write_bytes(self.node(f"/ledgers/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"))
+            (TARGET / "ledgers" / str(ledger)).write_bytes(
+                self.node(f"/ledgers/{digits[:2]}/{digits[2:6]}/L{digits[6:]}")
+            )
 
     def keep_raw(self, topic: str, name: str) -> None:
         _keep(TARGET / "topics" / name / "raw.jsonl.gz", self.ask("dump-topic", topic))
@@ -181,16 +237,17 @@ class Cluster:
 
 def _run(command: list[str]) -> str:
     done = subprocess.run(
-        command, capture_output=True, text=True, encoding="utf-8", timeout=300, check=False,
+        command,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
         env=os.environ | {"JAVA_OPTS": "-Dpeer.txn=true -Xmx256m"},
-    )  # fmt: skip
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(command[-6:])}: {done.stdout[-2000:]}{done.stderr[-4000:]}")
     return done.stdout
-
-
-def _lines(text: str) -> list[Any]:
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
 def _keep(path: Path, rows: list[Any]) -> None:
@@ -210,73 +267,99 @@ def keyed(key: str, value: str | None, **more: Any) -> dict[str, Any]:
     return {"key": key, "value": value, **more}
 
 
+def alone(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Messages that are an entry each."""
+    return {"messages": messages, **more}
+
+
+def batch(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Messages that are one entry."""
+    return {"messages": messages, "batch": True, **more}
+
+
 def single_shapes() -> list[dict[str, Any]]:
     return [
         {"messages": [keyed(f"k{n % 4}", f"single {n}") for n in range(8)]},
-        {"messages": [{"value": "keyless"}, keyed("gone", "to be deleted"), keyed("gone", None), keyed("void", "x")]},
-        {"messages": [keyed("void", ""), {"keyBytes": "/wA=", "value": "byte key"}, keyed("/wA=", "its Base64 as text")]},
-        {"messages": [keyed("", "the empty key"), keyed("käse-\U0001f9c0", "Käse"), keyed("empty", "")]},
-        {"messages": [keyed("all", "all fields", eventTime=1_600_000_000_000, orderingKey="order", properties={"a": "1", "b": "ß"})]},
-        {"messages": [keyed("later", "delivered late", deliverAt=1_600_000_000_000)]},
-        *({"codec": codec, "messages": [keyed(f"single-{codec}", LONG + codec), keyed("codec", LONG)]} for codec in CODECS),
-    ]  # fmt: skip
+        alone({"value": "keyless"}, keyed("gone", "to be deleted"), keyed("gone", None), keyed("void", "x")),
+        alone(keyed("void", ""), {"keyBytes": "/wA=", "value": "byte key"}, keyed("/wA=", "its Base64 as text")),
+        alone(keyed("", "the empty key"), keyed("käse-\U0001f9c0", "Käse"), keyed("empty", "")),
+        alone(
+            keyed(
+                "all", "all fields", eventTime=1_600_000_000_000, orderingKey="order", properties={"a": "1", "b": "ß"}
+            )
+        ),
+        alone(keyed("later", "delivered late", deliverAt=1_600_000_000_000)),
+        *(
+            {"codec": codec, "messages": [keyed(f"single-{codec}", LONG + codec), keyed("codec", LONG)]}
+            for codec in CODECS
+        ),
+    ]
 
 
 def batch_shapes() -> list[dict[str, Any]]:
-    def batch(codec: str) -> dict[str, Any]:
+    def in_codec(codec: str) -> dict[str, Any]:
         messages = [keyed(f"b{n % 5}", f"{codec} {n} {LONG[:500]}", eventTime=1_600_000_000_000 + n) for n in range(9)]
-        messages += [{"value": "keyless in a batch"}, keyed("gone", None), keyed("void", ""), keyed(f"only-{codec}", "y")]
+        messages += [
+            {"value": "keyless in a batch"},
+            keyed("gone", None),
+            keyed("void", ""),
+            keyed(f"only-{codec}", "y"),
+        ]
         messages[3]["properties"] = {"p": codec}
         return {"batch": True, "codec": codec, "messages": messages}
 
     return [
-        *map(batch, CODECS),
-        {"batch": True, "messages": [keyed("k0", None), keyed("k1", ""), {"value": None}]},
-        {"batch": True, "messages": [keyed("k3", "in a batch"), {"keyBytes": "AAEC", "value": "byte key"}, keyed("", "empty key")]},
-        {"batch": True, "messages": [{"value": "all"}, {"value": "keyless"}]},
-        {"encrypt": True, "messages": [keyed("secret", "one"), keyed("secret", "two"), keyed("k2", None), {"value": "keyless"}]},
-        {"encrypt": True, "batch": True, "messages": [keyed("first", "1"), keyed("secret", "hidden"), keyed("k2", "h")]},
-        {"encrypt": True, "batch": True, "codec": "LZ4", "messages": [keyed("fresh", LONG), keyed("x", "2")]},
-        {"encrypt": True, "batch": True, "messages": [keyed("lost", "goes with its batch"), keyed("y", "too")]},
-        {"messages": [keyed("lost", "later, alone")]},
-    ]  # fmt: skip
+        *map(in_codec, CODECS),
+        batch(keyed("k0", None), keyed("k1", ""), {"value": None}),
+        batch(keyed("k3", "in a batch"), {"keyBytes": "AAEC", "value": "byte key"}, keyed("", "empty key")),
+        batch({"value": "all"}, {"value": "keyless"}),
+        alone(keyed("secret", "one"), keyed("secret", "two"), keyed("k2", None), {"value": "keyless"}, encrypt=True),
+        batch(keyed("first", "1"), keyed("secret", "hidden"), keyed("k2", "h"), encrypt=True),
+        batch(keyed("fresh", LONG), keyed("x", "2"), encrypt=True, codec="LZ4"),
+        batch(keyed("lost", "goes with its batch"), keyed("y", "too"), encrypt=True),
+        alone(keyed("lost", "later, alone")),
+    ]
 
 
 def long_shapes() -> list[dict[str, Any]]:
     return [
-        {"chunk": 300, "messages": [keyed("chunked", "0123456789" * 90), keyed("replaced", "9876543210" * 70)]},
-        {"messages": [keyed("replaced", "whole")]},
-        {"txn": "good", "messages": [keyed("k0", "committed"), keyed("t-good", "committed")]},
-        {"txn": "good", "batch": True, "messages": [keyed("k1", "committed"), keyed("t-batch", "c"), keyed("gone", "back")]},
-        {"txn": "bad", "messages": [keyed("k0", "aborted"), keyed("t-bad", "aborted"), keyed("k2", None)]},
-        {"messages": [keyed("between", "two transactions")]},
+        alone(keyed("chunked", "0123456789" * 90), keyed("replaced", "9876543210" * 70), chunk=300),
+        alone(keyed("replaced", "whole")),
+        alone(keyed("k0", "committed"), keyed("t-good", "committed"), txn="good"),
+        {
+            "txn": "good",
+            "batch": True,
+            "messages": [keyed("k1", "committed"), keyed("t-batch", "c"), keyed("gone", "back")],
+        },
+        alone(keyed("k0", "aborted"), keyed("t-bad", "aborted"), keyed("k2", None), txn="bad"),
+        alone(keyed("between", "two transactions")),
         {"commit": "good"},
-        {"txn": "bad", "batch": True, "messages": [keyed("k1", "aborted"), keyed("t-bad", "aborted")]},
+        batch(keyed("k1", "aborted"), keyed("t-bad", "aborted"), txn="bad"),
         {"abort": "bad"},
-        {"messages": [keyed("k3", "after both")]},
+        alone(keyed("k3", "after both")),
     ]
 
 
 def later_shapes() -> list[dict[str, Any]]:
     return [
-        {"messages": [keyed("k3", "with broker metadata"), keyed("t-good", None), {"value": "keyless"}]},
-        {"batch": True, "codec": "ZSTD", "messages": [keyed("b1", "second round " + LONG), keyed("b2", None), keyed("new", "n")]},
-        {"batch": True, "messages": [keyed("b0", "second round"), keyed("b4", "second round"), keyed("only-LZ4", None)]},
-        {"encrypt": True, "messages": [keyed("secret", "three")]},
-        {"messages": [keyed("chunked", None), keyed("fresh", "no more a batch")]},
-        {"txn": "good", "messages": [keyed("t-good", "again")]},
-        {"txn": "bad", "messages": [keyed("new", "aborted")]},
+        alone(keyed("k3", "with broker metadata"), keyed("t-good", None), {"value": "keyless"}),
+        batch(keyed("b1", "second round " + LONG), keyed("b2", None), keyed("new", "n"), codec="ZSTD"),
+        batch(keyed("b0", "second round"), keyed("b4", "second round"), keyed("only-LZ4", None)),
+        alone(keyed("secret", "three"), encrypt=True),
+        alone(keyed("chunked", None), keyed("fresh", "no more a batch")),
+        alone(keyed("t-good", "again"), txn="good"),
+        alone(keyed("new", "aborted"), txn="bad"),
         {"commit": "good"},
         {"abort": "bad"},
-        {"messages": [keyed("k0", "the last before an open transaction")]},
-    ]  # fmt: skip
+        alone(keyed("k0", "the last before an open transaction")),
+    ]
 
 
 def open_shapes() -> list[dict[str, Any]]:
     return [
-        {"txn": "open", "messages": [keyed("k0", "undecided"), keyed("t-open", "undecided")]},
-        {"messages": [keyed("k1", "behind the open transaction")]},
-        {"batch": True, "messages": [keyed("k2", "behind"), keyed("k3", None)]},
+        alone(keyed("k0", "undecided"), keyed("t-open", "undecided"), txn="open"),
+        alone(keyed("k1", "behind the open transaction")),
+        batch(keyed("k2", "behind"), keyed("k3", None)),
     ]
 
 
@@ -288,7 +371,12 @@ def send_by_cpp(topic: str) -> None:
     singles = client.create_producer(topic)
     for key, value in (("c0", b"plain"), ("c1", b""), ("c2", b"to be deleted"), ("c2", None), (None, b"keyless")):
         singles.send(value, partition_key=key) if key is not None else singles.send(value)
-    names = (pulsar.CompressionType.LZ4, pulsar.CompressionType.ZLib, pulsar.CompressionType.ZSTD, pulsar.CompressionType.SNAPPY)
+    names = (
+        pulsar.CompressionType.LZ4,
+        pulsar.CompressionType.ZLib,
+        pulsar.CompressionType.ZSTD,
+        pulsar.CompressionType.SNAPPY,
+    )
     for name in names:
         alone = client.create_producer(topic, compression_type=name)
         alone.send(f"alone {name}".encode() * 9, partition_key=f"alone-{name}", properties={"p": "q"})
@@ -402,11 +490,13 @@ def event_shapes() -> list[dict[str, Any]]:
         return keyed(key, value, eventTime=time_ms) if time_ms else keyed(key, value)
 
     return [
-        {"messages": [at("a", "1", 5), at("a", "2", 4), at("b", "1", 5), at("b", "2", 5), at("c", "1", 0), at("c", "2", 0)]},
-        {"batch": True, "messages": [at("a", "3", 5), at("b", "3", 5), at("d", "1", 7), at("d", "2", 6), at("c", "3", 0)]},
-        {"messages": [at("e", "1", 9), at("e", None, 8), at("f", "1", 9), at("f", None, 9), at("f", "2", 1), {"value": "keyless"}]},
-        {"batch": True, "messages": [at("g", "1", 5), at("g", None, 5), at("g", "2", 4), at("h", "1", 3)]},
-    ]  # fmt: skip
+        alone(at("a", "1", 5), at("a", "2", 4), at("b", "1", 5), at("b", "2", 5), at("c", "1", 0), at("c", "2", 0)),
+        batch(at("a", "3", 5), at("b", "3", 5), at("d", "1", 7), at("d", "2", 6), at("c", "3", 0)),
+        alone(
+            at("e", "1", 9), at("e", None, 8), at("f", "1", 9), at("f", None, 9), at("f", "2", 1), {"value": "keyless"}
+        ),
+        batch(at("g", "1", 5), at("g", None, 5), at("g", "2", 4), at("h", "1", 3)),
+    ]
 
 
 # ---------------------------------------------------------------- the runs
@@ -415,7 +505,7 @@ def event_shapes() -> list[dict[str, Any]]:
 def main(home_name: str, venv_name: str) -> None:
     home, venv = Path(home_name).absolute(), Path(venv_name).absolute()
     shutil.rmtree(TARGET, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix="lastwrite-corpus-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lastwrite-corpus-", dir="/var/tmp") as folder:
         work = Path(folder)
         classes = work / "classes"
         source = Path(__file__).with_name("PulsarShapes.java")
@@ -444,7 +534,9 @@ their names say so; do not edit it, record it anew.
 
 
 def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
-    shapes, odd, parts, events = (f"persistent://public/default/{name}" for name in ("shapes", "odd", "parts", "events"))
+    shapes, odd, parts, events = (
+        f"persistent://public/default/{name}" for name in ("shapes", "odd", "parts", "events")
+    )
     in_files = "persistent://public/fs/files"
     rounds = [(shapes, "shapes"), (odd, "odd"), (f"{parts}-partition-1", "parts-partition-1"), (in_files, "files")]
 
@@ -452,10 +544,13 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
     try:
         cluster.ask("namespace", "public/fs")
         cluster.ask(
-            "offload-policies", "public/fs", "managedLedgerOffloadDriver=filesystem",
-            f"fileSystemURI=file://{work}/filesystem", f"fileSystemProfilePath={PEER / 'hadoop-site.xml'}",
+            "offload-policies",
+            "public/fs",
+            "managedLedgerOffloadDriver=filesystem",
+            f"fileSystemURI=file://{work}/filesystem",
+            f"fileSystemProfilePath={PEER / 'hadoop-site.xml'}",
             f"offloadersDirectory={cluster.home / 'offloaders'}",
-        )  # fmt: skip
+        )
         for topic in (shapes, odd, in_files):
             cluster.ask("create", topic)
         cluster.ask("create", parts, "--partitions", "2")
@@ -463,11 +558,14 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
         send_by_cpp(shapes)
         cluster.send(shapes, *long_shapes())
         cluster.ask("unload", shapes)
-        cluster.send(shapes, {"messages": [keyed("k2", "in a ledger that stays open")]})
-        cluster.send(odd, {"messages": [keyed("k0", "of a client of today")]})
+        cluster.send(shapes, alone(keyed("k2", "in a ledger that stays open")))
+        cluster.send(odd, alone(keyed("k0", "of a client of today")))
         send_frames(odd, odd_frames())
-        cluster.send(parts, {"messages": [keyed(f"p{n % 7}", f"{n}") for n in range(20)]},
-                     {"batch": True, "codec": "LZ4", "messages": [keyed(f"p{n % 9}", f"b{n}") for n in range(20)]})  # fmt: skip
+        cluster.send(
+            parts,
+            alone(*(keyed(f"p{n % 7}", f"{n}") for n in range(20))),
+            batch(*(keyed(f"p{n % 9}", f"b{n}") for n in range(20)), codec="LZ4"),
+        )
         cluster.send(in_files, *single_shapes(), {"unload": True}, *batch_shapes()[:5])
         for topic in (odd, f"{parts}-partition-1", in_files):
             cluster.ask("unload", topic)
@@ -481,8 +579,8 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
     cluster.start(3, **SETTINGS, brokerEntryMetadataInterceptors=INTERCEPTORS)
     try:
         cluster.send(shapes, *later_shapes())
-        cluster.send(odd, {"messages": [keyed("k5", "new"), keyed("k6", "x")]})
-        cluster.send(in_files, {"messages": [keyed("k1", "with broker metadata"), keyed("b1", None)]})
+        cluster.send(odd, alone(keyed("k5", "new"), keyed("k6", "x")))
+        cluster.send(in_files, alone(keyed("k1", "with broker metadata"), keyed("b1", None)))
         cluster.send(parts, {"messages": [keyed(f"p{n}", None if n % 3 else "second round") for n in range(9)]})
         cluster.ask("unload", shapes)
         cluster.send(shapes, *open_shapes())
@@ -493,15 +591,22 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
         cluster.stop()
 
     cluster.start(
-        3, **SETTINGS, brokerEntryMetadataInterceptors=INTERCEPTORS, exposingBrokerEntryMetadataToClientEnabled="true",
-        topicCompactionRetainNullKey="true", compactionServiceFactoryClassName=EVENT_TIME,
-        managedLedgerInfoCompressionType="LZ4", managedCursorInfoCompressionType="ZSTD",
-    )  # fmt: skip
+        3,
+        **SETTINGS,
+        brokerEntryMetadataInterceptors=INTERCEPTORS,
+        exposingBrokerEntryMetadataToClientEnabled="true",
+        topicCompactionRetainNullKey="true",
+        compactionServiceFactoryClassName=EVENT_TIME,
+        managedLedgerInfoCompressionType="LZ4",
+        managedCursorInfoCompressionType="ZSTD",
+    )
     try:
         cluster.ask("create", events)
         cluster.send(events, *event_shapes())
         cluster.keep_round(events, "events", 1)
-        cluster.send(events, {"messages": [keyed("a", "4", eventTime=1), keyed("f", "3", eventTime=2), keyed("h", None)]})
+        cluster.send(
+            events, {"messages": [keyed("a", "4", eventTime=1), keyed("f", "3", eventTime=2), keyed("h", None)]}
+        )
         cluster.ask("unload", events)
         cluster.keep_round(events, "events", 2)
         for topic, name in [*rounds, (events, "events")]:
@@ -509,7 +614,15 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
     finally:
         cluster.stop()
 
-    _run([str(venv / "bin" / "python"), str(PEER / "s3get.py"), f"http://127.0.0.1:{S3_PORT}", BUCKET, str(TARGET / "offloaded")])
+    _run(
+        [
+            str(venv / "bin" / "python"),
+            str(PEER / "s3get.py"),
+            f"http://127.0.0.1:{S3_PORT}",
+            BUCKET,
+            str(TARGET / "offloaded"),
+        ]
+    )
     shutil.copytree(work / "filesystem", TARGET / "filesystem")
     for number in range(3):
         _pack_logs(cluster.data / f"bookkeeper{number}" / "current", TARGET / "bookies" / str(number) / "current")
@@ -521,7 +634,12 @@ def try_unreadable(cluster: Cluster, kind: str) -> dict[str, Any]:
     cluster.ask("create", topic)
     send_frames(topic, unreadable_frames(kind))
     [done] = cluster.ask("compact", topic)
-    found = {"kind": kind, "status": done["status"], "error": done.get("error"), "raw": cluster.ask("dump-topic", topic)}
+    found = {
+        "kind": kind,
+        "status": done["status"],
+        "error": done.get("error"),
+        "raw": cluster.ask("dump-topic", topic),
+    }
     return found | {"compacted": cluster.ask("dump-compacted", topic) if done["status"] == "SUCCESS" else None}
 
 
@@ -536,7 +654,9 @@ def _pack_logs(source: Path, target: Path) -> None:
 
 def record_blocks(cluster: Cluster, venv: Path, work: Path) -> None:
     topic = "persistent://public/default/blocks"
-    cluster.start(1, **SETTINGS | {f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")})
+    cluster.start(
+        1, **SETTINGS | {f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
+    )
     try:
         cluster.ask("create", topic)
         text = "a long row of the same words " * 24_000
@@ -568,7 +688,7 @@ def record_killed(cluster: Cluster) -> None:
     finally:
         cluster.stop(signal.SIGKILL)
     target = TARGET / "killed"
-    (target / "current").mkdir(parents=True)
+    target.mkdir()
     (target / "managed-ledger").write_bytes(base64.b64decode(state["node"]))
     _pack_logs(cluster.data / "bookkeeper0" / "current", target / "0" / "current")
 

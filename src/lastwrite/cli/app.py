@@ -13,6 +13,7 @@ from lastwrite.cli.dispatch import dispatch
 from lastwrite.cli.doctor import doctor
 from lastwrite.cli.dump import dump
 from lastwrite.cli.explain import explain
+from lastwrite.cli.fetch import fetch
 from lastwrite.cli.inspect import inspect
 from lastwrite.cli.output import Output
 from lastwrite.cli.plan import plan
@@ -39,7 +40,8 @@ def build_app(output: Output) -> Any:
     )  # fmt: skip
     app.callback()(_program)
     commands = (
-        demo, inspect, plan, compact, clean, release, explain, dump, read, verify, dispatch, restore, send, doctor,
+        demo, inspect, plan, compact, clean, release, explain, dump, read, verify, fetch, dispatch, restore, send,
+        doctor,
     )  # fmt: skip
     for command in commands:
         app.command()(command)

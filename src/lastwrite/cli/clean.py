@@ -110,7 +110,7 @@ def event_line(event: Event) -> str:
             f"{at} {event.name}: set aside as uncleanable, try {entry.tries:,}, the next at "
             f"{moment(entry.next_try_ms)}: {entry.reason}"
         )
-    return f"{at} [{event.thread}] {event.report.topic}-{event.report.partition}: {_round(event)}"
+    return f"{at} [{event.thread}] {event.report.name}: {_round(event)}"
 
 
 def _round(event: RoundEnded) -> str:

@@ -82,7 +82,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
         ("partition", "status", "segments", "records", "size", "deletes dropped", "dirty", "why"),
         [
             (
-                f"{p.topic}-{p.partition}",
+                str(p.name),
                 "would clean" if report.dry_run and p.status is Status.CLEANED else str(p.status),
                 _change(str(p.segments_before), str(p.segments_after)),
                 _change(counted(p.records_before), counted(p.records_after)) if p.records_before is not None else "",
@@ -95,6 +95,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
     )  # fmt: skip
     output.text(["", *_summary(report)])
     output.text(_expired_lines(report))
+    output.text(_backlog_lines(report))
     output.text(problem_lines([problem for partition in report.partitions for problem in partition.problems]))
     output.text(set_aside_lines(report.partitions))
 
@@ -105,7 +106,7 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
         yield ""
     goes = "would go" if report.dry_run else "went"
     for partition in report.partitions:
-        name = f"{partition.topic}-{partition.partition}"
+        name = partition.name
         for gone in partition.retention[:_MOST_EXPIRED]:
             place = f"segment {gone['base_offset']} of {in_words(int(str(gone['bytes'])))}"
             yield f"{name}: {place} {goes} by {gone['rule']}: {gone['reason']}"
@@ -115,6 +116,20 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
             yield f"{name}: {len(more):,} later segments of {size} {goes} too; --json has all"
         if partition.retention and partition.log_start_before != partition.log_start_after:
             yield f"{name}: the log starts at {partition.log_start_after}, no longer at {partition.log_start_before}"
+
+
+def _backlog_lines(report: CompactionReport) -> Iterator[str]:
+    """Where compaction leaves a log as it is: what that costs, and what could go."""
+    if any(partition.backlog for partition in report.partitions):
+        yield ""
+    for partition in report.partitions:
+        if partition.backlog is None:
+            continue
+        found = partition.backlog
+        line = f"{partition.name}: {in_words(found.bytes)} in {found.segments:,} segments lie below the horizon"
+        if found.segments_free:
+            line += f", of which {in_words(found.bytes_free)} in {found.segments_free:,} could go"
+        yield line + (f"; held by retention: {found.reason}" if found.reason is not None else "")
 
 
 def _change(before: str, after: str) -> str:

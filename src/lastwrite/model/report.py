@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from lastwrite.model.log import Problem
+from lastwrite.model.backlog import Backlog
+from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.model.uncleanable import Uncleanable
 
 
@@ -54,12 +55,18 @@ class PartitionReport:
     verdicts: dict[str, int] = field(default_factory=dict)  # records by verdict
     problems: list[Problem] = field(default_factory=list)
     seconds: float = 0.0
+    backlog: Backlog | None = None  # of a log that compaction leaves as it is, and copies from
     uncleanable: Uncleanable | None = None  # what the cleaner noted when it set the partition aside
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     def to_dict(self) -> dict[str, Any]:
         out = {name: getattr(self, name) for name in self.__slots__}
         out["status"] = str(self.status)
         out["problems"] = [problem.to_dict() for problem in self.problems]
+        out["backlog"] = self.backlog and self.backlog.to_dict()
         out["uncleanable"] = self.uncleanable and self.uncleanable.to_dict()
         return out
 

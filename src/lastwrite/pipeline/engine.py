@@ -650,6 +650,9 @@ class Engine:
 
     def _account(self, job: _Job, retention: Retention) -> None:
         assert job.log is not None and job.decision is not None
+        horizon = job.decision.end if job.is_open else job.decision.first_dirty
+        with contextlib.suppress(LogError, OSError):  # whoever changed the log since is none of the round's concern
+            job.report.backlog = self._system.backlog(job.log, horizon, self._options.config, self._options.now_ms)
         if job.rests:
             account_retention(job.report, job.log, retention)
             end_without_round(job.report, retention, job.decision.compacts, job.decision.reason)

@@ -30,6 +30,7 @@ from lastwrite.logstore.overlap import side_by_side
 from lastwrite.logstore.producers import read_history
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.logstore.watching import Glance, glance
+from lastwrite.model.backlog import Backlog
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
@@ -315,6 +316,10 @@ class KafkaSystem:
         if own is None or config.keys() & (_POLICY | _BROKERS_FILE):
             return True
         return bool(_AGE & (own.keys() | config.keys()))
+
+    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+        """Compaction changes the log itself."""
+        return None
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
         errors: list[LogError | OSError | None] = [None] * len(wave)

@@ -34,6 +34,7 @@ from lastwrite.logstore.rocketmq.copies import copy_config
 from lastwrite.logstore.rocketmq.publish import Change, Pair
 from lastwrite.logstore.uncleanable import Notes
 from lastwrite.logstore.watching import Glance
+from lastwrite.model.backlog import Backlog
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
@@ -233,6 +234,10 @@ class RocketmqSystem:
             segments=(), rolls=False, first_base=log.log_start, log_start=log.log_start,
             stays="a compaction log has no retention",
         )  # fmt: skip
+
+    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+        """Compaction changes the log itself."""
+        return None
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
         return [None] * len(wave)

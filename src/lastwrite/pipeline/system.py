@@ -16,9 +16,11 @@ import numpy as np
 
 from lastwrite.compaction.retention import Retention
 from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.logstore.pulsar.topic import locate as locate_topic
 from lastwrite.logstore.rocketmq.reading import locate
 from lastwrite.logstore.uncleanable import Notes
 from lastwrite.logstore.watching import Glance
+from lastwrite.model.backlog import Backlog
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy
@@ -226,12 +228,20 @@ class System(Protocol):
         """What of ``log`` no longer has to be kept."""
         ...
 
+    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+        """What the log costs that stays as it is when all below ``horizon`` is compacted; None: nothing does."""
+        ...
+
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
         """Take out what the retentions say; log for log why that failed."""
         ...
 
 
-SYSTEMS = {"kafka": "lastwrite.pipeline.kafka:KAFKA", "rocketmq": "lastwrite.pipeline.rocketmq:ROCKETMQ"}
+SYSTEMS = {
+    "kafka": "lastwrite.pipeline.kafka:KAFKA",
+    "rocketmq": "lastwrite.pipeline.rocketmq:ROCKETMQ",
+    "pulsar": "lastwrite.pipeline.pulsar:PULSAR",
+}
 
 
 def system_named(name: str | None, path: str | None = None) -> System:
@@ -241,7 +251,7 @@ def system_named(name: str | None, path: str | None = None) -> System:
         InvalidConfig: no such system.
     """
     if name is None and path is not None:
-        name = "rocketmq" if locate(path) is not None else "kafka"
+        name = "rocketmq" if locate(path) is not None else "pulsar" if locate_topic(path) is not None else "kafka"
     place = SYSTEMS.get(name or "kafka")
     if place is None:
         raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")

@@ -93,6 +93,7 @@ class PulsarFormat:
         self._indexes = np.empty(1024, dtype=np.int64)
         self._notes = np.empty((64, kernels.THINNED), dtype=np.int64)
         self._codecs = Codecs()
+        self._held = self._plain  # what was split last
         self._fault: _Fault | None = None
 
     @property
@@ -121,7 +122,7 @@ class PulsarFormat:
         rows, consumed, code, at, wanted = kernels.split(
             buffer, start, end, self._table, self._entries, lowest_offset, self._limit, self._reading, self._checks
         )
-        table, consumed = self._table[:rows], int(consumed)
+        table, consumed, self._held = self._table[:rows], int(consumed), buffer
         if code in (kernels.OK, kernels.NEED_MORE):
             return table, consumed, int(wanted) if code == kernels.NEED_MORE else -1, buffer
         error = _error(code, at)
@@ -226,8 +227,8 @@ class PulsarFormat:
         """
         return int(
             kernels.walk(
-                run.plain, table, self._entries, run.first, run.last, self._reading, secret, ordinal, states, entries,
-                filled, _NO_KEYS if keys is None else keys,
+                run.plain, self._held, table, self._entries, run.first, run.last, self._reading, secret, ordinal,
+                states, entries, filled, _NO_KEYS if keys is None else keys,
             )
         )  # fmt: skip
 

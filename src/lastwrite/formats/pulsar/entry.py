@@ -58,6 +58,7 @@ COMPACTED_BATCH_INDEXES = 31
 
 PLACEHOLDER = bytes.fromhex("0000000418002001")
 SMALLEST_MESSAGE_BYTES = 4 + 2  # of a batch: a length, and payload_size
+MOST_DENSE = 1 << 14  # places of a batch that holds only its kept messages
 
 # marker_type
 TXN_COMMITTING = 20
@@ -149,7 +150,13 @@ class Metadata(ProtobufMessage):
 
     @property
     def is_chunk(self) -> bool:
-        return self.uuid is not None and (self.num_chunks_from_msg or 0) > 1
+        """Whether it is a part of a message that was too large for one entry."""
+        return (self.num_chunks_from_msg or 1) > 1
+
+    @property
+    def is_last_chunk(self) -> bool:
+        """Whether it is the part that a reader waits for."""
+        return self.is_chunk and (self.chunk_id or 0) >= (self.num_chunks_from_msg or 1) - 1
 
     @property
     def transaction(self) -> tuple[int, int] | None:
@@ -337,7 +344,7 @@ def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Me
             null_key=bool(single.null_partition_key),
             compacted_out=bool(single.compacted_out),
         )
-        for index, single, value, _ in batch_parts(meta, plain, limit_bytes)
+        for index, single, value, _ in batch_parts(meta, plain)
     ]
 
 
@@ -368,20 +375,19 @@ def plain_payload(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes
     return Codecs().decompress(codec, entry.payload, meta.uncompressed_size or 0, limit_bytes)
 
 
-def batch_parts(
-    meta: Metadata, plain: bytes, limit_bytes: int = DEFAULT_LIMIT_BYTES
-) -> list[tuple[int, SingleMetadata, bytes, bytes]]:
+def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata, bytes, bytes]]:
     """Index, metadata, value and all bytes (length, metadata, value) of each message of a batch's plain payload.
 
     Raises:
         CorruptLog: more or fewer messages than the batch says, or bytes behind them; in the denser layout indexes that
-            do not rise, or more messages than ``limit_bytes`` could hold.
+            do not rise, or a batch that had more messages than any that is read.
     """
     count = meta.num_messages_in_batch or 0
     kept = meta.compacted_batch_indexes
-    # Before a list of that many is thought of: each takes a few bytes, or did so once.
-    if not 0 <= count <= (limit_bytes if kept else len(plain)) // SMALLEST_MESSAGE_BYTES:
-        raise CorruptLog(f"batch of {count} messages in {len(plain)} bytes", 0)
+    # Before a list of that many is thought of: each message takes a few bytes.
+    most = len(plain) // SMALLEST_MESSAGE_BYTES
+    if not 0 <= count <= (max(most, MOST_DENSE) if kept else most) or len(kept) > min(count, most):
+        raise CorruptLog(f"batch of {count} messages, {len(kept)} of them kept, in {len(plain)} bytes", 0)
     found: list[tuple[SingleMetadata, bytes, bytes]] = []
     at = 0
     while at < len(plain):
@@ -492,7 +498,7 @@ def rebatched(entry: Entry, keeps: Callable[[int], bool], limit_bytes: int = DEF
     Every index stays: a message that goes becomes a placeholder, and one that was gone remains one. A broker's prefix
     stays. Errors as ``messages_of``; a batch that cannot be read is kept whole by who calls this.
     """
-    parts = batch_parts(entry.metadata, plain_payload(entry, limit_bytes), limit_bytes)
+    parts = batch_parts(entry.metadata, plain_payload(entry, limit_bytes))
     held = {index: data for index, single, _, data in parts if not single.compacted_out and keeps(index)}
     if not held:
         return None
@@ -528,7 +534,7 @@ def is_undecodable(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bool
     if not entry.is_readable_batch:
         return False
     try:
-        batch_parts(entry.metadata, plain_payload(entry, limit_bytes), limit_bytes)
+        batch_parts(entry.metadata, plain_payload(entry, limit_bytes))
     except (CorruptLog, UnsupportedFormat):
         return True
     return False

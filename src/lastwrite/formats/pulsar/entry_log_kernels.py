@@ -44,6 +44,7 @@ SCRATCH_FULL = 2  # the record there needs more scratch
 TORN = 3  # its size reaches beyond the file, or is less than a record's
 WRITTEN_END = 4  # of a journal: what follows was never written
 
+FRAME_BYTES = 12  # before an entry in a data object: its size and its id
 _HEAD_BYTES = 32  # what a digest covers besides the payload
 _SMALLEST_BYTES = 16  # ledger and entry: a bookie's own records may have no more
 _PADDING_MARK = -256  # of a journal

@@ -119,6 +119,7 @@ TRANSACTION_BITS = 48  # of a transaction's own number; the coordinator's stands
 _MAGIC = 0xFBDBABCB
 _PADDING = np.array([0xFE, 0xDC, 0xDE, 0xAD], dtype=np.uint8)
 _PLACEHOLDER = 0x0120001804000000  # 00 00 00 04 18 00 20 01, little-endian
+_MOST_TAG = 0xFFFFFFFF
 _MOST_LEDGER = 1 << 31
 _MOST_ENTRY = 1 << 32
 _MOST_TIME = (1 << 61) - 1
@@ -196,7 +197,7 @@ def _metadata(data, at, end, row, entry):
     while at < end:
         place = at
         tag, at = _varint(data, at, end)
-        if at < 0 or tag < 8:
+        if at < 0 or tag < 8 or tag > _MOST_TAG:
             return False, place
         if tag & 7 == 0:
             value, at = _varint(data, at, end)
@@ -298,6 +299,8 @@ def _classify(row, entry, stop, limit, reading):
     count = entry.messages
     if codec < 0 or codec >= _CODECS or count < 0 or entry.kept > count:
         return
+    if count == 0 and (codec != 0 or payload > 0):
+        return
     size = payload if codec == 0 else entry.plain_size
     if size < 0 or (codec != 3 and size > _RATIOS[codec] * payload + 64):
         return
@@ -320,7 +323,7 @@ def _message_id(data, at, end):
     number = np.int64(-1)
     while at < end:
         tag, at = _varint(data, at, end)
-        if at < 0 or tag < 8:
+        if at < 0 or tag < 8 or tag > _MOST_TAG:
             return np.int64(-1), np.int64(-1)
         if tag == 8:
             ledger, at = _varint(data, at, end)
@@ -531,7 +534,7 @@ def _message(data, at, end):
     at += 4
     while at < stop:
         tag, at = _varint(data, at, stop)
-        if at < 0 or tag < 8:
+        if at < 0 or tag < 8 or tag > _MOST_TAG:
             return bad, key_at, key_length, size, event_time, is_out, is_null
         if tag & 7 == 0:
             value, at = _varint(data, at, stop)
@@ -560,14 +563,39 @@ def _message(data, at, end):
 
 
 @njit(cache=True, nogil=True)
-def _is_dense(data, at, end, entry):
-    """Whether a payload holds the kept messages alone. One that holds as many as the batch never does."""
+def _next_index(data, at, end, packed_end):
+    """The next of compacted_batch_indexes from ``at`` on: (index or -1, position behind, end of a packed field)."""
+    while at < end:
+        if at < packed_end:
+            value, at = _varint(data, at, packed_end)
+            return value, at, packed_end
+        tag, at = _varint(data, at, end)
+        if tag == 248:
+            value, at = _varint(data, at, end)
+            return np.int64(np.int32(value)), at, packed_end
+        if tag == 250:
+            size, at = _varint(data, at, end)
+            packed_end = at + size
+        else:
+            at = _skip(data, tag & 7, at, end)
+    return np.int64(-1), at, packed_end
+
+
+@njit(cache=True, nogil=True)
+def _is_dense(plain, at, end, data, entry):
+    """Whether a payload, ``plain[at:end]``, holds the kept messages alone, whose indexes rise. One that holds as many
+    as the batch never does."""
     if entry.kept == 0 or entry.kept == entry.messages:
         return False
     count = 0
+    index = np.int64(-1)
+    place = entry.kept_at
+    packed_end = np.int64(0)
     while at < end and count <= entry.kept:
-        at, key_at, key_length, size, event_time, is_out, is_null = _message(data, at, end)
-        if at < 0:
+        at, key_at, key_length, size, event_time, is_out, is_null = _message(plain, at, end)
+        before = index
+        index, place, packed_end = _next_index(data, place, entry.payload_at, packed_end)
+        if at < 0 or (count < entry.kept and index <= before) or index >= entry.messages:
             return False
         count += 1
     return count == entry.kept
@@ -581,8 +609,8 @@ def _version(event_time, is_single, is_tombstone):
 
 
 @njit(cache=True, nogil=True)
-def walk(plain, table, entries, first, last, reading, secret, ordinal, states, found, filled, keys):
-    """Visit every record of the entries ``table[first:last]``, whose keys or messages lie in ``plain``.
+def walk(plain, buffer, table, entries, first, last, reading, secret, ordinal, states, found, filled, keys):
+    """Visit every record of the entries ``table[first:last]`` of ``buffer``, whose keys or messages lie in ``plain``.
 
     Writes a state byte a record from ``states[0]`` on, and for each that competes for its key a row of ``found`` from
     ``filled`` on: first lane; high half of the second lane and the ordinal; where rows have a third word, the version.
@@ -593,6 +621,7 @@ def walk(plain, table, entries, first, last, reading, secret, ordinal, states, f
     """
     seen = 0
     source = address(plain)
+    data = address(buffer)
     exact = len(keys) > 0
     timed = found.shape[1] > 2
     for b in range(first, last):
@@ -631,7 +660,7 @@ def walk(plain, table, entries, first, last, reading, secret, ordinal, states, f
         begin = seen
         stop_at = seen + row.records
         was_filled = filled
-        count = entry.kept if _is_dense(source, at, end, entry) else entry.messages
+        count = entry.kept if _is_dense(source, at, end, data, entry) else entry.messages
         for _ in range(count):
             at, key_at, key_length, size, event_time, is_out, is_null = _message(source, at, end)
             if at < 0:
@@ -698,25 +727,6 @@ def _placeholders(out, at, count):
 
 
 @njit(cache=True, nogil=True)
-def _next_index(data, at, end, packed_end):
-    """The next of compacted_batch_indexes from ``at`` on: (index or -1, position behind, end of a packed field)."""
-    while at < end:
-        if at < packed_end:
-            value, at = _varint(data, at, packed_end)
-            return value, at, packed_end
-        tag, at = _varint(data, at, end)
-        if tag == 248:
-            value, at = _varint(data, at, end)
-            return np.int64(np.int32(value)), at, packed_end
-        if tag == 250:
-            size, at = _varint(data, at, end)
-            packed_end = at + size
-        else:
-            at = _skip(data, tag & 7, at, end)
-    return np.int64(-1), at, packed_end
-
-
-@njit(cache=True, nogil=True)
 def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
     """Write a batch's messages to ``out`` from ``to`` on: those kept as they are, a placeholder for each other.
 
@@ -727,7 +737,7 @@ def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
     Returns (position behind, or -1 where the batch contradicts itself; how many are kept).
     """
     bad = np.int64(-1)
-    dense = _is_dense(plain, at, end, entry)
+    dense = _is_dense(plain, at, end, data, entry)
     place = entry.kept_at
     packed_end = np.int64(0)
     count = entry.kept if dense else entry.messages
@@ -743,8 +753,6 @@ def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
         before = index
         if dense:
             index, place, packed_end = _next_index(data, place, entry.payload_at, packed_end)
-            if index <= before or index >= entry.messages:
-                return bad, 0
             if index > before + 1:
                 if run >= 0:
                     copy_bytes(out, to, plain, run, begin - run)

@@ -1,1 +1,1 @@
-"""Pulsar: topic folders, their compacted ledgers, and where ledgers lie."""
+"""Pulsar's topic folders: the only place that opens and changes their files."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from io import FileIO
 
@@ -24,13 +23,17 @@ from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
 from lastwrite.formats.pulsar.names import INDEX_SUFFIX, object_name
 from lastwrite.formats.pulsar.offload import (
     BLOCK_HEADER_BYTES,
-    ENTRY_HEADER_BYTES,
-    BlockHeader,
+    ENTRY_HEAD,
+    ENTRY_HEAD_BYTES,
+    FIRST_PART,
     IndexEntry,
     IndexObject,
+    block_header,
+    walk_data,
 )
 from lastwrite.logstore import files
-from lastwrite.logstore.aside import changing
+from lastwrite.logstore.aside import changing, remove_aside
+from lastwrite.logstore.rocketmq.mapping import mapped
 from lastwrite.model.columns import ByteArray, Int64Array
 
 BLOCK_BYTES = 1 << 20  # of the objects that we write: an entry is found by walking half a block
@@ -41,8 +44,8 @@ _BUFFER_BYTES = 1 << 20
 class ObjectWriter:
     """Writes ledger ``ledger`` aside in ``folder``, then gives the two objects their names.
 
-    Entries come with rising ids; ``uid`` is the uuid in the objects' names, drawn where none is given. Held: the rows of
-    the index, 20 bytes a block. An entry larger than ``block_bytes`` has a block of its own.
+    Entries come with rising ids; ``uid`` is the uuid in the objects' names, drawn where none is given. Held: the rows
+    of the index, 20 bytes a block. An entry larger than ``block_bytes`` has a block of its own.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class ObjectWriter:
         self.entry_bytes = 0  # of the entries alone, as a ledger's length counts them
         self.last_entry = -1
         self._block_bytes = block_bytes
-        self._aside = f"{self.path}.{uuid.uuid4().hex[:12]}{ASIDE_SUFFIX}"
+        attempt = uuid.uuid4().hex[:12]
+        self._aside = f"{self.path}.{attempt}{ASIDE_SUFFIX}"
+        self._aside_index = f"{self.path}{INDEX_SUFFIX}.{attempt}{ASIDE_SUFFIX}"
         self._blocks: list[IndexEntry] = []
         self._block_end = 0  # where the open block ends now; its begin is the last of ``_blocks``
         self._is_open = False
@@ -65,9 +70,9 @@ class ObjectWriter:
 
     def append(self, entry: int, data: bytes) -> None:
         """Add one entry."""
-        self._begin_entry(entry, ENTRY_HEADER_BYTES + len(data))
-        self._waiting += (len(data).to_bytes(4, "big"), entry.to_bytes(8, "big"), data)
-        self._waiting_bytes += ENTRY_HEADER_BYTES + len(data)
+        self._begin_entry(entry, ENTRY_HEAD_BYTES + len(data))
+        self._waiting += (ENTRY_HEAD.pack(len(data), entry), data)
+        self._waiting_bytes += ENTRY_HEAD_BYTES + len(data)
         self._count(1, len(data), entry)
         if self._waiting_bytes >= _BUFFER_BYTES:
             self._flush()
@@ -87,7 +92,7 @@ class ObjectWriter:
             stop = max(int(np.searchsorted(ends, start + room, "right")), done + 1)
             end = int(ends[stop - 1])
             self._write(memoryview(data)[start:end])
-            self._count(stop - done, end - start - ENTRY_HEADER_BYTES * (stop - done), int(entries[stop - 1]))
+            self._count(stop - done, end - start - ENTRY_HEAD_BYTES * (stop - done), int(entries[stop - 1]))
             done = stop
 
     def _begin_entry(self, entry: int, framed_bytes: int) -> None:
@@ -98,7 +103,7 @@ class ObjectWriter:
             if filled + framed_bytes - self._blocks[-1].offset <= self._block_bytes:
                 return
             self._end_block()
-        self._blocks.append(IndexEntry(entry, len(self._blocks) + 1, self._block_end))
+        self._blocks.append(IndexEntry(entry, FIRST_PART + len(self._blocks), self._block_end))
         self._is_open = True
         self._write(bytes(BLOCK_HEADER_BYTES))
 
@@ -107,7 +112,7 @@ class ObjectWriter:
         self._flush()
         assert self._file is not None
         block = self._blocks[-1]
-        header = BlockHeader(length=self._block_end - block.offset, first_entry=block.first_entry).encode()
+        header = block_header(self._block_end - block.offset, block.first_entry)
         with changing("fill in", self._aside):
             os.pwrite(self._file.fileno(), header, block.offset)
         self._is_open = False
@@ -142,13 +147,10 @@ class ObjectWriter:
         assert self._file is not None
         self._file.close()
         said = replace(metadata, length=self.entry_bytes, last_entry=self.last_entry)
-        index = IndexObject(
-            data_length=self.size_bytes, header_length=BLOCK_HEADER_BYTES, metadata=said, entries=tuple(self._blocks)
-        )
-        aside = self._aside + INDEX_SUFFIX
-        files.write(aside, index.encode())
+        index = IndexObject(self.size_bytes, said.encode(), tuple(self._blocks))
+        files.write(self._aside_index, index.encode())
         files.fsync_file(self._aside)
-        files.rename(aside, self.path + INDEX_SUFFIX)
+        files.rename(self._aside_index, self.path + INDEX_SUFFIX)
         files.rename(self._aside, self.path)
         self._file = None
         return self.path
@@ -157,14 +159,12 @@ class ObjectWriter:
         """Remove what was written aside; after ``finish`` nothing is done."""
         if self._file is not None:
             self._file.close()
-            remove_aside(os.path.dirname(self.path), os.path.basename(self._aside))
+            remove_aside((self._aside, self._aside_index))
 
 
-def remove_aside(folder: str, begin: str = "") -> None:
-    """Remove from a topic folder what a writer left aside, of one attempt or of all."""
-    for name in sorted(os.listdir(folder)):
-        if name.startswith(begin) and (name.endswith(ASIDE_SUFFIX) or name.endswith(ASIDE_SUFFIX + INDEX_SUFFIX)):
-            files.unlink(os.path.join(folder, name))
+def find_aside(folder: str) -> list[str]:
+    """What writers left aside in a topic folder: of those that were killed, if none is at work."""
+    return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(ASIDE_SUFFIX)]
 
 
 def read_index(path: str) -> IndexObject:
@@ -183,10 +183,10 @@ def read_index(path: str) -> IndexObject:
         raise error.located(index_path) from error
     except OSError as error:
         raise files.to_log_error(error, error.filename or index_path, "read the object") from error
-    if index.data_length != size:
-        kind = TruncatedLog if size < index.data_length else CorruptLog
+    if index.data_bytes != size:
+        kind = TruncatedLog if size < index.data_bytes else CorruptLog
         raise kind(
-            f"the data object has {size} bytes, its index says {index.data_length}", min(size, index.data_length), path,
+            f"the data object has {size} bytes, its index says {index.data_bytes}", min(size, index.data_bytes), path,
             "fetch it again",
         )  # fmt: skip
     return index
@@ -197,51 +197,24 @@ def read_entries(
 ) -> Iterator[tuple[int, bytes]]:
     """The entries ``first`` to ``last`` of the data object at ``path``, with their ids; None: to the ledger's end.
 
-    ``index``: what ``read_index`` said, read here where it is not given. Held: a block's part of 1 MiB, or an entry.
+    ``index``: what ``read_index`` said, read here where it is not given. Held: an entry.
 
     Raises:
         CorruptLog: a block or an entry is not where it has to be, or entries are missing.
     """
     index = read_index(path) if index is None else index
-    starts = [block.first_entry for block in index.entries]
-    begin = max(bisect_right(starts, first) - 1, 0)
-    expected: int | None = None
-    try:
-        with open(path, "rb", buffering=_BUFFER_BYTES) as file:
-            for block in index.entries[begin:]:
-                if last is not None and block.first_entry > last:
+    block = index.block_of(max(first, 0)) or next(iter(index.blocks), None)
+    if block is None:
+        return
+    with mapped(path, index.data_bytes) as data:
+        view = memoryview(data)[block.offset :]
+        try:
+            for entry, at, size in walk_data(view):
+                if last is not None and entry > last:
                     return
-                for entry, data in _read_block(file, block, index.data_length):
-                    if expected is not None and entry != expected:
-                        raise CorruptLog(f"entry {entry} lies where entry {expected} must", block.offset)
-                    expected = entry + 1
-                    if last is not None and entry > last:
-                        return
-                    if entry >= first:
-                        yield entry, data
-    except LogError as error:
-        raise error.located(path) from error
-    except OSError as error:
-        raise files.to_log_error(error, path, "read the object") from error
-
-
-def _read_block(file: BinaryIO, block: IndexEntry, data_length: int) -> Iterator[tuple[int, bytes]]:
-    file.seek(block.offset)
-    header = BlockHeader.decode(file.read(BLOCK_HEADER_BYTES), block.offset)
-    end = block.offset + header.length
-    if end > data_length:
-        raise CorruptLog(f"a block of {header.length} bytes does not fit into the object", block.offset)
-    at = block.offset + BLOCK_HEADER_BYTES
-    expected = block.first_entry
-    while at + ENTRY_HEADER_BYTES <= end:
-        size, entry = ENTRY_HEADER.unpack(file.read(ENTRY_HEADER_BYTES))
-        if size < 0:  # padding
-            return
-        if entry != expected:
-            raise CorruptLog(f"entry {entry} lies where entry {expected} must", at)
-        at += ENTRY_HEADER_BYTES
-        if size > end - at:
-            raise CorruptLog(f"an entry of {size} bytes does not fit into its block", at - ENTRY_HEADER_BYTES)
-        yield entry, file.read(size)
-        at += size
-        expected += 1
+                if entry >= first:
+                    yield entry, bytes(view[at : at + size])
+        except LogError as error:
+            raise error.located(path, block.offset) from error
+        finally:
+            view.release()

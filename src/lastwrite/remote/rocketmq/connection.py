@@ -11,7 +11,8 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 
-from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
+from lastwrite.errors import LogError, RemoteFailed
+from lastwrite.remote.address import parse_address
 from lastwrite.remote.rocketmq.frame import PREFIX, Command, decode_command, encode_command
 
 TIMEOUT_SECONDS = 30.0
@@ -129,19 +130,6 @@ def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
     return RemoteFailed(
         f"{doing}: refused with code {answer.code}: {said[0] if said else 'no reason given'}", path=address
     )
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``, ``[IPV6]:PORT`` or ``IPV6:PORT``.
-
-    Raises:
-        InvalidConfig: neither.
-    """
-    host, colon, port = address.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise InvalidConfig(f"{address!r} is not HOST:PORT")
-    return host, int(port)
 
 
 def _left(deadline: float) -> float:

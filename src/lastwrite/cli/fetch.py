@@ -1,0 +1,88 @@
+"""``lastwrite fetch``: Pulsar topics from where their ledgers lie into an archive that can be compacted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lastwrite.cli.inspect import problem_lines
+from lastwrite.cli.options import JsonOption
+from lastwrite.cli.output import Output, counted, in_words
+from lastwrite.model.fetched import FetchedTopic, FetchReport
+
+
+def fetch(
+    context: typer.Context,
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE…",
+            show_default=False,
+            help="Folders: of a bucket's objects, of MapFiles, a bookie's ledger or journal directory.",
+        ),
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="ARCHIVE", help="Where topic folders are made.", show_default=False)
+    ],
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="persistent://tenant/namespace/name, or a name; default: all.")
+    ] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            "--metadata",
+            metavar="PATH",
+            help="The topic's ledgers: the metadata store's node, or what pulsar-admin topics stats-internal or "
+            "info-internal printed; a folder: of many topics.",
+        ),
+    ] = None,
+    cursor: Annotated[
+        str | None,
+        typer.Option("--cursor", metavar="FILE", help="The node of the cursor __compaction: how far it is compacted."),
+    ] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy a bucket's objects instead of linking them.")] = False,
+    recover: Annotated[
+        bool,
+        typer.Option(
+            "--recover", help="Take entries of an open ledger that no writer had confirmed, as its recovery would."
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> int:
+    """Bring Pulsar topics into an archive: offloaded ledgers, a file system's MapFiles, bookies' entry logs.
+
+    A topic becomes a folder ARCHIVE/tenant/namespace/persistent/name that plan, compact, read, inspect and dump take.
+    Fetching again adds what is new.
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    report = lastwrite.fetch(sources, to, topic=topic, metadata=metadata, cursor=cursor, copies=copy, recover=recover)
+    if output.as_json:
+        output.document(report.to_dict())
+    else:
+        _show(output, report)
+    return report.exit_status
+
+
+def _show(output: Output, report: FetchReport) -> None:
+    output.table(
+        ("topic", "ledger", "entries", "bytes", "how", "from"),
+        [row for topic in report.topics for row in _rows(topic)],
+        right=("ledger", "entries", "bytes"),
+    )
+    for topic in report.topics:
+        if topic.horizon is not None:
+            output.text([f"{topic.topic}: compacted up to {topic.horizon}"])
+    output.text(problem_lines([*report.problems, *(problem for topic in report.topics for problem in topic.problems)]))
+
+
+def _rows(topic: FetchedTopic) -> list[tuple[str, ...]]:
+    return [
+        (
+            topic.topic, str(each.ledger), counted(each.entries), in_words(each.size_bytes),
+            f"{each.how}{', compacted' if each.is_compacted else ''}{', open' if each.is_open else ''}", each.source,
+        )
+        for each in topic.ledgers
+    ]  # fmt: skip

@@ -1,0 +1,70 @@
+"""What of a backlog compaction has passed, and what of that its retention lets go.
+
+The smallest case: ledgers 10 (2 MB), 12 (3 MB), and 15, which is still written; the horizon is the last entry of 12.
+Both 10 and 12 lie below it. Retention goes from the oldest up, and a ledger goes where *either* rule takes it: its age,
+or that without it the topic still has as many bytes as retention wants. So by a retention of 4 MB ledger 10 stays if 15
+has no byte yet, and goes once 15 has one MB. The first that neither takes ends it: a younger one behind it stays too.
+
+A limit below 0 is none: by itself that rule takes nothing. A limit of 0 holds nothing.
+
+Source: Pulsar 4.2.4 ManagedLedgerImpl.internalTrimLedgers, hasLedgerRetentionExpired, isLedgerRetentionOverSizeQuota;
+spec/pulsar.md section 17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lastwrite.model.backlog import Backlog
+
+
+class RawSegment(NamedTuple):
+    """A segment of a backlog."""
+
+    name: str
+    end_offset: int  # behind its last entry
+    size_bytes: int
+    closed_ms: int | None  # when it was closed; None: nobody says
+    is_open: bool = False  # it is still written
+
+
+def backlog_of(
+    segments: Sequence[RawSegment], horizon_end: int, retention_ms: int, retention_bytes: int, now_ms: int
+) -> Backlog:
+    """The figures of ``segments``, oldest first, when everything below offset ``horizon_end`` is compacted."""
+    below = 0
+    for segment in segments:
+        if segment.is_open or segment.end_offset > horizon_end:
+            break
+        below += 1
+    total = sum(segment.size_bytes for segment in segments)
+    free = passed = 0
+    reason = None
+    for segment in segments[:below]:
+        reason = _held(segment, total - passed - segment.size_bytes, retention_ms, retention_bytes, now_ms)
+        if reason is not None:
+            break
+        free += 1
+        passed += segment.size_bytes
+    bytes_below = sum(segment.size_bytes for segment in segments[:below])
+    return Backlog(
+        segments=below, bytes=bytes_below, segments_beyond=len(segments) - below, bytes_beyond=total - bytes_below,
+        segments_free=free, bytes_free=passed, reason=reason,
+    )  # fmt: skip
+
+
+def _held(segment: RawSegment, bytes_left: int, retention_ms: int, retention_bytes: int, now_ms: int) -> str | None:
+    """Why retention keeps a segment without which ``bytes_left`` stay; None: it does not."""
+    if retention_bytes >= 0 and bytes_left >= retention_bytes:
+        return None
+    reasons = []
+    if retention_ms >= 0:
+        age_ms = None if segment.closed_ms is None else now_ms - segment.closed_ms
+        if age_ms is not None and age_ms > retention_ms:
+            return None
+        known = "nobody says when it was closed" if age_ms is None else f"it was closed {age_ms} ms ago"
+        reasons.append(f"{known}, and retention is {retention_ms} ms")
+    if retention_bytes >= 0:
+        reasons.append(f"without it {bytes_left} bytes are left, and retention is {retention_bytes} bytes")
+    return f"{segment.name}: {'; '.join(reasons) or 'retention has no limit'}"

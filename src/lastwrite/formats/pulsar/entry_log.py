@@ -1,0 +1,304 @@
+"""An entry log of a bookie: entries of all its ledgers as they came, and its journal, which has them first.
+
+A log begins with 1024 bytes: ``BKLO``, a version, where the map of its ledgers lies (0: it was not closed for its size)
+and how many there are. Then records: ``i32 size``, and so many bytes: ledger, entry, the last entry known to be
+confirmed when this one came, bytes of the ledger up to it, a digest of these four and the payload, the payload. For
+example ``00000044 …0a …00 …ffff …20 705f6c99 0e01…``: entry 0 of ledger 10, CRC-32C. Then:
+
+- Which digest, the record does not say: the ledger's metadata do. Without these it is tried, CRC-32C first; a wrong one
+  fits by chance once in 4 billion records.
+- Records of a negative ledger or entry are the bookie's own: the map, padding of the writer for direct I/O.
+- Between records there may be padding: a size of 0 or below. ``f0`` bytes reach up to the next multiple of 4096; zeros
+  to the end mean that nothing was written there. Behind any other gap a record counts only if its digest holds.
+- A bookie that is killed leaves a torn record at the end. Several bookies, and collection of garbage, leave an entry
+  several times: equal ids, equal payloads. Deleted ledgers stay until they are collected.
+
+The next log lies there with 0 bytes. A journal (``BKLG``, records from byte 512) has the same bytes behind each size,
+the size of -256 for padding, zeros behind the last record.
+
+Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``LogReaderScan``, ``DigestManager``, ``Journal``; spec/pulsar.md
+sections 24 and 30.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Annotated, NamedTuple
+
+import google_crc32c
+
+from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.layout import I32, I64, U32, At, Buffer, layout
+from lastwrite.formats.pulsar.ledger_metadata import Digest
+
+MAGIC = int.from_bytes(b"BKLO", "big")
+JOURNAL_MAGIC = int.from_bytes(b"BKLG", "big")
+HEADER_BYTES = 1024
+JOURNAL_HEADER_BYTES = 512
+ALIGNMENT = 4096
+PADDING_BYTE = 0xF0
+JOURNAL_PADDING = -0x100  # in place of a size
+
+MAP_LEDGER = -1
+MAP_ENTRY = -2
+
+DIGEST_BYTES = {Digest.CRC32C: 4, Digest.CRC32: 8, Digest.HMAC: 20, Digest.DUMMY: 0}
+_FIRST_JOURNAL_WITH_PADDING = 5
+_LAST_JOURNAL_VERSION = 6
+_MAX_VERSION = 1
+_IDS_BYTES = 16
+
+
+class LogHeader(NamedTuple):
+    """What an entry log begins with."""
+
+    # fmt: off
+    magic:   Annotated[int, At(0,  U32)]
+    version: Annotated[int, At(4,  I32)]
+    map_at:  Annotated[int, At(8,  I64)]  # 0: there is none
+    ledgers: Annotated[int, At(16, I32)]  # in the map
+    # fmt: on
+
+
+class RecordHead(NamedTuple):
+    """What a record's digest covers before the payload; behind the record's size."""
+
+    # fmt: off
+    ledger:         Annotated[int, At(0,  I64)]
+    entry:          Annotated[int, At(8,  I64)]
+    last_confirmed: Annotated[int, At(16, I64)]
+    length:         Annotated[int, At(24, I64)]  # payload bytes of the ledger, this entry's included
+    # fmt: on
+
+
+HEADER = layout(LogHeader, byte_order=">", size=20)
+RECORD_HEAD = layout(RecordHead, byte_order=">", size=32)
+
+
+class LogRecord(NamedTuple):
+    """An entry in a log; its payload is the ``size`` bytes at ``at``."""
+
+    record_at: int  # of the record's size
+    ledger: int
+    entry: int
+    last_confirmed: int
+    length: int
+    digest: Digest | None  # the one that holds; None: neither CRC-32C nor CRC-32, and none was named
+    at: int
+    size: int
+
+
+def decode_header(data: Buffer) -> LogHeader:
+    """The header of an entry log.
+
+    Raises:
+        TruncatedLog: fewer than 1024 bytes; a log of 0 bytes was made ahead and holds nothing.
+        CorruptLog: another magic, a map outside the log.
+        UnsupportedFormat: a version above 1.
+    """
+    if len(data) < HEADER_BYTES:
+        raise TruncatedLog(f"entry log of {len(data)} bytes", 0)
+    header = LogHeader._make(HEADER.unpack_from(data))
+    if header.magic != MAGIC:
+        raise CorruptLog(f"no entry log: magic {header.magic:08x}", 0)
+    if not 0 <= header.version <= _MAX_VERSION:
+        raise UnsupportedFormat(f"entry log of version {header.version}", 4)
+    if header.map_at and not HEADER_BYTES <= header.map_at <= len(data):
+        raise CorruptLog(f"entry log of {len(data)} bytes with its map at {header.map_at}", 8)
+    return header
+
+
+def walk_entry_log(
+    data: Buffer, digests: Mapping[int, Digest] | None = None, passwords: Mapping[int, bytes] | None = None
+) -> Iterator[LogRecord]:
+    """The entries of a log in the order in which they were written; a log of 0 bytes has none.
+
+    ``digests`` names those of ledgers whose metadata are known; ``passwords`` are those of ledgers with HMAC, else
+    empty.
+
+    Raises:
+        TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``. ``TruncatedLog``, too, where a record reaches
+            beyond the log's end: the torn end of a log that was not closed.
+        CorruptLog: a record that cannot be one, or an entry whose known digest does not hold.
+    """
+    if not len(data):
+        return
+    decode_header(data)
+    at, end = HEADER_BYTES, len(data)
+    behind_gap = False
+    while end - at >= 4:
+        size = _i32(data, at)
+        if size < _IDS_BYTES:
+            at, behind_gap = _behind_padding(data, at, end, behind_gap)
+            continue
+        if behind_gap and not _is_record(data, at, end, size, digests or {}, passwords or {}):
+            at += 1
+            continue
+        behind_gap = False
+        if size > end - at - 4:
+            raise TruncatedLog(f"record of {size} bytes, {end - at - 4} are left", at)
+        record = _record(data, at, size, digests or {}, passwords or {})
+        if record is not None:
+            yield record
+        at += 4 + size
+
+
+def _behind_padding(data: Buffer, at: int, end: int, behind_gap: bool) -> tuple[int, bool]:
+    """Where to look for a record next, and whether one there has to prove itself."""
+    if int(data[at]) == PADDING_BYTE:
+        return min(end, at + ALIGNMENT - at % ALIGNMENT), behind_gap
+    if not any(bytes(data[at : min(end, at + ALIGNMENT)])) and end - at > ALIGNMENT:
+        return at + ALIGNMENT - 3, True  # a record's size may begin with zeros
+    return at + 1, True
+
+
+def _is_record(
+    data: Buffer, at: int, end: int, size: int, digests: Mapping[int, Digest], passwords: Mapping[int, bytes]
+) -> bool:
+    if size > end - at - 4:
+        return False
+    try:
+        record = _record(data, at, size, digests, passwords)
+    except CorruptLog:
+        return False
+    return record is not None and record.digest is not None
+
+
+def _record(
+    data: Buffer, at: int, size: int, digests: Mapping[int, Digest], passwords: Mapping[int, bytes]
+) -> LogRecord | None:
+    """The record whose size stands at ``at``, None where it is the bookie's own; its bytes are there."""
+    if size < _IDS_BYTES:
+        raise CorruptLog(f"record of {size} bytes", at)
+    ledger, entry = struct.unpack_from(">qq", data, at + 4)
+    if ledger < 0 or entry < 0:
+        return None
+    if size < RECORD_HEAD.size:
+        raise CorruptLog(f"entry {ledger}:{entry} in a record of {size} bytes", at)
+    head = RecordHead._make(RECORD_HEAD.unpack_from(data, at + 4))
+    body = bytes(data[at + 4 : at + 4 + size])
+    known = digests.get(ledger)
+    tried = (known,) if known is not None else (Digest.CRC32C, Digest.CRC32)
+    found = next((one for one in tried if _holds(one, body, passwords.get(ledger, b""))), None)
+    if known is not None and found is None:
+        raise CorruptLog(f"entry {ledger}:{entry} does not agree with its digest, {known.name}", at)
+    skipped = RECORD_HEAD.size + (0 if found is None else DIGEST_BYTES[found])
+    return LogRecord(at, *head, found, at + 4 + skipped, size - skipped)
+
+
+def _holds(digest: Digest, body: bytes, password: bytes) -> bool:
+    """Whether the digest in a record's body, which has its head at least, is that of the rest."""
+    size = DIGEST_BYTES[digest]
+    head, stored, payload = body[:32], body[32 : 32 + size], body[32 + size :]
+    return len(stored) == size and stored == digest_of(digest, head, payload, password)
+
+
+def digest_of(digest: Digest, head: bytes, payload: bytes, password: bytes = b"") -> bytes:
+    """The digest's bytes of a record's 32 bytes of head and its payload."""
+    if digest is Digest.CRC32C:
+        return int(google_crc32c.extend(google_crc32c.value(head), payload)).to_bytes(4, "big")
+    if digest is Digest.CRC32:
+        return zlib.crc32(payload, zlib.crc32(head)).to_bytes(8, "big")
+    if digest is Digest.HMAC:
+        return hmac.digest(hashlib.sha1(b"mac" + password).digest(), head + payload, "sha1")
+    return b""
+
+
+def decode_map(data: Buffer) -> dict[int, int]:
+    """Bytes by ledger, of a log that was closed for its size; records' sizes included. Empty where there is no map.
+
+    Raises:
+        TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``; a map that is none.
+    """
+    header = decode_header(data)
+    found: dict[int, int] = {}
+    at = header.map_at
+    while at and at < len(data):
+        left = len(data) - at - 4
+        size = _i32(data, at) if left >= 0 else 0
+        if size == 0:
+            break
+        if size < 20 or size > left:
+            raise TruncatedLog(f"map of {size} bytes, {left} are left", at)
+        ledger, entry, count = struct.unpack_from(">qqi", data, at + 4)
+        if (ledger, entry) != (MAP_LEDGER, MAP_ENTRY) or size != 20 + 16 * count:
+            raise CorruptLog(f"no map of {count} ledgers in {size} bytes", at)
+        found |= dict(struct.iter_unpack(">qq", bytes(data[at + 24 : at + 4 + size])))
+        at += 4 + size
+    return found
+
+
+def encode_header(map_at: int = 0, ledgers: int = 0) -> bytes:
+    """The 1024 bytes that a log begins with."""
+    return HEADER.pack(MAGIC, _MAX_VERSION, map_at, ledgers).ljust(HEADER_BYTES, b"\0")
+
+
+def encode_map(sizes: Mapping[int, int]) -> bytes:
+    """The map at a closed log's end, of at most 10,000 ledgers."""
+    body = struct.pack(">qqi", MAP_LEDGER, MAP_ENTRY, len(sizes))
+    body += b"".join(struct.pack(">qq", ledger, size) for ledger, size in sizes.items())
+    return len(body).to_bytes(4, "big") + body
+
+
+def encode_record(
+    ledger: int,
+    entry: int,
+    payload: bytes,
+    *,
+    last_confirmed: int | None = None,
+    length: int | None = None,
+    digest: Digest = Digest.CRC32C,
+    password: bytes = b"",
+) -> bytes:
+    """An entry's record. Without more words it came after entry - 1 was confirmed, to a ledger that held nothing."""
+    head = RECORD_HEAD.pack(
+        ledger,
+        entry,
+        entry - 1 if last_confirmed is None else last_confirmed,
+        len(payload) if length is None else length,
+    )
+    body = head + digest_of(digest, head, payload, password) + payload
+    return len(body).to_bytes(4, "big") + body
+
+
+def walk_journal(data: Buffer, digests: Mapping[int, Digest] | None = None) -> Iterator[LogRecord]:
+    """The entries of a journal, in the order in which they came; those that a bookie keeps for itself are passed over.
+
+    Raises:
+        TruncatedLog: a header cut short, a record beyond the end: torn when the bookie was killed.
+        CorruptLog: another magic, a record that cannot be one.
+        UnsupportedFormat: a version below 5 or above 6.
+    """
+    if len(data) < JOURNAL_HEADER_BYTES:
+        raise TruncatedLog(f"journal of {len(data)} bytes", 0)
+    magic, version = struct.unpack_from(">Ii", data, 0)
+    if magic != JOURNAL_MAGIC:
+        raise CorruptLog(f"no journal: magic {magic:08x}", 0)
+    if not _FIRST_JOURNAL_WITH_PADDING <= version <= _LAST_JOURNAL_VERSION:
+        raise UnsupportedFormat(f"journal of version {version}", 4)
+    at, end = JOURNAL_HEADER_BYTES, len(data)
+    while end - at >= 4:
+        size = _i32(data, at)
+        if size == 0:
+            return
+        is_padding = size == JOURNAL_PADDING
+        if is_padding:
+            if end - at < 8:
+                raise TruncatedLog("padding of a journal cut short", at)
+            at += 4
+            size = _i32(data, at)
+        if size < 0 or size > end - at - 4:
+            raise TruncatedLog(f"record of {size} bytes, {end - at - 4} are left", at)
+        if not is_padding:
+            record = _record(data, at, size, digests or {}, {})
+            if record is not None:
+                yield record
+        at += 4 + size
+
+
+def _i32(data: Buffer, at: int) -> int:
+    return int.from_bytes(bytes(data[at : at + 4]), "big", signed=True)

@@ -1,0 +1,275 @@
+"""Member ``data`` of a Hadoop MapFile, as the file-system offloader writes a ledger: a SequenceFile.
+
+``SEQ``, version 6, the names of two classes, whether values are compressed and whether in blocks, the codec's name,
+pairs of text, 16 drawn bytes (*sync*). Then records: ``i32`` of key and value together, ``i32`` of the key, key, value;
+every few thousand bytes ``ffffffff`` and the sync. The key is an entry's id in 8 bytes, -1 with the ledger's metadata
+for its value; the value is ``i32`` length and bytes, and by Hadoop's default each is compressed by itself, with zlib.
+
+Compressed in blocks, keys and values lie apart: behind each sync a count, then lengths of keys, keys, lengths of values
+and values, each compressed as a whole.
+
+Numbers of classes' names and counts are Hadoop's own: one byte from -112 to 127, else a byte that says sign and length.
+
+Source: Hadoop 3.4 ``SequenceFile``, ``WritableUtils.readVLong``; Pulsar's offloaders 4.0.8
+``FileSystemManagedLedgerOffloader``; spec/pulsar.md sections 23.3 and 30.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
+from lastwrite.formats.layout import Buffer
+
+MAGIC = b"SEQ"
+VERSION = 6
+METADATA_KEY = -1
+LONG_WRITABLE = "org.apache.hadoop.io.LongWritable"
+BYTES_WRITABLE = "org.apache.hadoop.io.BytesWritable"
+DEFAULT_CODEC = "org.apache.hadoop.io.compress.DefaultCodec"
+GZIP_CODEC = "org.apache.hadoop.io.compress.GzipCodec"
+DEFLATE_CODEC = "org.apache.hadoop.io.compress.DeflateCodec"
+DEFAULT_LIMIT_BYTES = 256 << 20  # of one value, or one block's values
+
+_WINDOW_BITS = {DEFAULT_CODEC: 15, DEFLATE_CODEC: 15, GZIP_CODEC: 31}
+_SYNC_BYTES = 16
+_SYNC_ESCAPE = -1
+_KEY_BYTES = 8
+_SYNC_INTERVAL_BYTES = 100 * (4 + _SYNC_BYTES)
+_LONGEST_NAME = 1 << 16
+
+
+class Pair(NamedTuple):
+    """One entry: its id, or -1, and its bytes; ``at`` is its record's or its block's first byte."""
+
+    key: int
+    value: bytes
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceHeader:
+    """What a SequenceFile begins with; records begin at byte ``size_bytes``."""
+
+    version: int
+    key_class: str
+    value_class: str
+    codec: str | None  # None: not compressed
+    has_blocks: bool
+    metadata: tuple[tuple[str, str], ...]
+    sync: bytes
+    size_bytes: int
+
+
+class _Reader:
+    """A place in a buffer; what it reads is there, or it says so."""
+
+    def __init__(self, data: Buffer, at: int, end: int) -> None:
+        self.data, self.at, self.end = data, at, end
+
+    def take(self, size: int, what: str) -> bytes:
+        if not 0 <= size <= self.end - self.at:
+            raise TruncatedLog(f"{what} of {size} bytes, {self.end - self.at} are left", self.at)
+        self.at += size
+        return bytes(self.data[self.at - size : self.at])
+
+    def int32(self, what: str) -> int:
+        return int.from_bytes(self.take(4, what), "big", signed=True)
+
+    def vlong(self, what: str) -> int:
+        first = int.from_bytes(self.take(1, what), "big", signed=True)
+        if first >= -112:
+            return first
+        value = int.from_bytes(self.take(-112 - first if first >= -120 else -120 - first, what), "big")
+        return value if first >= -120 else ~value
+
+    def text(self, what: str) -> str:
+        size = self.vlong(what)
+        if size > _LONGEST_NAME:
+            raise CorruptLog(f"{what} of {size} bytes", self.at)
+        return self.take(size, what).decode(errors="replace")
+
+
+def decode_header(data: Buffer) -> SequenceHeader:
+    """The header of a SequenceFile.
+
+    Raises:
+        TruncatedLog: the bytes end inside it.
+        CorruptLog: another magic.
+        UnsupportedFormat: a version below 5 or above 6.
+    """
+    reader = _Reader(data, 0, len(data))
+    if reader.take(3, "magic") != MAGIC:
+        raise CorruptLog("no SequenceFile", 0)
+    version = reader.take(1, "version")[0]
+    if version not in (5, VERSION):
+        raise UnsupportedFormat(f"SequenceFile of version {version}", 3)
+    key_class, value_class = reader.text("name of a class"), reader.text("name of a class")
+    is_compressed, has_blocks = reader.take(2, "compression")
+    codec = reader.text("name of a codec") if is_compressed else None
+    metadata: list[tuple[str, str]] = []
+    if version == VERSION:
+        for _ in range(max(0, reader.int32("metadata"))):
+            metadata.append((reader.text("metadata"), reader.text("metadata")))
+    sync = reader.take(_SYNC_BYTES, "sync")
+    return SequenceHeader(version, key_class, value_class, codec, bool(has_blocks), tuple(metadata), sync, reader.at)
+
+
+def walk_sequence_file(data: Buffer, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[Pair]:
+    """The entries of a file that maps a LongWritable to a BytesWritable, in the file's order.
+
+    Raises:
+        TruncatedLog, CorruptLog: as ``decode_header``; a record or a block that does not add up, another sync, data
+            that do not decompress.
+        UnsupportedFormat: other classes, a codec other than Hadoop's zlib and gzip.
+        OutOfMemoryBudget: a value, or the values of a block, of more than ``limit_bytes``.
+    """
+    header = decode_header(data)
+    if (header.key_class, header.value_class) != (LONG_WRITABLE, BYTES_WRITABLE):
+        raise UnsupportedFormat(f"SequenceFile of {header.key_class} and {header.value_class}", 4)
+    if header.codec is not None and header.codec not in _WINDOW_BITS:
+        raise UnsupportedFormat(
+            f"SequenceFile compressed with {header.codec}", 4, remedy="write it again with Hadoop's default codec"
+        )
+    reader = _Reader(data, header.size_bytes, len(data))
+    while reader.at < reader.end:
+        at = reader.at
+        size = reader.int32("record")
+        if size == _SYNC_ESCAPE:
+            if reader.take(_SYNC_BYTES, "sync") != header.sync:
+                raise CorruptLog("a sync that is not the file's", at + 4)
+            if header.has_blocks:
+                yield from _block(reader, header, at, limit_bytes)
+            continue
+        if header.has_blocks:
+            raise CorruptLog("no sync where a block begins", at)
+        key_bytes = reader.int32("key")
+        if key_bytes != _KEY_BYTES or size < key_bytes:
+            raise CorruptLog(f"record of {size} bytes with a key of {key_bytes}", at)
+        key = int.from_bytes(reader.take(_KEY_BYTES, "key"), "big", signed=True)
+        stored = reader.take(size - _KEY_BYTES, "value")
+        yield Pair(key, _value(_opened(header.codec, stored, at, limit_bytes), at), at)
+
+
+def _block(reader: _Reader, header: SequenceHeader, at: int, limit_bytes: int) -> Iterator[Pair]:
+    count = reader.vlong("count")
+    parts = []
+    for what in ("lengths of keys", "keys", "lengths of values", "values"):
+        stored = reader.take(reader.vlong(what), what)
+        parts.append(_opened(header.codec, stored, at, limit_bytes))
+    key_sizes, keys, value_sizes, values = (_Reader(part, 0, len(part)) for part in parts)
+    if not 0 <= count <= len(parts[1]) // _KEY_BYTES:
+        raise CorruptLog(f"block of {count} records with {len(parts[1])} bytes of keys", at)
+    try:
+        for _ in range(count):
+            if key_sizes.vlong("length of a key") != _KEY_BYTES:
+                raise CorruptLog("a key that is no entry's id", at)
+            key = int.from_bytes(keys.take(_KEY_BYTES, "key"), "big", signed=True)
+            yield Pair(key, _value(values.take(value_sizes.vlong("length of a value"), "value"), at), at)
+    except TruncatedLog as error:
+        raise CorruptLog(f"block of {count} records: {error.problem}", at) from None
+
+
+def _opened(codec: str | None, stored: bytes, at: int, limit_bytes: int) -> bytes:
+    if codec is None:
+        return stored
+    stream = zlib.decompressobj(_WINDOW_BITS[codec])
+    try:
+        out = stream.decompress(stored, limit_bytes + 1)
+    except zlib.error as error:
+        raise CorruptLog(f"broken zlib data: {error}", at) from None
+    if len(out) > limit_bytes:
+        raise OutOfMemoryBudget(
+            f"a record decompresses to more than {limit_bytes} bytes", at, remedy="allow more memory with --memory"
+        )
+    if not stream.eof:
+        raise CorruptLog(f"zlib data stop early, after {len(out)} bytes", at)
+    return out
+
+
+def _value(plain: bytes, at: int) -> bytes:
+    size = int.from_bytes(plain[:4], "big", signed=True)
+    if len(plain) < 4 or size != len(plain) - 4:
+        raise CorruptLog(f"value of {size} bytes in {len(plain)}", at)
+    return plain[4:]
+
+
+# ---------------------------------------------------------------- writing
+
+
+def encode_sequence_file(
+    pairs: Iterable[tuple[int, bytes]],
+    sync: bytes,
+    *,
+    codec: str | None = DEFAULT_CODEC,
+    has_blocks: bool = False,
+    block_bytes: int = 1 << 20,
+) -> bytes:
+    """A SequenceFile as Hadoop writes it, of entry ids and bytes; ``sync`` is 16 drawn bytes."""
+    out = bytearray(MAGIC + bytes([VERSION]) + _text(LONG_WRITABLE) + _text(BYTES_WRITABLE))
+    out += bytes([codec is not None, has_blocks])
+    if codec is not None:
+        out += _text(codec)
+    out += bytes(4) + sync
+    if has_blocks:
+        return bytes(out) + _encoded_blocks(pairs, sync, codec, block_bytes)
+    last = len(out)
+    for key, value in pairs:
+        if len(out) >= last + _SYNC_INTERVAL_BYTES:
+            out += b"\xff\xff\xff\xff" + sync
+            last = len(out)
+        stored = _packed(codec, len(value).to_bytes(4, "big") + value)
+        out += (_KEY_BYTES + len(stored)).to_bytes(4, "big") + _KEY_BYTES.to_bytes(4, "big")
+        out += key.to_bytes(8, "big", signed=True) + stored
+    return bytes(out)
+
+
+def _encoded_blocks(pairs: Iterable[tuple[int, bytes]], sync: bytes, codec: str | None, block_bytes: int) -> bytes:
+    out = bytearray()
+    held: list[tuple[int, bytes]] = []
+
+    def flush() -> None:
+        if not held:
+            return
+        values = [len(value).to_bytes(4, "big") + value for _, value in held]
+        out.extend(b"\xff\xff\xff\xff" + sync + encode_vlong(len(held)))
+        for part in (
+            encode_vlong(_KEY_BYTES) * len(held),
+            b"".join(key.to_bytes(8, "big", signed=True) for key, _ in held),
+            b"".join(encode_vlong(len(value)) for value in values),
+            b"".join(values),
+        ):
+            stored = _packed(codec, part)
+            out.extend(encode_vlong(len(stored)) + stored)
+        held.clear()
+
+    for pair in pairs:
+        held.append(pair)
+        if sum(len(value) for _, value in held) >= block_bytes:
+            flush()
+    flush()
+    return bytes(out)
+
+
+def encode_vlong(value: int) -> bytes:
+    """A number as Hadoop's ``writeVLong`` has it."""
+    if -112 <= value <= 127:
+        return value.to_bytes(1, "big", signed=True)
+    shown = value if value >= 0 else ~value
+    size = (shown.bit_length() + 7) // 8
+    return ((-112 if value >= 0 else -120) - size).to_bytes(1, "big", signed=True) + shown.to_bytes(size, "big")
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return encode_vlong(len(encoded)) + encoded
+
+
+def _packed(codec: str | None, plain: bytes) -> bytes:
+    if codec is None:
+        return plain
+    stream = zlib.compressobj(wbits=_WINDOW_BITS[codec])
+    return stream.compress(plain) + stream.flush()

@@ -1,0 +1,228 @@
+"""A compacted ledger that is being written aside, as the data and index object of layout V1.
+
+Blocks are small, a mebibyte, so that a reader finds an id by the index and little else. A block that is full simply
+ends: the padding is for an uploader that must say a part's length before it knows it. Entry ids count from 0 in each
+part of a ledger; ``join`` numbers the later parts on and puts them together.
+
+Source: Pulsar 4.2.4; spec/pulsar.md sections 7, 22.4, 23.1.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from io import FileIO
+
+import numpy as np
+
+from lastwrite.errors import LogError
+from lastwrite.formats.pulsar import framing
+from lastwrite.formats.pulsar.compacted import COMPACTED_TO, MessageId, ledger_custom_metadata
+from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, LedgerState, custom_items
+from lastwrite.formats.pulsar.names import INDEX_SUFFIX
+from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, IndexEntry, IndexObject, block_header
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore import files
+from lastwrite.logstore.aside import changing, remove_aside, sync_aside
+from lastwrite.logstore.overlap import overlapped
+from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX
+from lastwrite.logstore.pulsar.topic import MADE_BY, name_of, name_or_none, read_index
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import AbortedTransaction
+from lastwrite.model.work import RewriteUnit, Rewritten
+
+BLOCK_BYTES = 1 << 20  # the size of a block, head included, unless one entry is larger
+
+_VERSION = b"1"
+_WRITEBACK_BYTES = 8 << 20
+_QUORUM = 2  # a broker's default; of no consequence where no bookie holds the ledger
+_MISTAKE = "nothing was changed; please report this"
+
+
+class AsideLedger:
+    """Appends records to ``<folder>/<attempt>.aside``. ``unit.folder`` None: nothing is written, only counted."""
+
+    def __init__(self, unit: RewriteUnit) -> None:
+        name = name_or_none(unit.folder or os.path.dirname(unit.pieces[0].path if unit.pieces else ""))
+        self._tail = framing.id_tail(-1 if name is None else name.partition)
+        self._is_part = unit.parts > 1
+        self._last = unit.base_offset
+        self._largest_timestamp_ms = -1
+        self._block_bytes = unit.index_interval_bytes
+        self._block: ByteArray = np.empty(self._block_bytes if unit.folder is not None else 0, dtype=np.uint8)
+        self._filled = 0  # of the block that is open, its head included; 0: none is
+        self._blocks: list[tuple[int, int]] = []  # of each block its first entry, and where it begins
+        self._entries = 0
+        self._size = 0  # of the blocks that are closed
+        self._begun = 0  # up to here the disk was told to write
+        self._path = ""
+        self._file: FileIO | None = None
+        if unit.folder is not None:
+            self._path = new_path(unit.folder)
+            with changing("create", self._path):
+                self._file = open(self._path, "xb", buffering=0)
+
+    def append(self, data: ByteArray, rows: Int64Array) -> None:
+        """Append framed entries; ``rows`` of each as ``ROW_COLUMNS`` says."""
+        if not len(rows):
+            return
+        self._largest_timestamp_ms = max(self._largest_timestamp_ms, int(rows[:, 3].max()))
+        self._last = int(rows[-1, 4])
+        sizes = np.empty(len(rows), dtype=np.int64)
+        framing.framed_sizes(rows, len(self._tail), sizes)
+        ends = np.cumsum(sizes)
+        done = before = 0
+        while done < len(rows):
+            if not self._filled:
+                self._blocks.append((self._entries, self._size))
+                self._filled = BLOCK_HEADER_BYTES
+            end = int(np.searchsorted(ends, before + self._block_bytes - self._filled, side="right"))
+            if end == done and self._filled == BLOCK_HEADER_BYTES:
+                end += 1  # larger than a block: it has one to itself
+            if end > done:
+                self._add(data, rows, done, end, int(ends[end - 1]) - before)
+            if end < len(rows):
+                self._close_block()
+            done, before = end, int(ends[end - 1]) if end else 0
+
+    def _add(self, data: ByteArray, rows: Int64Array, first: int, last: int, size: int) -> None:
+        if self._file is not None:
+            if self._filled + size > len(self._block):
+                grown = np.empty(self._filled + size, dtype=np.uint8)
+                grown[: self._filled] = self._block[: self._filled]
+                self._block = grown
+            framing.frame(data, rows, first, last, self._tail, self._entries, self._block, self._filled)
+        self._filled += size
+        self._entries += last - first
+
+    def _close_block(self) -> None:
+        if self._file is not None:
+            head = block_header(self._filled, self._blocks[-1][0])
+            self._block[:BLOCK_HEADER_BYTES] = np.frombuffer(head, dtype=np.uint8)
+            with changing("append", self._path):
+                view = memoryview(self._block)[: self._filled]
+                while len(view):
+                    view = view[self._file.write(view) :]
+        self._size += self._filled
+        self._filled = 0
+        if self._file is not None and self._size - self._begun >= _WRITEBACK_BYTES:
+            files.start_writeback(self._file.fileno(), self._begun, self._size - self._begun)
+            self._begun = self._size
+
+    def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
+        """Write what is left and the index, and name the files in ``result``; of a part only ``join`` asks for it."""
+        if self._filled:
+            self._close_block()
+        result.bytes_written = self._size
+        result.largest_timestamp_ms = self._largest_timestamp_ms
+        if self._file is None:
+            return
+        self._file.close()
+        result.log_path = self._path
+        index_path = _write_index(self._path, self._entries, self._size, self._blocks, Position.of(self._last))
+        if not self._is_part:
+            result.index_path = index_path
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        if self._file is not None:
+            self._file.close()
+            discard(self._path)
+
+
+def new_path(folder: str) -> str:
+    """A name for a data object that is being written; its index has the same with the usual suffix."""
+    return os.path.join(folder, f"{uuid.uuid4().hex}{ASIDE_SUFFIX}")
+
+
+def discard(path: str) -> None:
+    """Remove a data object that was written aside, and its index; nothing there: nothing is done."""
+    remove_aside((path, path + INDEX_SUFFIX) if path else ())
+
+
+def _write_index(
+    path: str, entries: int, size_bytes: int, blocks: Sequence[tuple[int, int]], last: Position
+) -> str:  # fmt: skip
+    """The index object of a compacted ledger whose data lie at ``path``; where it lies."""
+    name = name_of(os.path.dirname(path))
+    custom = ledger_custom_metadata(name.full, last, name.partition) | {MADE_BY: _VERSION}
+    metadata = LedgerMetadata(
+        quorum=_QUORUM, ensemble=_QUORUM, ack_quorum=_QUORUM, state=LedgerState.CLOSED, digest=Digest.CRC32,
+        last_entry=entries - 1, custom_items=custom_items(custom),
+        length=size_bytes - len(blocks) * BLOCK_HEADER_BYTES - entries * framing.ENTRY_HEAD_BYTES,
+    )  # fmt: skip
+    index = IndexObject(
+        data_bytes=size_bytes, metadata_bytes=metadata.encode(),
+        blocks=tuple(IndexEntry(first, n + 1, offset) for n, (first, offset) in enumerate(blocks)),
+    )  # fmt: skip
+    files.write(path + INDEX_SUFFIX, index.encode(), is_synced=False)
+    return path + INDEX_SUFFIX
+
+
+# ---------------------------------------------------------------------- parts
+
+
+def join(folder: str, parts: Sequence[Rewritten], base_offset: int) -> Rewritten:
+    """One ledger of its parts, durable; their files become it.
+
+    Raises:
+        LogError: a file could not be written; what was written aside is gone.
+    """
+    whole = Rewritten(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
+    path = new_path(folder)
+    try:
+        indexes = [read_index(part.log_path) for part in parts]
+        firsts = np.cumsum([0, *map(_entries, indexes)]).tolist()
+        for _ in overlapped(
+            lambda n: _renumber(parts[n].log_path, indexes[n], firsts[n]),
+            [n for n in range(1, len(parts)) if firsts[n] and parts[n].bytes_written],
+        ):
+            pass
+        blocks = [(block.first_entry, block.offset) for block in indexes[0].blocks]
+        size = indexes[0].data_bytes
+        files.rename(parts[0].log_path, path)
+        with changing("append", path), open(path, "r+b", buffering=0) as file:
+            file.seek(0, os.SEEK_END)
+            for part, index, first in zip(parts[1:], indexes[1:], firsts[1:], strict=False):
+                blocks += [(block.first_entry + first, block.offset + size) for block in index.blocks]
+                size += files.append_file(part.log_path, file.fileno())
+        last = next((index for index in reversed(indexes) if index.blocks), indexes[0])
+        to = MessageId.decode(last.metadata.custom[COMPACTED_TO]).position
+        whole.index_path = _write_index(path, firsts[-1], size, blocks, to)
+        for part in parts:
+            discard(part.log_path)
+    except BaseException:
+        for each in (path, *(part.log_path for part in parts)):
+            discard(each)
+        raise
+    whole.log_path, whole.bytes_written = path, size
+    whole.largest_timestamp_ms = max(part.largest_timestamp_ms for part in parts)
+    whole.records = sum(part.records for part in parts)
+    sync_aside([whole])
+    if whole.error is not None:
+        discard(path)
+        raise whole.error
+    return whole
+
+
+def _entries(index: IndexObject) -> int:
+    last = index.metadata.last_entry
+    return 0 if last is None else last + 1
+
+
+def _renumber(path: str, index: IndexObject, shift: int) -> None:
+    """Add ``shift`` to the ids in a part's blocks, entries' and their own, in place."""
+    with changing("renumber", path):
+        data = np.memmap(path, dtype=np.uint8, mode="r+")
+    count = 0
+    for block in index.blocks:
+        start, end = block.offset, index.block_end(block)
+        head = block_header(end - start, block.first_entry + shift)
+        data[start : start + BLOCK_HEADER_BYTES] = np.frombuffer(head, dtype=np.uint8)
+        found = int(framing.renumber(data, start + BLOCK_HEADER_BYTES, end, shift))
+        if found < 0:
+            raise LogError("a block does not end with its last entry", start, path, _MISTAKE)
+        count += found
+    if count != _entries(index):
+        raise LogError(f"{count} entries, its index says {_entries(index)}", 0, path, _MISTAKE)

@@ -1,0 +1,230 @@
+"""Ledgers as bookies keep them: entry logs and journals of several bookies, read as one.
+
+A ledger's entries lie on several bookies, each on as many as the write quorum says, and a bookie's entry logs mix all
+ledgers of all topics, also deleted ones. So somebody must say which ledgers are wanted; then every log is walked once,
+and of the copies of an entry one whose digest holds is taken::
+
+    bookie 1   10:0 10:2 77:0 10:3        wanted 10:  10:0 10:1 10:2 10:3
+    bookie 2   10:0 10:1 12:0 10:3
+
+What a bookie had not flushed when it was killed lies in its journal alone; journals in the same folders, or given as
+folders of their own, are read in the same way.
+
+Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``Journal``; spec/pulsar.md sections 24 and 30.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lastwrite.errors import CorruptLog
+from lastwrite.formats.pulsar import entry_log_kernels as kernels
+from lastwrite.formats.pulsar.names import parse_entry_log_name
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.pulsar.objects import ObjectWriter
+from lastwrite.logstore.rocketmq.mapping import mapped
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import Problem, ProblemKind
+
+Rows = npt.NDArray[np.void]  # of kernels.STORED
+
+_CURRENT = "current"
+_JOURNAL_SUFFIX = ".txn"
+_COMPACTED_SUFFIX = ".compacted"  # of a log that the bookie's garbage collection had written, and not yet renamed
+_LOG_MAGIC, _JOURNAL_MAGIC = b"BKLO", b"BKLG"
+_LOG_HEADER_BYTES = 1024
+_JOURNAL_HEADER_BYTES = 512  # from version 5 on, before that 8
+_VERSIONS = {_LOG_MAGIC: (0, 1), _JOURNAL_MAGIC: (1, 6)}
+_TABLE_ROWS = 1 << 14
+_SCRATCH_BYTES = 1 << 20
+_WINDOW_BYTES = 8 << 20
+_BRING_ALL = "give the folders of all bookies that had the ledger, and their journals"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieFile:
+    """An entry log or a journal."""
+
+    path: str
+    is_journal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLedger:
+    """What lies of one ledger: for each entry one copy, by rising ids."""
+
+    ledger: int
+    rows: Rows
+    confirmed: int  # the highest entry that a writer knew to be safe; -1: none
+    damaged: tuple[Problem, ...]  # copies whose digest does not hold
+
+    @property
+    def end(self) -> int:
+        """The first entry from 0 on of which no copy is there."""
+        entries = self.rows["entry"]
+        holes = np.flatnonzero(entries != np.arange(len(entries)))
+        return int(holes[0]) if len(holes) else len(entries)
+
+
+class Bookies:
+    """The files of some bookies. ``problems``: what is not as it should be with a file as a whole.
+
+    Raises:
+        LogError: a folder cannot be read.
+    """
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self.files = [file for folder in folders for file in _files_of(folder)]
+        self.problems: list[Problem] = []
+
+    def find(self, wanted: Iterable[int]) -> dict[int, StoredLedger]:
+        """What lies of the wanted ledgers; one of which nothing lies here is not in it. Held: 64 bytes an entry."""
+        ids = np.unique(np.array(list(wanted), np.int64))
+        if not len(ids):
+            return {}
+        self.problems.clear()
+        with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as threads:
+            found = list(threads.map(lambda number: self._walk(number, ids), range(len(self.files))))
+        rows = np.concatenate([table for table, _ in found]) if found else np.empty(0, kernels.STORED)
+        self.problems += [problem for _, problems in found for problem in problems]
+        return {
+            int(ledger): self._stored(int(ledger), rows[rows["ledger"] == ledger])
+            for ledger in np.unique(rows["ledger"])
+        }
+
+    def _walk(self, number: int, ids: npt.NDArray[np.int64]) -> tuple[Rows, list[Problem]]:
+        file = self.files[number]
+        with mapped(file.path) as data:
+            at, is_closed, problem = _begin(file, data)
+            if at < 0:
+                return np.empty(0, kernels.STORED), [problem] if problem else []
+            tables: list[Rows] = []
+            scratch = np.empty(_SCRATCH_BYTES, np.uint8)
+            while True:
+                table = np.empty(_TABLE_ROWS, kernels.STORED)
+                count, at, why = kernels.walk(data, at, ids, file.is_journal, table, scratch)
+                tables.append(table[:count])
+                if why == kernels.SCRATCH_FULL:
+                    size = int.from_bytes(data[at : at + 4].tobytes(), "big")  # the kernel has held it against the file
+                    scratch = np.empty(size, np.uint8)
+                elif why != kernels.TABLE_FULL:
+                    break
+        rows = np.concatenate(tables)
+        rows["file"] = number
+        problems = []
+        if why == kernels.TORN:
+            kind = ProblemKind.DAMAGED if is_closed else ProblemKind.RECOVERED
+            problems.append(
+                Problem(kind, "a record that does not end here; what follows was not read", file.path, int(at))
+            )
+        return rows, problems
+
+    def _stored(self, ledger: int, rows: Rows) -> StoredLedger:
+        is_whole = rows["digest"] != kernels.NO_DIGEST_HELD
+        whole, broken = rows[is_whole], rows[~is_whole]
+        order = np.lexsort((whole["file"], whole["entry"]))
+        whole = whole[order]
+        is_first = np.ones(len(whole), bool)
+        is_first[1:] = whole["entry"][1:] != whole["entry"][:-1]
+        copies_differ = ~is_first[1:] & (whole["size"][1:] != whole["size"][:-1])
+        if copies_differ.any():
+            row = whole[1:][copies_differ][0]
+            raise CorruptLog(
+                f"two bookies have entry {row['entry']} of ledger {ledger} with different sizes", int(row["at"]),
+                self.files[int(row["file"])].path, "give the folders of one cluster alone",
+            )  # fmt: skip
+        chosen = whole[is_first]
+        damaged = []
+        for row in broken:
+            has_other = bool(np.any(chosen["entry"] == row["entry"]))
+            damaged.append(
+                Problem(
+                    ProblemKind.RECOVERED if has_other else ProblemKind.DAMAGED,
+                    f"the digest of entry {ledger}:{row['entry']} does not hold"
+                    + ("; another copy was taken" if has_other else ""),
+                    self.files[int(row["file"])].path, int(row["at"]), None if has_other else _BRING_ALL,
+                )
+            )  # fmt: skip
+        return StoredLedger(ledger, chosen, int(whole["confirmed"].max(initial=-1)), tuple(damaged))
+
+    def entry(self, stored: StoredLedger, entry: int) -> bytes:
+        """The payload of one entry that is there."""
+        row = stored.rows[int(np.searchsorted(stored.rows["entry"], entry))]
+        with mapped(self.files[int(row["file"])].path) as data:
+            return data[int(row["at"]) : int(row["at"] + row["size"])].tobytes()
+
+    def write(self, stored: StoredLedger, end: int, writer: ObjectWriter) -> None:
+        """Write the entries before ``end``, all of which are there, to a data object. Held: a window of 8 MiB."""
+        rows = stored.rows[:end]
+        framed = rows["size"] + kernels.FRAME_BYTES
+        ends = np.cumsum(framed)
+        done = 0
+        with ExitStack() as stack:
+            maps: dict[int, ByteArray] = {}
+            while done < end:
+                begun = int(ends[done - 1]) if done else 0
+                stop = max(int(np.searchsorted(ends, begun + _WINDOW_BYTES, "right")), done + 1)
+                out = np.empty(int(ends[stop - 1]) - begun, np.uint8)
+                window = rows[done:stop]
+                places = ends[done:stop] - framed[done:stop] - begun
+                for number in np.unique(window["file"]):
+                    if number not in maps:
+                        maps[number] = stack.enter_context(mapped(self.files[int(number)].path))
+                    mine = window["file"] == number
+                    kernels.frame(maps[number], window[mine], places[mine], out)
+                writer.append_framed(out, places, window["entry"].astype(np.int64))
+                done = stop
+            maps.clear()
+
+
+def is_bookie(folder: str) -> bool:
+    """Whether files of a bookie lie in the folder, or in ``current`` below it."""
+    return next(_files_of(folder), None) is not None
+
+
+def _files_of(folder: str) -> Iterator[BookieFile]:
+    for place in (folder, os.path.join(folder, _CURRENT)):
+        try:
+            names = sorted(os.listdir(place))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise to_log_error(error, place, "list the folder") from error
+        for name in names:
+            path = os.path.join(place, name)
+            if name.endswith(_JOURNAL_SUFFIX) and _magic(path) == _JOURNAL_MAGIC:
+                yield BookieFile(path, True)
+            elif (parse_entry_log_name(name) is not None or name.endswith(_COMPACTED_SUFFIX)) and os.path.isfile(path):
+                yield BookieFile(path, False)
+
+
+def _magic(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4)
+    except OSError as error:
+        raise to_log_error(error, path, "read the file") from error
+
+
+def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None]:
+    """Where records begin (-1: there are none), whether the file was closed in order, and what is wrong with it."""
+    head = data[:20].tobytes()
+    magic = _JOURNAL_MAGIC if file.is_journal else _LOG_MAGIC
+    if not head.strip(b"\0"):
+        return -1, False, None  # made ahead, never written
+    version = int.from_bytes(head[4:8], "big", signed=True)
+    if head[:4] != magic:
+        return -1, False, Problem(ProblemKind.DAMAGED, "no file of a bookie: it begins otherwise", file.path, 0)
+    low, high = _VERSIONS[magic]
+    if not low <= version <= high:
+        return -1, False, Problem(ProblemKind.UNSUPPORTED, f"version {version} is not known", file.path, 4)
+    if file.is_journal:
+        return (_JOURNAL_HEADER_BYTES if version >= 5 else 8), False, None
+    return _LOG_HEADER_BYTES, int.from_bytes(head[8:16], "big") != 0, None

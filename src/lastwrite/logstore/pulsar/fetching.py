@@ -1,0 +1,484 @@
+"""``fetch``: topics from where their ledgers lie into an archive, a topic folder each.
+
+Everything ends as objects of the object-store offloader's layout, whatever it was::
+
+    a bucket's objects     linked (or copied) as they are
+    MapFiles               each written anew as an object, under the same uuid
+    bookies' files         the same; the uuid is made of the topic and the ledger, so a second fetch finds the first's
+
+The topic's own list of ledgers says which belong to it and how many entries each closed one has; without a list a topic
+is what offloaded ledgers name it, in the order of their ids. Entry logs name no topic: for them the list is needed. The
+open ledger's entries lie on bookies alone. Of these the ones that a writer knew to be safe are taken; those beyond
+belong to the ledger only if its recovery finds them, so they are taken when the caller says so.
+
+The compacted ledger is never offloaded. With bookies among the sources it is brought too, and the manifest written, so
+the next round goes on where the cluster's last one ended. Fetching again adds what is new and leaves what is there.
+
+Source: Pulsar 4.2.4, BookKeeper 4.17.3; spec/pulsar.md sections 7, 13, 22 to 24, 30.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.formats.pulsar.compacted import decode_record, ledger_custom_metadata
+from lastwrite.formats.pulsar.entry import Entry, decode_entry, messages_of
+from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, LedgerState, custom_items
+from lastwrite.formats.pulsar.managed_ledger import LedgerInfo
+from lastwrite.formats.pulsar.names import (
+    INDEX_SUFFIX,
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    TopicName,
+    object_name,
+    parse_object_name,
+)
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore import files
+from lastwrite.logstore.pulsar.bookies import Bookies, StoredLedger, is_bookie
+from lastwrite.logstore.pulsar.folders import MANAGED_LEDGER_NAME, Form, Offloaded, find_offloaded, write_map_file
+from lastwrite.logstore.pulsar.lock import hold
+from lastwrite.logstore.pulsar.manifest import Manifest, read_manifest, replace_manifest
+from lastwrite.logstore.pulsar.objects import ObjectWriter, find_aside, read_entries, read_index
+from lastwrite.logstore.pulsar.said import Said, find_said, read_said
+from lastwrite.model.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+
+_NEED_LIST = "give the topic's metadata: pulsar-admin topics stats-internal TOPIC, or the metadata store's node"
+_OTHER_SOURCE = "name further sources: the bucket's folder, the bookies' folders and their journals"
+
+
+def fetch(
+    sources: Sequence[str],
+    to: str,
+    topic: str | None = None,
+    metadata: str | None = None,
+    cursor: str | None = None,
+    copies: bool = False,
+    recover: bool = False,
+) -> FetchReport:
+    """Bring topics from ``sources`` into the archive ``to``.
+
+    ``sources``: folders of a bucket's objects, of MapFiles, of bookies (``current`` or above it). ``topic``: that one
+    alone, all its partitions if it names none. ``metadata``, ``cursor``: see ``said``; one file of the one topic, or a
+    folder of many topics'. ``copies``: never link. ``recover``: of an open ledger also entries beyond the last
+    confirmed one, as BookKeeper's recovery of the ledger would take them.
+
+    Raises:
+        NotALog: a source holds nothing of Pulsar's.
+        InvalidConfig: it is not said which ledgers are wanted.
+        LogHeld: another run works on a topic.
+        LogError: a file cannot be read or written. What is damaged is in the report instead.
+    """
+    run = _Run(sources, os.path.abspath(to), copies, recover)
+    plans = run.plans(None if topic is None else TopicName.parse(topic), metadata, cursor)
+    run.look_into_bookies(plans)
+    return FetchReport(
+        archive=run.archive,
+        topics=tuple(_Bringing(run, plan).topic() for plan in plans),
+        problems=(*run.problems, *(run.bookies.problems if run.bookies else ())),
+    )
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One topic: what is said of it, and what was offloaded of it."""
+
+    name: TopicName
+    said: Said
+    offloaded: list[Offloaded]
+    problems: list[Problem] = field(default_factory=list)
+
+    def ledgers(self) -> list[LedgerInfo]:
+        """The raw ledgers that shall be there, in the log's order."""
+        if self.said.info is not None:
+            return list(self.said.info.ledgers)
+        return [
+            LedgerInfo(ledger=number)
+            for number in sorted({each.ledger for each in self.offloaded if not each.is_compacted})
+        ]
+
+    def candidates(self, info: LedgerInfo) -> list[Offloaded]:
+        """What was offloaded of a raw ledger and is whole; first what the topic's metadata name."""
+        found = [each for each in self.offloaded if each.ledger == info.ledger and not each.is_compacted]
+        if info.entries:
+            found = [each for each in found if each.last_entry + 1 == info.entries]
+        return sorted(found, key=lambda each: each.uuid != info.offloaded_as)
+
+
+class _Run:
+    """One call of ``fetch``: its sources, and what was found there."""
+
+    def __init__(self, sources: Sequence[str], archive: str, copies: bool, recover: bool) -> None:
+        self.archive, self.copies, self.recover = archive, copies, recover
+        self.problems: list[Problem] = []
+        self.stored: dict[int, StoredLedger] = {}
+        self._offloaded: list[Offloaded] = []
+        bookies = []
+        for source in sources:
+            path = os.path.abspath(source)
+            if not os.path.isdir(path):
+                raise NotALog("no such folder", path=source, remedy="give folders that hold ledgers")
+            if is_bookie(path):
+                bookies.append(path)
+                continue
+            found, problems = find_offloaded(path)
+            if not found and not problems:
+                raise NotALog(
+                    "no ledger lies here", path=source,
+                    remedy="give a folder of offloaded objects or MapFiles, or a bookie's folder with its entry logs",
+                )  # fmt: skip
+            self._offloaded += found
+            self.problems += problems
+        self.bookies = Bookies(bookies) if bookies else None
+
+    def plans(self, topic: TopicName | None, metadata: str | None, cursor: str | None) -> list[_Plan]:
+        """The topics to bring, sorted."""
+        said = self._said(topic, metadata, cursor)
+        names = {each.topic for each in self._offloaded if each.topic is not None} | said.keys()
+        if topic is not None:
+            names = {name for name in names if name == topic or (topic.partition < 0 and name.base == topic.base)}
+        if not names:
+            if topic is not None and any(each.topic is None for each in self._offloaded) or self.bookies is not None:
+                raise InvalidConfig("nothing says which ledgers are the topic's", remedy=_NEED_LIST)
+            raise NotALog(
+                f"nothing of {topic.full} lies in the sources" if topic else "no object says of which topic it is",
+                remedy=_NEED_LIST,
+            )
+        return [self._plan(name, self._completed(name, said.get(name))) for name in sorted(names)]
+
+    def _said(self, topic: TopicName | None, metadata: str | None, cursor: str | None) -> dict[TopicName, Said]:
+        if metadata is not None and os.path.isdir(metadata):
+            if cursor is not None:
+                raise InvalidConfig(
+                    "a cursor of one topic beside the metadata of many",
+                    remedy="put it into their folder as __compaction",
+                )
+            return dict(find_said(metadata))
+        if metadata is None and cursor is None:
+            return {}
+        if topic is None:
+            raise InvalidConfig("metadata without their topic's name", remedy="name the topic")
+        said = Said() if metadata is None else read_said(metadata)
+        return {topic: said if cursor is None else said.with_cursor(cursor)}
+
+    def _completed(self, name: TopicName, said: Said | None) -> Said:
+        """Where nothing was said of the ledgers, what an earlier fetch left in the archive."""
+        if said is not None and said.info is not None:
+            return said
+        folder = os.path.join(self.archive, name.managed_ledger)
+        for file in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
+            path = os.path.join(folder, file)
+            if os.path.exists(path):
+                kept = read_said(path)
+                return kept if said is None else Said(
+                    kept.info, kept.content, kept.is_json, said.horizon, said.compacted_ledger,
+                    said.compacted_entries, said.cursors_ledger, said.last_confirmed,
+                )  # fmt: skip
+        return said or Said()
+
+    def _plan(self, name: TopicName, said: Said) -> _Plan:
+        listed = {info.ledger: info for info in said.info.ledgers} if said.info is not None else {}
+        offloaded = [
+            each for each in self._offloaded
+            if each.topic == name
+            or (each.topic is None and each.ledger in listed and listed[each.ledger].offloaded_as == each.uuid)
+        ]  # fmt: skip
+        return _Plan(name, said, offloaded)
+
+    def look_into_bookies(self, plans: Sequence[_Plan]) -> None:
+        """Find in the bookies' files what offloaded ledgers do not give; the compacted ones once it is known which."""
+        if self.bookies is None:
+            return
+        wanted = {info.ledger for plan in plans for info in plan.ledgers() if not plan.candidates(info)}
+        wanted |= {n for plan in plans for n in (plan.said.cursors_ledger, plan.said.compacted_ledger) if n is not None}
+        self.stored = self.bookies.find(wanted)
+        for plan in plans:
+            number = plan.said.cursors_ledger
+            if number is None:
+                continue
+            entries = self.stored.get(number)
+            if entries is None or not len(entries.rows):
+                plan.problems.append(
+                    Problem(
+                        ProblemKind.DAMAGED, f"ledger {number}, which says how far the topic is compacted, is not here",
+                        self.archive, None, _OTHER_SOURCE,
+                    )
+                )  # fmt: skip
+                continue
+            plan.said = plan.said.with_position(self.bookies.entry(entries, int(entries.rows["entry"][-1])))
+        compacted = {plan.said.compacted_ledger for plan in plans if plan.said.compacted_ledger is not None}
+        self.stored |= self.bookies.find(compacted - wanted)
+
+
+class _Bringing:
+    """One topic on its way into its folder."""
+
+    def __init__(self, run: _Run, plan: _Plan) -> None:
+        self._run, self._plan, self._said = run, plan, plan.said
+        self._name = plan.name
+        self._folder = os.path.join(run.archive, plan.name.managed_ledger)
+        self._problems = list(plan.problems)
+
+    def topic(self) -> FetchedTopic:
+        files.make_folder(self._folder)
+        with hold(self._folder, [TopicPartition(self._name.base, self._name.partition)]):
+            for path in find_aside(self._folder):
+                files.unlink(path)
+            present = self._present()
+            self._keep_metadata()
+            ledgers = [found for info in self._plan.ledgers() if (found := self._ledger(info, present)) is not None]
+            horizon = None
+            if self._said.compacted_ledger is not None and self._said.horizon is not None:
+                compacted = self._compacted(self._said.compacted_ledger, self._said.horizon)
+                if compacted is not None:
+                    ledgers.append(compacted)
+                    horizon = str(self._said.horizon)
+            files.fsync_dir(self._folder)
+        return FetchedTopic(
+            topic=self._name.full, folder=self._folder, ledgers=tuple(ledgers), horizon=horizon,
+            problems=tuple(self._problems),
+        )  # fmt: skip
+
+    # ---------------------------------------------------------------- what is there
+
+    def _present(self) -> dict[int, list[tuple[str, int]]]:
+        """Data objects in the folder that are whole, of each ledger, with their entries."""
+        present: dict[int, list[tuple[str, int]]] = {}
+        for name in sorted(os.listdir(self._folder)):
+            parsed = parse_object_name(name)
+            if parsed is None:
+                continue
+            path = os.path.join(self._folder, name)
+            with contextlib.suppress(LogError):
+                last = read_index(path).metadata.last_entry
+                present.setdefault(parsed[1], []).append((path, -1 if last is None else last + 1))
+        return present
+
+    def _keep_metadata(self) -> None:
+        if self._said.info is None:
+            return
+        path = os.path.join(self._folder, self._said.file_name)
+        aside = path + ".aside"
+        files.write(aside, self._said.content)
+        files.rename(aside, path)
+        other = os.path.join(self._folder, MANAGED_LEDGER if self._said.is_json else MANAGED_LEDGER_JSON)
+        if os.path.exists(other):  # of an earlier fetch: two lists may contradict each other
+            files.unlink(other)
+
+    # ---------------------------------------------------------------- raw ledgers
+
+    def _ledger(self, info: LedgerInfo, present: dict[int, list[tuple[str, int]]]) -> FetchedLedger | None:
+        """Bring one ledger; None: it has no entry."""
+        if info.is_closed and not info.entries:
+            return None
+        here = present.get(info.ledger, [])
+        stored = self._run.stored.get(info.ledger)
+        is_open = self._said.info is not None and not info.is_closed
+        end = self._end_of_open(info.ledger, stored) if is_open else (info.entries or 0)
+        for path, entries in here:
+            if entries and entries >= end and (is_open or not end or entries == end):
+                return self._fetched(info.ledger, HowFetched.PRESENT, path, "", is_open)
+        candidates = self._plan.candidates(info)
+        made = None
+        for found in candidates:
+            try:
+                made = self._take(found)
+                break
+            except CorruptLog as error:
+                self._problem(ProblemKind.DAMAGED, error.problem, error.path or found.path, error.at, error.remedy)
+        if made is None and stored is not None and end:
+            made = self._of_bookies(info, stored, end, is_open)
+        if made is None:
+            return self._missing(info, end, stored, is_open)
+        for path, _ in here:  # what it takes the place of
+            if path != made.path:
+                files.unlink(path)
+                files.unlink(path + INDEX_SUFFIX)
+        return made
+
+    def _take(self, found: Offloaded, is_compacted: bool = False) -> FetchedLedger:
+        if found.form is Form.MAP_FILE:
+            with self._writing(found.ledger, found.uuid) as writer:
+                write_map_file(found, writer)
+                path = writer.finish(found.metadata)
+            return self._fetched(found.ledger, HowFetched.WRITTEN, path, found.path)
+        path = os.path.join(self._folder, object_name(found.uuid, found.ledger))
+        bring = files.copy if self._run.copies else files.link
+        for suffix in (INDEX_SUFFIX, ""):
+            if os.path.exists(path + suffix):
+                if os.path.samefile(path + suffix, found.path + suffix):
+                    continue
+                files.unlink(path + suffix)
+            bring(found.path + suffix, path + suffix)
+        how = HowFetched.LINKED if os.path.samefile(path, found.path) else HowFetched.COPIED
+        return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
+
+    def _end_of_open(self, ledger: int, stored: StoredLedger | None) -> int:
+        """How many entries of an open ledger are taken."""
+        if stored is None:
+            return 0
+        confirmed = stored.confirmed
+        if self._said.last_confirmed is not None and self._said.last_confirmed.ledger == ledger:
+            confirmed = max(confirmed, self._said.last_confirmed.entry)
+        there = stored.end
+        if there <= confirmed:
+            self._problem(
+                ProblemKind.DAMAGED, f"entry {ledger}:{there} is not here, up to {confirmed} they are confirmed",
+                self._folder, None, _OTHER_SOURCE,
+            )  # fmt: skip
+            return there
+        if self._run.recover or there == confirmed + 1:
+            return there
+        self._problem(
+            ProblemKind.RECOVERED,
+            f"{there - confirmed - 1} entries of ledger {ledger} behind {confirmed} were left: not confirmed",
+            self._folder, None, "close the ledger (unload the topic), or take them with --recover",
+        )  # fmt: skip
+        return confirmed + 1
+
+    def _of_bookies(self, info: LedgerInfo, stored: StoredLedger, end: int, is_open: bool) -> FetchedLedger | None:
+        self._problems += stored.damaged
+        if stored.end < end:
+            return None
+        custom = {
+            "application": b"pulsar",
+            "component": b"managed-ledger",
+            MANAGED_LEDGER_NAME: self._name.managed_ledger.encode(),
+        }
+        return self._write_stored(stored, end, custom, is_open)
+
+    def _write_stored(
+        self,
+        stored: StoredLedger,
+        end: int,
+        custom: dict[str, bytes],
+        is_open: bool = False,
+        is_compacted: bool = False,
+    ) -> FetchedLedger:
+        assert self._run.bookies is not None
+        metadata = LedgerMetadata(
+            quorum=1, ensemble=1, length=0, state=LedgerState.OPEN if is_open else LedgerState.CLOSED,
+            digest=Digest.CRC32 if is_compacted else Digest.CRC32C, password=b"", ack_quorum=1,
+            custom_items=custom_items(custom),
+        )  # fmt: skip
+        uid = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._name.full}/{stored.ledger}")
+        with self._writing(stored.ledger, uid) as writer:
+            self._run.bookies.write(stored, end, writer)
+            path = writer.finish(metadata)
+        return self._fetched(stored.ledger, HowFetched.WRITTEN, path, "bookies", is_open, is_compacted)
+
+    @contextlib.contextmanager
+    def _writing(self, ledger: int, uid: uuid.UUID) -> Iterator[ObjectWriter]:
+        writer = ObjectWriter(self._folder, ledger, uid=uid)
+        try:
+            yield writer
+        finally:
+            writer.abandon()
+
+    def _missing(self, info: LedgerInfo, end: int, stored: StoredLedger | None, is_open: bool) -> FetchedLedger | None:
+        if is_open and not end:
+            if self._run.bookies is None:
+                self._problem(
+                    ProblemKind.RECOVERED, f"ledger {info.ledger} is open: bookies alone have its entries", self._folder
+                )
+            return None
+        lacking = f"entry {info.ledger}:{stored.end}" if stored is not None else f"ledger {info.ledger}"
+        self._problem(ProblemKind.DAMAGED, f"{lacking} lies in none of the sources", self._folder, None, _OTHER_SOURCE)
+        return FetchedLedger(ledger=info.ledger, how=HowFetched.MISSING, entries=end, size_bytes=0, path="", source="")
+
+    # ---------------------------------------------------------------- the compacted ledger
+
+    def _compacted(self, number: int, horizon: Position) -> FetchedLedger | None:
+        """Bring the compacted ledger, and let the manifest name it unless one names a later horizon already."""
+        try:
+            manifest = read_manifest(self._folder)
+        except CorruptLog:
+            manifest = None
+        if manifest is not None and manifest.horizon >= horizon:
+            if manifest.ledger == number:
+                path = os.path.join(self._folder, manifest.object)
+                return self._fetched(number, HowFetched.PRESENT, path, "", is_compacted=True)
+            self._problem(
+                ProblemKind.RECOVERED,
+                f"the archive is compacted up to {manifest.horizon}: the cluster's ledger {number} was not brought",
+                self._folder,
+            )
+            return None
+        made = self._take_compacted(number)
+        if made is None:
+            self._problem(
+                ProblemKind.DAMAGED,
+                f"the compacted ledger {number} (up to {horizon}) is not here: values that its topic's raw ledgers "
+                "have lost are in it alone",
+                self._folder, None, _OTHER_SOURCE,
+            )  # fmt: skip
+            return FetchedLedger(
+                ledger=number, how=HowFetched.MISSING, entries=0, bytes=0, source="", is_compacted=True
+            )
+        replace_manifest(self._folder, self._manifest(number, horizon, made))
+        return made
+
+    def _take_compacted(self, number: int) -> FetchedLedger | None:
+        for found in self._plan.offloaded:
+            if found.is_compacted and found.ledger == number:
+                return self._take(found, is_compacted=True)
+        stored = self._run.stored.get(number)
+        if stored is None:
+            return None
+        self._problems += stored.damaged
+        end = len(stored.rows) if self._said.compacted_entries is None else self._said.compacted_entries
+        if stored.end < end:
+            return None
+        to = Position(-1, -1)
+        if end:
+            assert self._run.bookies is not None
+            to = decode_record(self._run.bookies.entry(stored, end - 1))[0]
+        custom = ledger_custom_metadata(self._name.full, to, self._name.partition)
+        return self._write_stored(stored, end, custom, is_compacted=True)
+
+    def _manifest(self, number: int, horizon: Position, made: FetchedLedger) -> Manifest:
+        first = last = None
+        messages = size = 0
+        for _, data in read_entries(made.path):
+            position, _, body = decode_record(data)
+            messages += _count(decode_entry(body, position.ledger, position.entry))
+            size += len(data)
+            first, last = first or position, position
+        return Manifest(
+            topic=self._name.full, ledger=number, object=os.path.basename(made.path), from_=first or horizon,
+            to=last or horizon, horizon=horizon, entries=made.entries, size_bytes=size, messages=messages,
+        )  # fmt: skip
+
+    # ---------------------------------------------------------------- words
+
+    def _fetched(
+        self, number: int, how: HowFetched, path: str, source: str, is_open: bool = False, is_compacted: bool = False
+    ) -> FetchedLedger:
+        last = read_index(path).metadata.last_entry
+        return FetchedLedger(
+            ledger=number, how=how, entries=0 if last is None else last + 1, size_bytes=os.path.getsize(path),
+            path=path, source=source, is_open=is_open, is_compacted=is_compacted,
+        )  # fmt: skip
+
+    def _problem(
+        self, kind: ProblemKind, message: str, path: str, at: int | None = None, remedy: str | None = None
+    ) -> None:
+        self._problems.append(Problem(kind, message, path, at, remedy))
+
+
+def _count(entry: Entry) -> int:
+    """The messages that a compacted ledger's entry has left; what cannot be opened counts as one, as it is judged."""
+    meta = entry.metadata
+    if meta.is_encrypted or not meta.is_batch:
+        return 1
+    if meta.compacted_batch_indexes:
+        return len(meta.compacted_batch_indexes)
+    with contextlib.suppress(LogError):
+        return sum(not message.compacted_out for message in messages_of(entry))
+    return 1

@@ -1,0 +1,189 @@
+"""Ledgers as offloaders left them: objects of a bucket that was copied to a folder, and a file system's MapFiles.
+
+Both name their topic themselves, in the ledger's metadata: a broker notes there which managed ledger it made the ledger
+for. So all topics of a bucket can be told without asking the cluster. Where that is missing (very old ledgers), the
+path of a MapFile says it, and a bucket's object where its user metadata were saved beside it as ``NAME.meta.json``.
+
+Source: Pulsar 4.2.4, offloaders 4.0.8; spec/pulsar.md sections 22.4 and 23.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
+from lastwrite.formats.pulsar.names import (
+    INDEX_SUFFIX,
+    MAP_DATA,
+    TopicName,
+    parse_map_file_name,
+    parse_object_name,
+    parse_streamed_name,
+)
+from lastwrite.formats.pulsar.sequence_file import METADATA_KEY, walk_sequence_file
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.pulsar.objects import ObjectWriter, read_index
+from lastwrite.logstore.rocketmq.mapping import mapped
+from lastwrite.model.log import Problem, ProblemKind
+
+MANAGED_LEDGER_NAME = "pulsar/managed-ledger"  # of a raw ledger's custom metadata
+_USER_METADATA_SUFFIX = ".meta.json"
+_MOST_USER_METADATA_BYTES = 1 << 20
+_LEVELS = 4
+
+
+class Form(StrEnum):
+    """How a ledger lies there."""
+
+    OBJECT = "object"
+    MAP_FILE = "MapFile"
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """One offloaded ledger; ``path`` is its data object, or its MapFile's folder."""
+
+    form: Form
+    path: str
+    ledger: int
+    uuid: UUID
+    topic: TopicName | None  # None: it does not say
+    metadata: LedgerMetadata
+    is_compacted: bool
+
+    @property
+    def last_entry(self) -> int:
+        return -1 if self.metadata.last_entry is None else self.metadata.last_entry
+
+
+def find_offloaded(path: str) -> tuple[list[Offloaded], list[Problem]]:
+    """The offloaded ledgers in a folder and all below it, sorted by path, and what is wrong there."""
+    found: list[Offloaded] = []
+    problems: list[Problem] = []
+    for folder, below, names in os.walk(path, onerror=_refused):
+        below.sort()
+        for name in sorted(names):
+            if parse_object_name(name) is not None:
+                _take(_object, os.path.join(folder, name), found, problems)
+            elif parse_streamed_name(name) is not None and name + INDEX_SUFFIX in names:
+                problems.append(
+                    Problem(
+                        ProblemKind.UNSUPPORTED, "an object of several ledgers (layout V2) is not read",
+                        os.path.join(folder, name), None, "bring its ledgers from the bookies",
+                    )
+                )  # fmt: skip
+        for name in list(below):
+            if parse_map_file_name(name) is not None and os.path.isfile(os.path.join(folder, name, MAP_DATA)):
+                below.remove(name)
+                _take(_map_file, os.path.join(folder, name), found, problems)
+    return found, problems
+
+
+def _refused(error: OSError) -> None:
+    raise to_log_error(error, error.filename, "list the folder") from error
+
+
+def _take(read: Callable[[str], Offloaded | None], path: str, found: list[Offloaded], problems: list[Problem]) -> None:
+    """One ledger; what is wrong with it is noted, and the others are read."""
+    try:
+        ledger = read(path)
+    except LogError as error:
+        kind = ProblemKind.DAMAGED if error.exit_status == 3 else ProblemKind.UNSUPPORTED
+        problems.append(Problem(kind, error.problem, error.path or path, error.at, error.remedy))
+        return
+    if ledger is not None:
+        found.append(ledger)
+    else:
+        problems.append(
+            Problem(ProblemKind.RECOVERED, "a data object without its index: its offload was not finished", path)
+        )
+
+
+def _object(path: str) -> Offloaded | None:
+    parsed = parse_object_name(os.path.basename(path))
+    assert parsed is not None
+    uid, ledger = parsed
+    if not os.path.exists(path + INDEX_SUFFIX):
+        return None
+    metadata = read_index(path).metadata
+    topic = _topic_of(metadata) or _topic_of_user_metadata(path + _USER_METADATA_SUFFIX)
+    return Offloaded(Form.OBJECT, path, ledger, uid, topic, metadata, metadata.compacted_topic is not None)
+
+
+def _map_file(path: str) -> Offloaded:
+    parsed = parse_map_file_name(os.path.basename(path))
+    assert parsed is not None
+    ledger, uid = parsed
+    key, value = next(_records(path), (0, b""))
+    if key != METADATA_KEY:
+        raise CorruptLog("a MapFile without the ledger's metadata: its offload was not finished", path=path)
+    metadata = LedgerMetadata.decode(value)
+    topic = _topic_of(metadata)
+    if topic is None:
+        with contextlib.suppress(InvalidConfig):
+            topic = TopicName.of_managed_ledger("/".join(os.path.abspath(path).split(os.sep)[-_LEVELS - 1 : -1]))
+    return Offloaded(Form.MAP_FILE, path, ledger, uid, topic, metadata, False)
+
+
+def _topic_of(metadata: LedgerMetadata) -> TopicName | None:
+    with contextlib.suppress(InvalidConfig):
+        if metadata.compacted_topic is not None:
+            return TopicName.parse(metadata.compacted_topic)
+        name = metadata.custom.get(MANAGED_LEDGER_NAME)
+        return None if name is None else TopicName.of_managed_ledger(name.decode(errors="replace"))
+    return None
+
+
+def _topic_of_user_metadata(path: str) -> TopicName | None:
+    """What a bucket notes beside an object: stores lower-case the names."""
+    try:
+        with open(path, "rb") as file:
+            said = json.loads(file.read(_MOST_USER_METADATA_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    names = {str(key).lower(): value for key, value in said.items()} if isinstance(said, dict) else {}
+    with contextlib.suppress(InvalidConfig):
+        return TopicName.of_managed_ledger(str(names.get("managedledgername", "")))
+    return None
+
+
+def _records(path: str) -> Iterator[tuple[int, bytes]]:
+    """Keys and values of a MapFile's data, in the file's order."""
+    name = os.path.join(path, MAP_DATA)
+    with mapped(name) as data:
+        try:
+            for pair in walk_sequence_file(data):
+                yield pair.key, pair.value
+        except LogError as error:
+            raise error.located(name) from error
+
+
+def write_map_file(found: Offloaded, writer: ObjectWriter) -> None:
+    """Write a MapFile's entries, from 0 on and without a hole, to a data object.
+
+    Raises:
+        CorruptLog: an entry is missing, or does not belong here; a record is damaged.
+    """
+    expected = 0
+    for key, value in _records(found.path):
+        if key == METADATA_KEY:
+            continue
+        if key != expected:
+            raise CorruptLog(
+                f"entry {key} lies where entry {expected} must", path=os.path.join(found.path, MAP_DATA),
+                remedy="bring the ledger from a bookie, or from a copy of the MapFile",
+            )  # fmt: skip
+        writer.append(key, value)
+        expected += 1
+    if expected != found.last_entry + 1:
+        raise CorruptLog(
+            f"{expected} entries, the ledger has {found.last_entry + 1}", path=os.path.join(found.path, MAP_DATA),
+            remedy="bring the ledger from a bookie, or from a copy of the MapFile",
+        )  # fmt: skip

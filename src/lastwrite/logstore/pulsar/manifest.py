@@ -1,0 +1,159 @@
+"""Which compacted ledger of a topic folder counts: ``compacted.json``, the offline twin of the cursor ``__compaction``.
+
+::
+
+    {"version": 1, "topic": "persistent://public/default/orders", "ledger": 13, "object": "2f…-ledger-13",
+     "from": "10:1", "to": "12:7", "horizon": "12:9", "entries": 3, "bytes": 279, "messages": 4,
+     "order": "publishing", "retain_null_key": false, "checksum": "8a2e10c4"}
+
+What lies up to the horizon is read from the ledger, what lies beyond from the raw ledgers. The file is replaced by one
+rename, so it names the old ledger or the new one, and both are whole. ``checksum`` is the CRC-32C of the rest, as JSON
+with sorted names and no blanks.
+
+Source: spec/pulsar.md sections 7, 13 and 27.9; the file is ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, InvalidConfig
+from lastwrite.formats.checksum import crc32c
+from lastwrite.formats.pulsar.names import MANIFEST, parse_object_name
+from lastwrite.formats.pulsar.position import MAX_ENTRY, MAX_LEDGER, Position
+from lastwrite.logstore import files
+
+PUBLISHING, EVENT_TIME = "publishing", "event-time"
+ASIDE_SUFFIX = ".aside"  # of files that are being written; whoever holds the topic may remove them
+
+_VERSION = 1
+_MOST_BYTES = 1 << 20
+_REMEDY = "restore it from a backup, or remove it to compact the topic anew from its raw ledgers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """The compacted ledger of a topic. ``from_``, ``to``: its first and last entry; the horizon where it is empty."""
+
+    topic: str  # the full name, a partition's own
+    ledger: int
+    object: str  # the name of its data object; the index beside it
+    from_: Position
+    to: Position
+    horizon: Position  # the last entry that the rounds have read
+    entries: int
+    size_bytes: int  # of the records, without what the object adds
+    messages: int
+    order: str = PUBLISHING
+    retain_null_key: bool = False
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        content = _content(self)
+        return json.dumps(content | {"checksum": _checksum(content)}, indent=1).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """The manifest of the file's bytes.
+
+        Raises:
+            CorruptLog: they are not what we wrote.
+        """
+        try:
+            content = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise CorruptLog(f"the manifest is no JSON: {error}", remedy=_REMEDY) from error
+        if not isinstance(content, dict) or content.get("version") != _VERSION:
+            raise CorruptLog("no manifest of this release", remedy=_REMEDY)
+        told = content.pop("checksum", None)
+        if told != _checksum(content):
+            raise CorruptLog(f"the manifest's checksum is {_checksum(content)}, it says {told!r}", remedy=_REMEDY)
+        try:
+            found = cls(
+                topic=_text(content, "topic"), ledger=_count(content, "ledger"), object=_text(content, "object"),
+                from_=_place(content, "from"), to=_place(content, "to"), horizon=_place(content, "horizon"),
+                entries=_count(content, "entries"), size_bytes=_count(content, "bytes"),
+                messages=_count(content, "messages"), order=_text(content, "order"),
+                retain_null_key=content["retain_null_key"] is True,
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, InvalidConfig) as error:
+            raise CorruptLog(f"a field of the manifest is missing or wrong: {error}", remedy=_REMEDY) from error
+        named = parse_object_name(found.object)
+        if named is None or named[1] != found.ledger or found.order not in (PUBLISHING, EVENT_TIME):
+            raise CorruptLog("the fields of the manifest contradict each other", remedy=_REMEDY)
+        return found
+
+
+def _content(manifest: Manifest) -> dict[str, object]:
+    """As it lies in the file, without the checksum."""
+    return {
+        "version": _VERSION, "topic": manifest.topic, "ledger": manifest.ledger, "object": manifest.object,
+        "from": str(manifest.from_), "to": str(manifest.to), "horizon": str(manifest.horizon),
+        "entries": manifest.entries, "bytes": manifest.size_bytes, "messages": manifest.messages,
+        "order": manifest.order, "retain_null_key": manifest.retain_null_key,
+    }  # fmt: skip
+
+
+def _checksum(content: object) -> str:
+    plain = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    return f"{int(crc32c(np.frombuffer(plain, dtype=np.uint8), 0, len(plain))):08x}"
+
+
+def _text(content: dict[str, object], name: str) -> str:
+    value = content[name]
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _count(content: dict[str, object], name: str) -> int:
+    value = content[name]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _place(content: dict[str, object], name: str) -> Position:
+    place = Position.parse(_text(content, name))
+    if not (0 <= place.ledger <= MAX_LEDGER and -1 <= place.entry <= MAX_ENTRY):
+        raise ValueError(f"{name} is {place}")
+    return place
+
+
+def read_manifest(folder: str) -> Manifest | None:
+    """The manifest of a topic folder; None: the topic was never compacted there.
+
+    Raises:
+        CorruptLog: the file is not what we wrote.
+        LogError: it cannot be read.
+    """
+    path = os.path.join(folder, MANIFEST)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise files.to_log_error(error, path, "read the manifest") from error
+    try:
+        if len(data) > _MOST_BYTES:
+            raise CorruptLog("too large for a manifest", remedy=_REMEDY)
+        return Manifest.decode(data)
+    except CorruptLog as error:
+        raise error.located(path) from error
+
+
+def replace_manifest(folder: str, manifest: Manifest) -> None:
+    """Write the manifest, in one step and durably: after this, and not before, its ledger counts.
+
+    Raises:
+        LogError: it cannot be written; the former one stands.
+    """
+    path = os.path.join(folder, MANIFEST)
+    files.write(path + ASIDE_SUFFIX, manifest.encode())
+    files.rename(path + ASIDE_SUFFIX, path)
+    files.fsync_dir(folder)

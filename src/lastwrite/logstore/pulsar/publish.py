@@ -1,0 +1,278 @@
+"""Putting a new compacted ledger in the place of the former one.
+
+Take a topic folder whose manifest names ledger 13, and a round that wrote its new ledger aside::
+
+    5e….aside, 5e….aside-index                        written by workers, synced
+    9c…-ledger-14-index, 9c…-ledger-14                renamed, the folder synced: nobody looks at them yet
+    compacted.json                                    replaced by a rename, the folder synced: here, and only here, the
+                                                      new ledger and its horizon count
+    91…-ledger-13, 91…-ledger-13-index                removed
+
+A crash before the manifest leaves the old ledger, after it the new one; ``recover`` removes each compacted ledger of
+ours that the manifest does not name. An index is named before its data and removed after them, so that each index
+can say whose it is. Raw ledgers are never touched.
+
+Source: spec/pulsar.md sections 7, 13, 27; the order is ours.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from lastwrite.errors import CommitConflict, InvalidConfig, LogError
+from lastwrite.formats.pulsar.names import (
+    INDEX_SUFFIX,
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    MANIFEST,
+    SURVEY_SUFFIX,
+    TopicName,
+    object_name,
+    parse_object_name,
+)
+from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, IndexObject
+from lastwrite.formats.pulsar.position import MAX_LEDGER, Position
+from lastwrite.logstore import files
+from lastwrite.logstore.outputs import AGAIN, check_segments
+from lastwrite.logstore.overlap import Outcome, outcome
+from lastwrite.logstore.pulsar import lock
+from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
+from lastwrite.logstore.pulsar.topic import (
+    Ledger,
+    Topic,
+    decode_record_at,
+    is_ours,
+    list_topic,
+    name_of,
+    partition_of,
+    read_index,
+)
+from lastwrite.model.log import PartitionLog, ProblemKind
+
+_TIDY = "the new ledger is in place; the next run removes the old one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLedger:
+    """A compacted ledger that was written aside, and what the manifest shall say of it."""
+
+    path: str  # of its data; the index beside it
+    horizon: Position
+    messages: int
+    order: str
+    retain_null_key: bool
+
+
+# ---------------------------------------------------------------------- the steps
+
+
+def publish(log: PartitionLog, new: NewLedger) -> Outcome:
+    """Let the new ledger be the topic's compacted one; a crash before ``tidy`` leaves what ``recover`` clears away.
+
+    The caller holds the topic. Returns why it failed: the topic is then as it was.
+    """
+    return outcome(partial(_publish, log, new))
+
+
+def _publish(log: PartitionLog, new: NewLedger) -> None:
+    check_segments(log)
+    topic = list_topic(log.folder)
+    if topic.manifest is not None and new.horizon < topic.manifest.horizon:
+        raise CommitConflict(
+            f"the horizon is {topic.manifest.horizon} by now, beyond {new.horizon}", path=log.folder, remedy=AGAIN
+        )
+    _install(log.folder, topic.highest_ledger + 1, new)
+
+
+def _install(folder: str, ledger: int, new: NewLedger) -> None:
+    """Give the ledger its names, and let the manifest name it."""
+    if ledger > MAX_LEDGER:
+        raise LogError(f"no ledger id beyond {MAX_LEDGER} is left", path=folder, remedy="nothing was changed")
+    name = object_name(uuid.uuid4(), ledger)
+    path = os.path.join(folder, name)
+    manifest = _manifest(name_of(folder), name, ledger, new)
+    try:
+        files.rename(new.path + INDEX_SUFFIX, path + INDEX_SUFFIX)
+        files.rename(new.path, path)
+        files.fsync_dir(folder)
+        replace_manifest(folder, manifest)
+    except (LogError, OSError):
+        # Whether the manifest's rename is durable may be unknown; what it says is not.
+        with suppress(LogError, OSError):
+            found = read_manifest(folder)
+            if found is None or found.object != name:
+                for each in (path, path + INDEX_SUFFIX, os.path.join(folder, MANIFEST + ASIDE_SUFFIX)):
+                    _remove(each)
+        raise
+
+
+def _manifest(topic: TopicName, name: str, ledger: int, new: NewLedger) -> Manifest:
+    index = read_index(new.path)
+    entries = (index.metadata.last_entry or 0) + 1 if index.blocks else 0
+    first = last = new.horizon
+    if entries:
+        first, last = _ends_of(new.path, index)
+    return Manifest(
+        topic=topic.full, ledger=ledger, object=name, from_=first, to=last, horizon=new.horizon, entries=entries,
+        size_bytes=index.metadata.length, messages=new.messages, order=new.order, retain_null_key=new.retain_null_key,
+    )  # fmt: skip
+
+
+def _ends_of(path: str, index: IndexObject) -> tuple[Position, Position]:
+    """The first and the last id in a compacted ledger that was written aside."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(index.blocks[0].offset + BLOCK_HEADER_BYTES)
+            first = decode_record_at(file, index.data_bytes)
+            file.seek(index.blocks[-1].offset + BLOCK_HEADER_BYTES)
+            last = first
+            while file.tell() < index.data_bytes:
+                last = decode_record_at(file, index.data_bytes)
+            return first, last
+    except OSError as error:
+        raise files.to_log_error(error, path, "look at the new ledger") from error
+
+
+def tidy(log: PartitionLog) -> Outcome:
+    """Remove what ``publish`` left of the topic that was ``log``: its former compacted ledger.
+
+    Returns why something could not be removed; the next run does it, and nobody reads it.
+    """
+
+    def remove() -> None:
+        former = [segment.path for segment in log.segments[:1] if not segment.base_offset]
+        strays = list_topic(log.folder).strays
+        _clear([ledger for ledger in strays if ledger.is_ours or ledger.path in former])
+
+    error = outcome(remove)
+    return type(error)(error.problem, error.at, error.path, _TIDY) if isinstance(error, LogError) else error
+
+
+def recover(folder: str) -> None:
+    """Clear away what a crash left of a run on the topic, which the caller holds.
+
+    Only what was being written, and compacted ledgers of our own that the manifest does not name and that are not all
+    there is of their messages.
+
+    Raises:
+        LogError: something could not be removed.
+    """
+    waste = [name for name in sorted(_names(folder)) if name.endswith((ASIDE_SUFFIX, ASIDE_SUFFIX + INDEX_SUFFIX))]
+    topic = list_topic(folder)
+    damaged = {problem.path for problem in topic.problems if problem.kind is ProblemKind.DAMAGED}
+    strays = [ledger for ledger in topic.strays if ledger.is_ours and ledger.path not in damaged]
+    if os.path.join(folder, MANIFEST) in damaged or (topic.manifest is not None and topic.compacted is None):
+        strays = []  # whatever became of the ledger that counts, another one may be all there is
+    else:
+        waste += _orphaned_indexes(folder)
+    for name in waste:
+        files.unlink(os.path.join(folder, name))
+    _clear(strays)
+    if waste or strays:
+        files.fsync_dir(folder)
+
+
+def _orphaned_indexes(folder: str) -> list[str]:
+    """Index objects of compacted ledgers of ours whose data are gone."""
+    names = _names(folder)
+    found = []
+    for name in sorted(names):
+        bare = name.removesuffix(INDEX_SUFFIX)
+        if bare == name or bare in names or parse_object_name(bare) is None:
+            continue
+        with suppress(LogError):
+            if is_ours(read_index(os.path.join(folder, bare)).metadata):
+                found.append(name)
+    return found
+
+
+def _clear(strays: Sequence[Ledger]) -> None:
+    for ledger in strays:
+        for path in (ledger.path + SURVEY_SUFFIX, ledger.path, ledger.path + INDEX_SUFFIX):
+            _remove(path)
+
+
+def _remove(path: str) -> None:
+    if os.path.lexists(path):
+        files.unlink(path)
+
+
+def _names(folder: str) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except OSError as error:
+        raise files.to_log_error(error, folder, "list the folder") from error
+
+
+# ---------------------------------------------------------------------- copies
+
+
+def copy_folder(log: PartitionLog, to: str) -> str:
+    """Where the topic's copy lies in the archive ``to``."""
+    return os.path.join(os.path.abspath(to), *name_of(log.folder).managed_ledger.split("/"))
+
+
+def copy_aside_folder(log: PartitionLog, to: str) -> str:
+    """Where a copy's new ledger is written, made if it is not there.
+
+    Raises:
+        InvalidConfig: the topic lies there already.
+        LogError: it cannot be made.
+    """
+    folder = copy_folder(log, to)
+    _refuse_topic(folder)
+    files.make_folder(folder)
+    return folder
+
+
+def _refuse_topic(folder: str) -> None:
+    known = (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON)
+    if os.path.isdir(folder) and any(name in known or parse_object_name(name) for name in _names(folder)):
+        raise InvalidConfig("a topic lies there already", path=folder, remedy="give --to a folder without this topic")
+
+
+def publish_copy(log: PartitionLog, new: NewLedger | None, to: str) -> Outcome:
+    """Make a copy of the topic below ``to``: its metadata, its compacted ledger, and what lies beyond the horizon.
+
+    ``new``: the copy's compacted ledger, written aside there; None: it is that of the topic itself. Of a topic that is
+    damaged everything is copied as it is.
+    """
+    return outcome(partial(_publish_copy, log, new, copy_folder(log, to)))
+
+
+def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None:
+    _refuse_topic(folder)
+    files.make_folder(folder)
+    with lock.hold(folder, [partition_of(name_of(folder))]):
+        check_segments(log)
+        topic = list_topic(log.folder)
+        for name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
+            if os.path.exists(os.path.join(log.folder, name)):
+                files.copy(os.path.join(log.folder, name), os.path.join(folder, name))
+        for ledger in _copied(topic, None if new is None else new.horizon):
+            for suffix in (INDEX_SUFFIX, ""):
+                target = os.path.join(folder, os.path.basename(ledger.path)) + suffix
+                files.copy(ledger.path + suffix, target)
+        if new is not None:
+            _install(folder, topic.highest_ledger + 1, new)
+            return
+        if topic.compacted is not None:
+            for suffix in (INDEX_SUFFIX, ""):
+                target = os.path.join(folder, os.path.basename(topic.compacted.path)) + suffix
+                files.copy(topic.compacted.path + suffix, target)
+        if topic.manifest is not None:
+            replace_manifest(folder, topic.manifest)
+        files.fsync_dir(folder)
+
+
+def _copied(topic: Topic, horizon: Position | None) -> list[Ledger]:
+    """The raw ledgers that a copy needs."""
+    horizon = horizon or topic.horizon
+    if horizon is None or any(problem.kind is ProblemKind.DAMAGED for problem in topic.problems):
+        return list(topic.ledgers)
+    return [ledger for ledger in topic.ledgers if Position(ledger.id, ledger.entries - 1) > horizon]

@@ -1,0 +1,145 @@
+"""What a topic's metadata say, as they were exported: which ledgers it has, and how far it is compacted.
+
+Four files may say it, alone or two together:
+
+- the metadata store's node ``/managed-ledgers/TENANT/NAMESPACE/persistent/TOPIC``: the ledgers,
+- its child ``__compaction``: the horizon and the compacted ledger, or the ledger whose last entry says them,
+- ``pulsar-admin topics info-internal``: as the first,
+- ``pulsar-admin topics stats-internal``: all of it, without the uuids of offloaded ledgers.
+
+Source: Pulsar 4.2.4; spec/pulsar.md sections 13, 22.1 to 22.3.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from lastwrite.errors import LogError, NotALog
+from lastwrite.formats.pulsar.managed_ledger import CursorInfo, ManagedLedgerInfo, PositionInfo, from_json
+from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, MANAGED_LEDGER, MANAGED_LEDGER_JSON, TopicName
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.files import to_log_error
+
+_MOST_BYTES = 256 << 20
+_LEVELS = 4
+_EXPORT = "export it with pulsar-admin topics stats-internal TOPIC, or give the metadata store's node"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is known of a topic; what nobody said is None."""
+
+    info: ManagedLedgerInfo | None = None
+    content: bytes = b""  # the bytes that said ``info``
+    is_json: bool = False
+    horizon: Position | None = None
+    compacted_ledger: int | None = None
+    compacted_entries: int | None = None
+    cursors_ledger: int | None = None  # whose last entry says horizon and compacted ledger
+    last_confirmed: Position | None = None
+
+    @property
+    def file_name(self) -> str:
+        """What the content is called in a topic folder."""
+        return MANAGED_LEDGER_JSON if self.is_json else MANAGED_LEDGER
+
+    def with_cursor(self, path: str) -> Said:
+        """The same, with what the file at ``path`` says of the cursor; errors as ``read_said``."""
+        data = _read(path)
+        try:
+            if _is_json(data):
+                other = _of_json(data)
+                return replace(
+                    self, horizon=other.horizon, compacted_ledger=other.compacted_ledger,
+                    compacted_entries=other.compacted_entries,
+                    last_confirmed=self.last_confirmed or other.last_confirmed,
+                )  # fmt: skip
+            cursor = CursorInfo.decode_node(data)
+        except LogError as error:
+            raise error.located(path) from error
+        if cursor.cursors_ledger >= 0:
+            return replace(self, cursors_ledger=cursor.cursors_ledger)
+        return replace(self, horizon=cursor.horizon, compacted_ledger=cursor.compacted_ledger)
+
+    def with_position(self, entry: bytes) -> Said:
+        """The same, with what the last entry of the cursor's ledger says.
+
+        Raises:
+            CorruptLog: it is no such entry.
+        """
+        found = PositionInfo.decode_node(entry)
+        return replace(self, horizon=found.horizon, compacted_ledger=found.compacted_ledger, cursors_ledger=None)
+
+
+def read_said(path: str) -> Said:
+    """What a file says of a topic's ledgers, and of its cursor if it does.
+
+    Raises:
+        CorruptLog: it is not what it looks like.
+        InvalidConfig: JSON of something else.
+        LogError: it cannot be read.
+    """
+    data = _read(path)
+    try:
+        if _is_json(data):
+            return _of_json(data)
+        return Said(ManagedLedgerInfo.decode_node(data), data)
+    except LogError as error:
+        raise type(error)(error.problem, error.at, path, error.remedy or _EXPORT) from error
+
+
+def find_said(path: str) -> Iterator[tuple[TopicName, Said]]:
+    """Topics whose metadata lie below a folder as in an archive, ``TENANT/NAMESPACE/persistent/TOPIC/managed-ledger``
+    (or ``managed-ledger.json``), with the cursor's node as ``__compaction`` beside it if it is there.
+
+    Raises:
+        NotALog: there is none; else as ``read_said``.
+    """
+    found = False
+    for folder, below, names in os.walk(path):
+        below.sort()
+        for name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
+            if name in names:
+                said = read_said(os.path.join(folder, name))
+                if COMPACTION_CURSOR in names:
+                    said = said.with_cursor(os.path.join(folder, COMPACTION_CURSOR))
+                yield TopicName.of_managed_ledger("/".join(os.path.abspath(folder).split(os.sep)[-_LEVELS:])), said
+                found = True
+                break
+    if not found:
+        raise NotALog(
+            f"no topic's metadata lie here, as TENANT/NAMESPACE/persistent/TOPIC/{MANAGED_LEDGER}",
+            path=path,
+            remedy=_EXPORT,
+        )
+
+
+def _is_json(data: bytes) -> bool:
+    return data.lstrip()[:1] == b"{"
+
+
+def _of_json(data: bytes) -> Said:
+    exported = from_json(data.decode(errors="replace"))
+    said = Said(
+        exported.info, data, True, exported.horizon if exported.compacted_ledger is not None else None,
+        exported.compacted_ledger, last_confirmed=exported.last_confirmed,
+    )  # fmt: skip
+    compacted = json.loads(data).get("compactedLedger")
+    if isinstance(compacted, dict) and compacted.get("ledgerId") == said.compacted_ledger is not None:
+        entries = compacted.get("entries")
+        said = replace(said, compacted_entries=entries if isinstance(entries, int) and entries >= 0 else None)
+    return said
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise to_log_error(error, path, "read the metadata") from error
+    if len(data) > _MOST_BYTES:
+        raise LogError("too large for metadata", path=path, remedy=_EXPORT)
+    return data

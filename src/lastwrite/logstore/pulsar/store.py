@@ -1,0 +1,300 @@
+"""A topic folder as the log that the stages work on; see ``topic`` for what lies in one.
+
+The smallest case: ledger 10 has entries 0 to 5, 5 a marker, and the manifest names compacted ledger 13 with horizon
+10:1. The log is ledger 13, then the stretch of ledger 10 from entry 2 to entry 4, which a round cleans, and then the
+stretch of entry 5 alone, which stays beyond the new horizon, 10:4.
+
+Source: Pulsar 4.2.4; spec/pulsar.md sections 4.7, 8, 13, 27.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.formats.pulsar.names import INDEX_SUFFIX
+from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead
+from lastwrite.formats.pulsar.position import MAX_ENTRY, Position
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.pulsar.manifest import read_manifest
+from lastwrite.logstore.pulsar.survey import ABORT, DATA, MARKER, Survey, keep_survey, kept_survey, survey_of
+from lastwrite.logstore.pulsar.topic import Ledger, Topic, list_topic, partition_of, read_index
+from lastwrite.model.columns import BatchTable
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
+from lastwrite.model.work import Piece
+
+_RESTORE = "nothing was changed; bring the object once more from where it was offloaded to"
+
+
+def read_topic(folder: str) -> PartitionLog:
+    """A topic folder as a log: the compacted ledger, then the raw entries beyond its horizon.
+
+    ``checkpoint`` lies behind the horizon, ``high_watermark`` behind where the next one can lie,
+    ``first_unstable_offset`` at the first entry of the earliest transaction that is not decided. ``aborted`` has a
+    transaction's number for its producer.
+
+    Raises:
+        LogError: a file cannot be read, or the folder is not named after a topic.
+    """
+    return log_of(list_topic(folder))
+
+
+def log_of(topic: Topic) -> PartitionLog:
+    """The log of a topic that was listed."""
+    return _Reading(topic).log()
+
+
+def keep_surveys(folder: str) -> None:
+    """Write the surveys that are missing or stale, for a round on the topic, which the caller holds."""
+    topic = list_topic(folder)
+    _in_threads([ledger for ledger in topic.ledgers if _is_beyond(ledger, topic.horizon)], keep_survey)
+
+
+def _is_beyond(ledger: Ledger, horizon: Position | None) -> bool:
+    """Whether the ledger has entries beyond the horizon."""
+    return ledger.entries > 0 and (horizon is None or Position(ledger.id, ledger.entries - 1) > horizon)
+
+
+def _in_threads(ledgers: Sequence[Ledger], work: Callable[[Ledger], Survey]) -> list[Survey | LogError]:
+    """What ``work`` gives of each ledger, or the error that it raised."""
+
+    def done(ledger: Ledger) -> Survey | LogError:
+        try:
+            return work(ledger)
+        except LogError as error:
+            return error
+
+    if len(ledgers) < 2:
+        return [done(ledger) for ledger in ledgers]
+    with ThreadPoolExecutor(min(len(ledgers), os.cpu_count() or 1), "lastwrite-survey") as pool:
+        return list(pool.map(done, ledgers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Beyond:
+    """A ledger with entries beyond the horizon."""
+
+    ledger: Ledger
+    survey: Survey
+    first: int  # the first of these entries
+
+    def position(self, entry: int) -> Position:
+        return Position(self.ledger.id, entry)
+
+
+class _Reading:
+    """A topic on its way to a ``PartitionLog``."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._problems = list(topic.problems)
+
+    def log(self) -> PartitionLog:
+        topic = self._topic
+        beyond = self._beyond()
+        outcomes, firsts = _transactions(beyond)
+        undecided = min((first for txn, first in firsts.items() if txn not in outcomes), default=None)
+        aborted = [
+            AbortedTransaction(txn, firsts[txn].offset, marker.offset, marker.offset + 1)
+            for txn, (aborts, marker) in outcomes.items()
+            if aborts and txn in firsts
+        ]
+        horizon = _new_horizon(beyond, undecided, {entry.producer_id for entry in aborted})
+        checkpoint = None if topic.horizon is None else topic.horizon.offset + 1
+        segments = [*self._compacted(), *(part for each in beyond for part in _stretches(each, horizon))]
+        end = checkpoint or 0
+        if beyond:
+            end = beyond[-1].position(beyond[-1].survey.entries - 1).offset + 1
+        return PartitionLog(
+            name=partition_of(topic.name), folder=topic.folder, segments=tuple(segments),
+            log_start=segments[0].base_offset if segments else 0, end_offset=end,
+            high_watermark=(checkpoint or 0) if horizon is None else horizon.offset + 1, checkpoint=checkpoint,
+            problems=tuple(self._problems), aborted=tuple(sorted(aborted, key=lambda entry: entry.last_offset)),
+            first_unstable_offset=None if undecided is None else undecided.offset,
+        )  # fmt: skip
+
+    def _beyond(self) -> list[_Beyond]:
+        horizon = self._topic.horizon
+        ledgers = [ledger for ledger in self._topic.ledgers if _is_beyond(ledger, horizon)]
+        found = []
+        for ledger, survey in zip(ledgers, _in_threads(ledgers, survey_of), strict=True):
+            if isinstance(survey, LogError):
+                self._note(survey, ledger)
+                continue
+            cut = horizon is not None and horizon.ledger == ledger.id
+            found.append(_Beyond(ledger, survey, horizon.entry + 1 if cut and horizon is not None else 0))
+        return found
+
+    def _note(self, error: LogError, ledger: Ledger) -> None:
+        if isinstance(error, CorruptLog):
+            kind = ProblemKind.DAMAGED
+        elif isinstance(error, UnsupportedFormat):
+            kind = ProblemKind.UNSUPPORTED
+        else:
+            raise error
+        self._problems.append(
+            Problem(kind, error.problem, error.path or ledger.path, error.at, error.remedy or _RESTORE)
+        )
+
+    def _compacted(self) -> Iterator[Segment]:
+        ledger = self._topic.compacted
+        if ledger is not None and ledger.size_bytes:
+            yield Segment(
+                base_offset=0, path=ledger.path, size_bytes=ledger.size_bytes, mtime_ns=ledger.mtime_ns,
+                largest_timestamp_ms=ledger.mtime_ns // 1_000_000,
+            )  # fmt: skip
+
+
+def _transactions(beyond: Sequence[_Beyond]) -> tuple[dict[int, tuple[bool, Position]], dict[int, Position]]:
+    """By their numbers: whether each was aborted and where its marker lies, and where the data of each begin."""
+    outcomes: dict[int, tuple[bool, Position]] = {}
+    firsts: dict[int, Position] = {}
+    for each in beyond:
+        for first, last, what, txn in each.survey.runs.tolist():
+            if last < each.first or txn < 0:
+                continue
+            if what == DATA:
+                firsts.setdefault(txn, each.position(max(first, each.first)))
+            elif what != MARKER:
+                outcomes[txn] = (what == ABORT, each.position(last))
+    return outcomes, firsts
+
+
+def _new_horizon(beyond: Sequence[_Beyond], undecided: Position | None, aborted: Collection[int]) -> Position | None:
+    """The last entry that is neither a marker nor aborted, before what is not decided; None: there is none."""
+    for each in reversed(beyond):
+        entry = each.survey.entries - 1
+        if undecided is not None and each.position(entry) >= undecided:
+            entry = undecided.entry - 1 if undecided.ledger == each.ledger.id else -1
+        runs = each.survey.runs
+        row = int(np.searchsorted(runs[:, 0], entry, side="right")) - 1
+        while row >= 0 and runs[row, 1] >= entry >= each.first:
+            if runs[row, 2] == DATA and int(runs[row, 3]) not in aborted:
+                break
+            entry = int(runs[row, 0]) - 1
+            row -= 1
+        if entry >= each.first:
+            return each.position(entry)
+    return None
+
+
+def _stretches(each: _Beyond, horizon: Position | None) -> Iterator[Segment]:
+    """What of a ledger a round cleans, and what it leaves."""
+    ledger, entries = each.ledger, each.survey.entries
+    borders = [each.first, entries]
+    if horizon is not None and horizon.ledger == ledger.id and each.first <= horizon.entry < entries - 1:
+        borders.insert(1, horizon.entry + 1)
+    places = [_place_of(ledger, each.survey, entry) for entry in borders]
+    for first, start, end in zip(borders, places, places[1:], strict=False):
+        yield Segment(
+            base_offset=each.position(first).offset, path=ledger.path, size_bytes=end - start,
+            mtime_ns=ledger.mtime_ns, largest_timestamp_ms=each.survey.largest_publish_ms,
+            unused_bytes=ledger.size_bytes - end, position=start,
+        )  # fmt: skip
+
+
+def _place_of(ledger: Ledger, found: Survey, entry: int) -> int:
+    """Where an entry begins in its object, with the block's header if it is a block's first; behind the last the end.
+
+    Raises:
+        CorruptLog: it is not on the way from where the index and the survey lead to.
+    """
+    if entry >= found.entries:
+        return ledger.size_bytes
+    block = ledger.index.block_of(entry)
+    number, at = 0, 0
+    if block is not None:
+        if block.first_entry == entry:
+            return block.offset
+        number, at = block.first_entry, block.offset + BLOCK_HEADER_BYTES
+    row = int(np.searchsorted(found.marks[:, 0], entry, side="right")) - 1
+    if row >= 0 and int(found.marks[row, 0]) >= number:
+        number, at = int(found.marks[row, 0]), int(found.marks[row, 1])
+    try:
+        with open(ledger.path, "rb", buffering=0) as file:
+            while number <= entry:
+                data = os.pread(file.fileno(), ENTRY_HEAD.size, at)
+                head = EntryHead._make(ENTRY_HEAD.unpack_from(data)) if len(data) == ENTRY_HEAD.size else None
+                if head is None or head.size < 0 or head.entry != number:
+                    raise CorruptLog(f"entry {number} is not where it has to be", at, ledger.path, _RESTORE)
+                if number == entry:
+                    return at
+                at += ENTRY_HEAD.size + head.size
+                number += 1
+    except OSError as error:
+        raise to_log_error(error, ledger.path, "read the object") from error
+    raise CorruptLog(f"entry {entry} is not where it has to be", at, ledger.path, _RESTORE)
+
+
+# ---------------------------------------------------------------------- pieces
+
+
+def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
+    """Positions at which the segment may be cut into pieces of about so many bytes: at blocks and at marks."""
+    start, end = segment.position, segment.position + segment.size_bytes
+    cuts = [start]
+    if segment.size_bytes > piece_bytes * 3 // 2:
+        index = read_index(segment.path)
+        places = {block.offset for block in index.blocks}
+        if segment.base_offset:
+            seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
+            places |= set() if seen is None else set(seen.marks[:, 1].tolist())
+        known = sorted(place for place in places if start < place < end)
+        count = -(-segment.size_bytes // piece_bytes)
+        for n in range(1, count):
+            at = bisect_left(known, start + segment.size_bytes * n // count)
+            if at < len(known) and known[at] > cuts[-1]:
+                cuts.append(known[at])
+    if segment.size_bytes:
+        cuts.append(end)
+    return cuts
+
+
+def record_count(log: PartitionLog) -> int:
+    """About how many records there are."""
+    count = 0
+    for segment in log.segments:
+        if segment.base_offset:
+            seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
+            share = segment.size_bytes / segment.file_bytes
+            count += 0 if seen is None else int(seen.messages * share)
+        else:
+            manifest = read_manifest(log.folder)
+            count += 0 if manifest is None else manifest.messages
+    return count
+
+
+class IndexChecker:
+    """Holds the blocks that an index names against the entries of a piece."""
+
+    def __init__(self, piece: Piece) -> None:
+        blocks = [block for block in read_index(piece.path).blocks if piece.start <= block.offset < piece.end]
+        self._path = piece.path + INDEX_SUFFIX
+        self._is_raw = piece.lowest_offset > 0
+        self._begins = np.array([block.offset + BLOCK_HEADER_BYTES for block in blocks], dtype=np.int64)
+        self._firsts = np.array([block.first_entry for block in blocks], dtype=np.int64)
+
+    def check(self, table: BatchTable, shift: int) -> None:
+        """The next entries; ``shift`` is what their origins lack to positions in the object.
+
+        Raises:
+            CorruptLog: the index names a place at which no entry begins, or another one.
+        """
+        begins = table["origin"] + shift
+        first, end = np.searchsorted(self._begins, [begins[0], begins[-1] + 1])
+        named = self._begins[first:end]
+        at = np.searchsorted(begins, named)
+        wrong = begins[at] != named
+        if self._is_raw:
+            wrong |= (table["base_offset"][at] & MAX_ENTRY) != self._firsts[first:end]
+        if wrong.any():
+            row = int(first) + int(np.argmax(wrong))
+            raise CorruptLog(
+                f"block {row} begins with another entry than {int(self._firsts[row])}", None, self._path, _RESTORE
+            )

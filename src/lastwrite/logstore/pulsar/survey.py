@@ -1,0 +1,247 @@
+"""What one pass over a raw ledger's metadata finds, kept beside the ledger so that it is made once.
+
+A round must know where it may end before it reads a record: behind the last message that is no marker, of no aborted
+transaction, and before every transaction that is not decided. So a ledger's markers and transactional entries are
+noted, as *runs* of neighbours that are alike; besides its messages, and *marks*: places about 256 KiB apart at which an
+entry begins, by which a ledger of large blocks is cut into pieces.
+
+``<object>.survey`` is ours and may be missing or stale: it names the size and the time of the data object it is of, and
+what does not match is made anew. Checksums of entries are the scan's matter; here each length and id is checked::
+
+    0 magic LWSV · 4 version i32 · 8 size of the object i64 · 16 its mtime, ns, i64 · 24 entries i64 · 32 messages i64
+    40 largest publish time i64 · 48 runs i64 · 56 marks i64 · 64 runs, marks, rows of i64, little-endian · crc-32c u32
+
+Source: spec/pulsar.md sections 4.6, 4.7, 23.1; the file is ours.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
+from lastwrite.formats.checksum import crc32c
+from lastwrite.formats.pulsar.names import SURVEY_SUFFIX
+from lastwrite.formats.pulsar.position import ENTRY_BITS, MAX_ENTRY
+from lastwrite.formats.pulsar.survey import ABORT_MARKER, COMMIT_MARKER, Surveyor, SurveyTable
+from lastwrite.logstore import files
+from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX
+from lastwrite.logstore.pulsar.topic import Ledger
+from lastwrite.logstore.reading import SegmentReader
+from lastwrite.model.columns import ByteArray, Int64Array
+
+# What the entries of a run are.
+MARKER = 1  # of no transaction
+COMMIT = 2
+ABORT = 3
+DATA = 4  # of a transaction
+
+_MAGIC = b"LWSV"
+_VERSION = 1
+_HEAD = struct.Struct("<4siqqqqqqq")
+_RUN, _MARK = 4, 2  # columns
+_CHUNK_BYTES = 4 << 20
+_MOST_CHUNK_BYTES = 256 << 20
+_MARK_BYTES = 256 << 10
+_MOST_FILE_BYTES = 1 << 30
+_MOST_MADE = 4096
+_RESTORE = "nothing was changed; bring the object once more from where it was offloaded to"
+
+_made: dict[tuple[str, int, int], Survey] = {}  # of this process, by path, size and time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Survey:
+    """What a pass over a ledger found.
+
+    ``runs``: rows of first entry, last entry, what they are, and their transaction's number (-1: of none), rising; what
+    lies in no run are plain messages. ``marks``: rows of an entry and its position in the object.
+    """
+
+    entries: int
+    messages: int
+    largest_publish_ms: int
+    runs: Int64Array
+    marks: Int64Array
+
+    def encode(self, size_bytes: int, mtime_ns: int) -> bytes:
+        """The file's bytes, for a data object of that size and time."""
+        head = _HEAD.pack(
+            _MAGIC, _VERSION, size_bytes, mtime_ns, self.entries, self.messages, self.largest_publish_ms,
+            len(self.runs), len(self.marks),
+        )  # fmt: skip
+        data = head + self.runs.astype("<i8").tobytes() + self.marks.astype("<i8").tobytes()
+        return data + _digest(data)
+
+    @classmethod
+    def decode(cls, data: bytes, size_bytes: int, mtime_ns: int) -> Survey | None:
+        """The survey of the file's bytes; None where they are of another object, of another release, or damaged."""
+        if len(data) < _HEAD.size + 4 or data[-4:] != _digest(data[:-4]):
+            return None
+        magic, version, size, mtime, entries, messages, largest, runs, marks = _HEAD.unpack_from(data)
+        if (magic, version, size, mtime) != (_MAGIC, _VERSION, size_bytes, mtime_ns):
+            return None
+        if min(entries, messages, runs, marks) < 0 or _HEAD.size + 8 * (_RUN * runs + _MARK * marks) + 4 != len(data):
+            return None
+        rows = np.frombuffer(data, dtype="<i8", count=_RUN * runs + _MARK * marks, offset=_HEAD.size)
+        return cls(
+            entries, messages, largest, rows[: _RUN * runs].reshape(-1, _RUN), rows[_RUN * runs :].reshape(-1, _MARK)
+        )
+
+
+def _digest(data: bytes) -> bytes:
+    return int(crc32c(np.frombuffer(data, dtype=np.uint8), 0, len(data))).to_bytes(4, "little")
+
+
+def survey_of(ledger: Ledger) -> Survey:
+    """The survey of a ledger: as it lies beside it, else of a pass over it now.
+
+    Raises:
+        CorruptLog: lengths or ids contradict the format, or are not those that the index names.
+        UnsupportedFormat: a transaction's number is larger than we handle.
+        CommitConflict: the object changed or vanished.
+        LogError: it cannot be read.
+    """
+    return _survey_once(ledger.path, ledger.size_bytes, ledger.mtime_ns, ledger.id, ledger.entries)
+
+
+def keep_survey(ledger: Ledger) -> Survey:
+    """As ``survey_of``; written beside the ledger where it was not."""
+    found = survey_of(ledger)
+    path = ledger.path + SURVEY_SUFFIX
+    if _read(path, ledger.size_bytes, ledger.mtime_ns) is None:
+        files.write(path + ASIDE_SUFFIX, found.encode(ledger.size_bytes, ledger.mtime_ns), is_synced=False)
+        files.rename(path + ASIDE_SUFFIX, path)
+    return found
+
+
+def kept_survey(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
+    """The survey of the data object at ``path``, of that size and time; None where it was not made."""
+    return _made.get((path, size_bytes, mtime_ns)) or _read(path + SURVEY_SUFFIX, size_bytes, mtime_ns)
+
+
+def _survey_once(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int) -> Survey:
+    found = kept_survey(path, size_bytes, mtime_ns)
+    if found is None or found.entries != entries:
+        found = _survey(path, size_bytes, mtime_ns, ledger, entries)
+    if len(_made) >= _MOST_MADE:
+        _made.clear()
+    _made[path, size_bytes, mtime_ns] = found
+    return found
+
+
+def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > _MOST_FILE_BYTES:
+                return None
+            return Survey.decode(file.read(), size_bytes, mtime_ns)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise files.to_log_error(error, path, "read the survey") from error
+
+
+# ---------------------------------------------------------------------- the pass
+
+
+def _survey(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int) -> Survey:
+    runs = _Runs()
+    marks: list[tuple[int, int]] = []
+    messages, largest, following = 0, -1, 0
+    next_mark = _MARK_BYTES
+    for table, shift in _chunks(path, size_bytes, mtime_ns, ledger << ENTRY_BITS):
+        numbers = table["offset"] & MAX_ENTRY
+        if int(numbers[0]) != following:
+            raise CorruptLog(
+                f"entry {int(numbers[0])} lies where entry {following} must", shift + int(table["position"][0]), path,
+                _RESTORE,
+            )  # fmt: skip
+        following = int(numbers[-1]) + 1
+        runs.add(numbers, table["transaction"], _what(table))
+        begins = table["position"] + shift
+        while int(begins[-1]) >= next_mark:
+            at = int(np.searchsorted(begins, next_mark))
+            marks.append((int(numbers[at]), int(begins[at])))
+            next_mark = int(begins[at]) + _MARK_BYTES
+        messages += int(table["records"].sum())
+        largest = max(largest, int(table["publish_time"].max()))
+    if following != entries:
+        raise CorruptLog(
+            f"{following} entries, and its index says {entries}", size_bytes, path, _RESTORE
+        )  # fmt: skip
+    return Survey(
+        entries, messages, largest, runs.rows(), np.array(marks, dtype=np.int64).reshape(-1, _MARK)
+    )  # fmt: skip
+
+
+def _chunks(path: str, size_bytes: int, mtime_ns: int, lowest: int) -> Iterator[tuple[SurveyTable, int]]:
+    """The entries of a data object, some at a time; and what their positions lack to those in the object."""
+    surveyor = Surveyor()
+    buffer: ByteArray = np.empty(min(_CHUNK_BYTES, max(size_bytes, 1)), dtype=np.uint8)
+    position = start = end = 0  # of buffer[0] in the file; of what is not split yet
+    with SegmentReader(path, size_bytes, mtime_ns) as reader:
+        while position + start < size_bytes:
+            wanted = 0
+            if end > start:
+                try:
+                    table, start, wanted = surveyor.take(buffer, start, end, lowest)
+                except LogError as error:
+                    raise error.located(path, position) from error
+                if len(table):
+                    lowest = int(table["offset"][-1]) + 1
+                    yield table, position
+                if wanted < 0 and start < end and len(table):
+                    continue
+            left = size_bytes - (position + end)
+            if not left and start < end:
+                raise TruncatedLog("the object ends inside an entry", position + start, path, _RESTORE)
+            if wanted > len(buffer):
+                if wanted > _MOST_CHUNK_BYTES:
+                    raise OutOfMemoryBudget(f"an entry of {wanted} bytes", position + start, path)
+                grown = np.empty(wanted + (wanted >> 2), dtype=np.uint8)
+                grown[: end - start] = buffer[start:end]
+                buffer = grown
+            elif start:
+                buffer[: end - start] = buffer[start:end].copy()
+            position, end, start = position + start, end - start, 0
+            n = min(left, len(buffer) - end)
+            reader.read_into(buffer[end : end + n], position + end)
+            end += n
+        reader.check_unchanged()
+
+
+def _what(table: SurveyTable) -> Int64Array:
+    """What each entry is; 0: a plain message."""
+    markers = table["marker"]
+    kinds: Int64Array = np.where(markers < 0, np.where(table["transaction"] >= 0, DATA, 0), MARKER)
+    kinds[markers == COMMIT_MARKER] = COMMIT
+    kinds[markers == ABORT_MARKER] = ABORT
+    return kinds
+
+
+class _Runs:
+    """Runs of neighbouring entries that are alike, as they come."""
+
+    def __init__(self) -> None:
+        self._rows: list[Int64Array] = []
+
+    def add(self, numbers: Int64Array, transactions: Int64Array, kinds: Int64Array) -> None:
+        told = np.where(kinds >= COMMIT, transactions, -1)
+        if not kinds.any():
+            return
+        differs = np.flatnonzero((np.diff(kinds) != 0) | (np.diff(told) != 0)) + 1
+        firsts = np.concatenate((np.zeros(1, dtype=np.int64), differs))
+        lasts = np.concatenate((differs, np.array([len(kinds)], dtype=np.int64))) - 1
+        rows = np.stack((numbers[firsts], numbers[lasts], kinds[firsts], told[firsts]), axis=1)
+        self._rows.append(rows[kinds[firsts] != 0])
+
+    def rows(self) -> Int64Array:
+        """All of them; what a chunk's border cut is two."""
+        if not self._rows:
+            return np.empty((0, _RUN), dtype=np.int64)
+        return np.concatenate(self._rows)

@@ -1,0 +1,219 @@
+"""Pulsar's share of the engine: topic folders, their rules and their format, joined.
+
+A topic, or one partition of it, is a partition; a ledger a segment; an entry a batch of one or many messages. A round
+takes the compacted ledger and what came after its horizon, and writes one new compacted ledger, up to a new horizon.
+
+Source: Pulsar 4.2.4 AbstractTwoPhaseCompactor, PublishingOrderCompactor, EventTimeOrderCompactor; spec/pulsar.md
+sections 7 to 13, 27, 30.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import lru_cache
+
+from lastwrite.compaction.named_settings import LONG_MAX
+from lastwrite.compaction.pulsar_settings import PulsarConfig
+from lastwrite.compaction.retention import Retention
+from lastwrite.errors import LogError
+from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, PulsarFormat
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore import uncleanable
+from lastwrite.logstore.pulsar import aside, lock, publish, store
+from lastwrite.logstore.pulsar.manifest import EVENT_TIME, PUBLISHING
+from lastwrite.logstore.pulsar.publish import NewLedger
+from lastwrite.logstore.pulsar.topic import find_topics, name_of, partition_of
+from lastwrite.logstore.watching import Glance
+from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
+from lastwrite.model.policy import Policy, Strategy
+from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
+from lastwrite.pipeline.system import Decision, Format, IndexChecker, Renewed, SegmentAppender
+
+
+class PulsarSystem:
+    """See ``pipeline.system.System`` for what each call owes."""
+
+    name = "pulsar"
+    offset_span = LONG_MAX
+    joins_parts = True
+    keeps_scans = False  # the ledgers of one round are not those of the next
+    makes_one_segment = True
+    notes = uncleanable.KAFKA
+    policy_remedy = ""  # any topic can be compacted
+
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
+        return PulsarFormat(plain_bytes, reading)
+
+    # ------------------------------------------------------------------ where things lie
+
+    def find(self, path: str, topic: str | None, partition: int | None) -> list[str]:
+        return find_topics(path, topic, partition)
+
+    def name_of(self, folder: str) -> TopicPartition:
+        return partition_of(name_of(folder))
+
+    def glance(self, root: str) -> list[Glance]:
+        return [Glance(self.name_of(folder), folder, None, True) for folder in self.find(root, None, None)]
+
+    def root_of(self, folder: str) -> str:
+        """Topics share nothing on disk."""
+        return folder
+
+    def hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[None]:
+        return lock.hold(root, names)
+
+    def try_hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
+        return lock.try_hold(root, names)
+
+    def broker_of(self, root: str) -> str | None:
+        """No broker opens a topic folder."""
+        return None
+
+    def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None:
+        lock.refuse_if_held(root, names)
+
+    def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
+        """What lies in a topic folder was closed."""
+
+    def recover(self, folder: str) -> None:
+        publish.recover(folder)
+        store.keep_surveys(folder)
+
+    def read(self, folder: str) -> PartitionLog:
+        return store.read_topic(folder)
+
+    # ------------------------------------------------------------------ rules
+
+    def check_config(self, config: Mapping[str, object]) -> None:
+        PulsarConfig.from_names(config)
+
+    def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
+        """Any topic can be compacted: it stays as it is, the compacted ledger comes beside it."""
+        return True
+
+    def decide(
+        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool,
+        like_broker: bool = False,
+    ) -> Decision:  # fmt: skip
+        """A round is due as soon as the horizon can move; nothing in it depends on the clock."""
+        settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
+        first_dirty = log.segments[0].base_offset if log.checkpoint is None else log.checkpoint
+        end = max(log.high_watermark, first_dirty)
+        fresh = sum(s.size_bytes for s in log.segments if first_dirty <= s.base_offset < end)
+        whole = fresh + sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
+        # By event time the fold begins with what survived; a broker compares all it reads, and so parts of messages.
+        compares_all = settings.by_event_time or like_broker
+        return Decision(
+            first_dirty=first_dirty,
+            end=end,
+            elect_from=0 if compares_all else first_dirty,
+            dirty_ratio=fresh / whole if whole else 0.0,
+            reason=None if fresh else _nothing_new(log),
+            cleanable_bytes=fresh,
+            index_interval_bytes=aside.BLOCK_BYTES,
+            policy=Policy(
+                # A delete acts at once: its horizon is 0, and no clock stands before that.
+                now_ms=max(now_ms, 0), tombstone_retention_ms=0, ages_by_write_time=True,
+                keep_keyless=settings.retain_null_key,
+                strategy=Strategy.EVENT_TIME if settings.by_event_time else Strategy.OFFSET,
+                reading=(LIKE_BROKER if like_broker else 0) | (KEEPS_PREFIX if settings.keeps_broker_metadata else 0),
+            ),
+        )  # fmt: skip
+
+    def group(
+        self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
+    ) -> list[list[int]]:
+        places = [n for n, segment in enumerate(log.segments) if segment.base_offset < end]
+        return [places] if places else []
+
+    # ------------------------------------------------------------------ pieces
+
+    def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
+        return store.cuts_of(log.segments[segment], piece_bytes)
+
+    def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
+        """The log tells them in the first place."""
+        return log.aborted
+
+    def estimate_records(self, log: PartitionLog) -> int:
+        """By the surveys, with the places of a compacted batch that are empty."""
+        return store.record_count(log)
+
+    def index_checker(self, piece: Piece) -> IndexChecker:
+        return store.IndexChecker(piece)
+
+    # ------------------------------------------------------------------ outputs
+
+    def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
+        return aside.AsideLedger(unit)
+
+    def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        return log.folder if to is None else publish.copy_aside_folder(log, to)
+
+    def join_parts(
+        self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
+        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...], mtime_ns: int,
+    ) -> Rewritten:  # fmt: skip
+        return parts[0] if len(parts) == 1 else aside.join(folder, parts, base_offset)
+
+    def discard(self, part: Rewritten) -> None:
+        """Remove what was written aside."""
+        aside.discard(part.log_path)
+
+    def swap(self, wave: Sequence[Renewed]) -> list[LogError | OSError | None]:
+        return [None if (ledger := _new_ledger(new)) is None else publish.publish(new.log, ledger) for new in wave]
+
+    def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
+        """The manifest has it."""
+
+    def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+        return [publish.tidy(log) for log in logs]
+
+    def publish_copies(self, copies: Sequence[Renewed], to: str) -> list[LogError | OSError | None]:
+        """Topics of another archive: what a reader of compacted topics needs, without the backlog that it does not."""
+        return [publish.publish_copy(copy.log, _new_ledger(copy), to) for copy in copies]
+
+    # ------------------------------------------------------------------ retention
+
+    def segment_path(self, log: PartitionLog, base_offset: int) -> str:
+        return log.path_of(base_offset)
+
+    def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
+        """Nothing: raw ledgers are other readers' too, and go by their own retention."""
+        return Retention(
+            segments=(), rolls=False, first_base=log.log_start, log_start=log.log_start,
+            stays="compaction removes no raw ledger",
+        )  # fmt: skip
+
+    def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
+        return [None] * len(wave)
+
+
+def _nothing_new(log: PartitionLog) -> str:
+    """Why the horizon cannot move."""
+    if log.first_unstable_offset is not None:
+        return f"a transaction that is not decided begins at {Position.of(log.first_unstable_offset)}"
+    if log.checkpoint is not None:
+        return f"no message lies beyond the horizon, {Position.of(log.checkpoint - 1)}"
+    return "there is no message"
+
+
+def _new_ledger(new: Renewed) -> NewLedger | None:
+    """What was written aside, and what it is; None: nothing was."""
+    if not new.made or new.policy is None or new.first_dirty is None:
+        return None
+    (made,) = new.made
+    return NewLedger(
+        path=made.log_path, horizon=Position.of(new.first_dirty - 1), messages=made.records,
+        order=EVENT_TIME if new.policy.strategy is Strategy.EVENT_TIME else PUBLISHING,
+        retain_null_key=new.policy.keep_keyless,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _config_of(named: tuple[tuple[str, type, object], ...]) -> PulsarConfig:
+    return PulsarConfig.from_names({name: value for name, _, value in named})
+
+
+PULSAR = PulsarSystem()

@@ -1,0 +1,94 @@
+"""What a broker says of a topic over HTTP: how its compaction stands in the broker's memory.
+
+The metadata store may lag behind it: a broker writes a cursor down at most once a second, by default.
+
+Source: Pulsar 4.2.4 ``PersistentTopicInternalStats``; spec/pulsar.md sections 19 and 30.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from lastwrite.errors import InvalidConfig, RemoteFailed
+from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, LEDGER_PROPERTY, TopicName, encode_local
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS
+
+_MOST_BYTES = 64 << 20  # of an answer
+_MOST_REDIRECTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionInMemory:
+    """A topic's compaction as its broker goes by it."""
+
+    mark_delete: Position
+    ledger: int | None  # None: it was never compacted
+
+
+def compaction_in_memory(
+    admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
+) -> CompactionInMemory | None:  # fmt: skip
+    """What the broker that serves the topic says; ``admin`` is any broker's ``http://HOST:PORT``.
+
+    None: the topic has no subscription ``__compaction``.
+
+    Raises:
+        RemoteFailed: no answer, or none that tells.
+    """
+    local = topic.local if topic.partition < 0 else f"{topic.local}-partition-{topic.partition}"
+    path = f"/admin/v2/persistent/{quote(topic.tenant)}/{quote(topic.namespace)}/{encode_local(local)}/internalStats"
+    known = _get(admin, path, token, timeout, f"asking how {topic} stands")
+    cursors = known.get("cursors")
+    cursor = cursors.get(COMPACTION_CURSOR) if isinstance(cursors, dict) else None
+    if not isinstance(cursor, dict):
+        return None
+    properties = cursor.get("properties")
+    ledger = properties.get(LEDGER_PROPERTY) if isinstance(properties, dict) else None
+    try:
+        position = Position.parse(str(cursor.get("markDeletePosition")))
+    except InvalidConfig as error:
+        raise RemoteFailed(f"asking how {topic} stands: {error.problem}", path=admin) from error
+    return CompactionInMemory(position, ledger if isinstance(ledger, int) else None)
+
+
+def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -> dict[str, Any]:
+    """The JSON object at ``path``, from whichever broker the first one sends us to."""
+    for _ in range(_MOST_REDIRECTS):
+        url = urlsplit(admin)
+        if url.scheme != "http" or not url.hostname:
+            raise RemoteFailed(
+                f"{doing}: {admin!r} cannot be asked", path=admin, remedy="give brokers a plain listener"
+            )
+        connection = http.client.HTTPConnection(url.hostname, url.port or 80, timeout=timeout)
+        try:
+            with contextlib.closing(connection):
+                headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+                connection.request("GET", path, headers=headers)
+                answer = connection.getresponse()
+                body = answer.read(_MOST_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise RemoteFailed(
+                f"{doing}: {str(error) or type(error).__name__}", path=admin,
+                remedy="see whether the broker runs there, and whether this machine may reach it",
+            ) from error  # fmt: skip
+        location = answer.getheader("Location")
+        if answer.status in (302, 307) and location:
+            target = urlsplit(location)
+            admin, path = f"{target.scheme}://{target.netloc}", target.path
+            continue
+        if answer.status != 200:
+            raise RemoteFailed(f"{doing}: HTTP status {answer.status}", path=admin, remedy="see the broker's log")
+        try:
+            known = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise RemoteFailed(f"{doing}: the answer is not JSON", path=admin) from error
+        if not isinstance(known, dict):
+            raise RemoteFailed(f"{doing}: the answer is no object", path=admin)
+        return known
+    raise RemoteFailed(f"{doing}: brokers send us round", path=admin, remedy="ask again")

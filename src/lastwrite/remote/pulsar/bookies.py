@@ -1,0 +1,444 @@
+"""Reading and writing ledgers on bookies, by BookKeeper's second wire protocol, which Pulsar's brokers speak too.
+
+    request   u32 length, u8 version 2, u8 operation, u16 flags, then
+              read: i64 ledger, i64 entry            add: 20 bytes of master key, the packet
+    answer    u32 length, u8 version 2, u8 operation, u16 0, i32 code, i64 ledger, i64 entry, then of a read the packet
+    packet    i64 ledger, i64 entry, i64 last add confirmed, i64 bytes of the ledger so far with this entry,
+              digest of these 32 bytes and the payload, payload
+
+Entry e of a ledger lies on the bookies e, e + 1 … (as many as the write quorum says) of the ensemble that its metadata
+names for e, counted round. Any one of them is asked; where it has not got the entry, or what it gives is not what was
+written, the next. Nothing here fences a ledger: a topic's open ledger goes on being written while we read it.
+
+Source: BookKeeper 4.17.3 ``BookieProtocol``, ``DigestManager``, ``RoundRobinDistributionSchedule``; spec/pulsar.md
+sections 13, 22.4 and 24.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import google_crc32c
+
+from lastwrite.errors import CorruptLog, RemoteFailed, UnsupportedFormat
+from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata
+from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS, Link
+
+_ADD, _READ = 1, 2
+_VERSION = 2
+_LAST = -1  # as the entry of a read: the last one that the bookie has
+_READ_REQUEST = struct.Struct(">BBHqq")
+_ADD_REQUEST = struct.Struct(">BBH")
+_ANSWER = struct.Struct(">BBHiqq")
+_PACKET = struct.Struct(">qqqq")
+_CRC32 = struct.Struct(">Q")
+_CRC32C = struct.Struct(">I")
+_DIGEST_BYTES = {Digest.CRC32: 8, Digest.HMAC: 20, Digest.CRC32C: 4, Digest.DUMMY: 0}
+
+_CODES = {
+    1: "it has not got the ledger", 2: "it has not got the entry", 100: "it does not know the request",
+    101: "it cannot read or write its disk", 102: "it does not let us in", 103: "it speaks another version",
+    104: "the ledger is fenced", 105: "it is read-only", 106: "it has too much to do",
+    107: "it does not know how the ledger stands",
+}  # fmt: skip
+_NOT_THERE = (1, 2)
+_NOT_LET_IN = 102
+
+_FIRST_WAVE = 16  # entries asked for at once, before anything is known of their size
+_MOST_IN_WAVE = 512
+_WAVE_BYTES = 8 << 20  # answers that may wait to be taken, twice
+_MOST_OUTSTANDING = 1000  # entries added and not yet answered
+_OUTSTANDING_BYTES = 8 << 20
+_SEND_BYTES = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A ledger and what the metadata store says of it."""
+
+    id: int
+    metadata: LedgerMetadata
+
+    def ensemble_of(self, entry: int) -> tuple[str, ...]:
+        """The bookies among which the entry lies, in the order that they are counted in.
+
+        Raises:
+            CorruptLog: the metadata name none.
+        """
+        found: tuple[str, ...] = ()
+        for segment in self.metadata.ensembles:
+            if segment.first_entry <= entry or not found:
+                found = segment.bookies
+        if not found or not 0 < self.metadata.quorum <= len(found):
+            raise CorruptLog(
+                f"ledger {self.id} has a write quorum of {self.metadata.quorum} among {len(found)} bookies",
+                remedy="see to the ledger's metadata",
+            )
+        return found
+
+    def bookies_of(self, entry: int) -> list[str]:
+        """The bookies that have the entry, in the order that they are asked in."""
+        ensemble = self.ensemble_of(max(entry, 0))
+        return [ensemble[(entry + n) % len(ensemble)] for n in range(self.metadata.quorum)]
+
+
+@dataclass(frozen=True, slots=True)
+class LastEntry:
+    """The end of a ledger as its bookies have it."""
+
+    entry: int  # the highest that any has; -1: none
+    confirmed: int  # up to it every reader may read; its writer knows one more as a rule
+    payload: bytes = b""
+
+
+@dataclass(slots=True)
+class _Wave:
+    """Entries asked for, and of whom."""
+
+    first: int
+    last: int
+    asked: dict[str, tuple[Link, list[int]]] = field(default_factory=dict)
+
+
+class Bookies:
+    """Connections to bookies. ``address_of`` gives the ``HOST:PORT`` of a bookie's id, or raises ``RemoteFailed``.
+
+    Not for two threads at once. ``timeout``: seconds, of every single request.
+    """
+
+    def __init__(self, address_of: Callable[[str], str], timeout: float = TIMEOUT_SECONDS) -> None:
+        self._address_of = address_of
+        self._timeout = timeout
+        self._links: dict[str, Link] = {}
+        self._failed: dict[str, RemoteFailed] = {}  # bookies that were in trouble: asked last from then on
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def __enter__(self) -> Bookies:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, ledger: Ledger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """Entries ``first`` to ``last`` of the ledger, in order: number and payload, its digest proven.
+
+        Holds some megabytes of answers, or the largest few entries.
+
+        Raises:
+            CorruptLog: every bookie that should have an entry says that it has not, or gives something else.
+            RemoteFailed: none of the bookies that should have an entry can be asked.
+            UnsupportedFormat: a digest that we do not know.
+        """
+        digest = _digest_of(ledger)
+        wave = self._ask(ledger, first, min(last, first + _FIRST_WAVE - 1))
+        following = wave
+        try:
+            while wave.first <= last:
+                if wave.last < last:  # the next answers come while these are used
+                    room = _WAVE_BYTES // self._largest if wave.first > first else _FIRST_WAVE
+                    count = min(_MOST_IN_WAVE, max(1, room))
+                    following = self._ask(ledger, wave.last + 1, min(last, wave.last + count))
+                else:
+                    following = _Wave(last + 1, last)
+                found = self._gather(ledger, wave, digest)
+                for entry in range(wave.first, wave.last + 1):
+                    payload = found.pop(entry, None)
+                    yield entry, self._ask_each(ledger, entry, digest) if payload is None else payload
+                wave = following
+        finally:  # nobody may take for an answer what was asked here and never taken
+            self.let_go(following.asked)
+
+    def last_entry(self, ledger: Ledger) -> LastEntry:
+        """The end of an open ledger, without fencing it.
+
+        Raises:
+            RemoteFailed: none of its bookies can be asked.
+            CorruptLog: what they give is damaged.
+        """
+        digest = _digest_of(ledger)
+        newest = self._newest_segment(ledger)
+        best, confirmed = LastEntry(-1, -1), newest - 1
+        answered, troubles = 0, []
+        for bookie in dict.fromkeys(ledger.ensemble_of(newest)):
+            try:
+                packet = self._ask_one(bookie, ledger.id, _LAST)
+            except RemoteFailed as error:
+                troubles.append(error)
+                continue
+            answered += 1
+            if packet is None:
+                continue
+            entry, confirmed_there, payload = _opened(packet, ledger.id, None, digest, bookie)
+            confirmed = max(confirmed, confirmed_there)
+            if entry > best.entry:
+                best = LastEntry(entry, -1, payload)
+        if not answered:
+            raise self._none_answers(f"the end of ledger {ledger.id}", troubles)
+        if best.entry < confirmed:  # the newest ensemble has nothing yet: what it took over from is whole
+            ((entry, payload),) = self.read(ledger, confirmed, confirmed)
+            best = LastEntry(entry, confirmed, payload)
+        return LastEntry(best.entry, confirmed, best.payload)
+
+    @staticmethod
+    def _newest_segment(ledger: Ledger) -> int:
+        return max((segment.first_entry for segment in ledger.metadata.ensembles), default=0)
+
+    def _ask(self, ledger: Ledger, first: int, last: int) -> _Wave:
+        """Ask for all these entries at once, each of one bookie."""
+        wave = _Wave(first, last)
+        wanted: dict[str, list[int]] = {}
+        for entry in range(first, last + 1):
+            bookies = ledger.bookies_of(entry)
+            chosen = next((bookie for bookie in bookies if bookie not in self._failed), bookies[0])
+            wanted.setdefault(chosen, []).append(entry)
+        for bookie, entries in wanted.items():
+            frames = [_READ_REQUEST.pack(_VERSION, _READ, 0, ledger.id, entry) for entry in entries]
+            try:
+                link = self._link(bookie)
+                link.send(frames, f"reading ledger {ledger.id} from entry {entries[0]} on")
+                wave.asked[bookie] = link, entries
+            except RemoteFailed as error:
+                self._give_up(bookie, error)
+        return wave
+
+    def _gather(self, ledger: Ledger, wave: _Wave, digest: Digest) -> dict[int, bytes]:
+        """The answers, those that are good; all others are asked for once more, one by one."""
+        found: dict[int, bytes] = {}
+        for bookie, (link, entries) in wave.asked.items():
+            doing = f"reading ledger {ledger.id} from entry {entries[0]} on"
+            waited = set(entries)
+            try:
+                while waited:
+                    entry, packet = self._answer(link, _READ, ledger.id, doing)
+                    if entry not in waited:
+                        raise RemoteFailed(f"{doing}: it answers for entry {entry}", path=link.address)
+                    waited.discard(entry)
+                    if packet is not None:
+                        self._largest = max(self._largest, len(packet))
+                        found[entry] = _opened(packet, ledger.id, entry, digest, bookie)[2]
+            except (RemoteFailed, CorruptLog) as error:
+                self._give_up(bookie, error if isinstance(error, RemoteFailed) else _as_failed(error, link.address))
+        return found
+
+    _largest = 1 << 10  # bytes of the largest packet so far
+
+    def _ask_each(self, ledger: Ledger, entry: int, digest: Digest) -> bytes:
+        """The entry from whichever of its bookies has it, one after the other."""
+        troubles: list[RemoteFailed] = []
+        damage: CorruptLog | None = None
+        for bookie in sorted(ledger.bookies_of(entry), key=lambda bookie: bookie in self._failed):
+            try:
+                packet = self._ask_one(bookie, ledger.id, entry)
+                if packet is not None:
+                    return _opened(packet, ledger.id, entry, digest, bookie)[2]
+            except RemoteFailed as error:
+                troubles.append(error)
+            except CorruptLog as error:
+                damage = error
+        if troubles:
+            raise self._none_answers(f"entry {entry} of ledger {ledger.id}", troubles)
+        raise damage or CorruptLog(
+            f"entry {entry} of ledger {ledger.id} is on none of its bookies: {', '.join(ledger.bookies_of(entry))}",
+            remedy="see whether the ledger was deleted just now; else let bookkeeper's shell recover it",
+        )
+
+    def _ask_one(self, bookie: str, ledger: int, entry: int) -> bytes | None:
+        """The packet of one entry; None: the bookie says that it has none."""
+        doing = f"reading entry {entry} of ledger {ledger}" if entry >= 0 else f"asking for the end of ledger {ledger}"
+        with Link(self._address_of(bookie), "bookie", self._timeout) as link:
+            link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, ledger, entry)], doing)
+            return self._answer(link, _READ, ledger, doing)[1]
+
+    def _answer(self, link: Link, operation: int, ledger: int, doing: str) -> tuple[int, bytes | None]:
+        """The next answer: its entry, and what follows; None where the bookie has not got it."""
+        frame = link.receive(doing)
+        assert frame is not None
+        if len(frame) < _ANSWER.size:
+            raise _strange(link, doing, f"an answer of {len(frame)} bytes")
+        version, said, _, code, answered, entry = _ANSWER.unpack_from(frame)
+        if version != _VERSION or said != operation or answered != ledger:
+            raise _strange(link, doing, f"an answer to something else: {frame[: _ANSWER.size].hex()}")
+        if code in _NOT_THERE and operation == _READ:
+            return entry, None
+        if code != 0:
+            raise _refused(link, doing, code)
+        return entry, frame[_ANSWER.size :]
+
+    # ------------------------------------------------------------------ how
+
+    def _link(self, bookie: str) -> Link:
+        if bookie not in self._links:
+            self._links[bookie] = Link(self._address_of(bookie), "bookie", self._timeout)
+        return self._links[bookie]
+
+    def let_go(self, bookies: Iterable[str]) -> None:
+        """End the conversations with these, whatever they still have to say."""
+        for bookie in bookies:
+            link = self._links.pop(bookie, None)
+            if link is not None:
+                link.close()
+
+    def _give_up(self, bookie: str, error: RemoteFailed) -> None:
+        self._failed[bookie] = error
+        self.let_go([bookie])
+
+    def _none_answers(self, what: str, troubles: list[RemoteFailed]) -> RemoteFailed:
+        said = "; ".join(f"{error.path}: {error.problem}" for error in troubles)
+        return RemoteFailed(f"{what} cannot be had: {said}", path=troubles[0].path, remedy=troubles[0].remedy)
+
+
+class LedgerWriter:
+    """Adds entries to a ledger that is ours alone; its metadata are open, and the caller closes them.
+
+    Many entries are under way at once. An entry counts when all bookies of its write quorum have it on disk. Trouble
+    with one bookie ends it: ``failed`` says with which, and the ledger is to be given up.
+    """
+
+    def __init__(self, bookies: Bookies, ledger: Ledger, password: bytes = b"") -> None:
+        self.failed: str | None = None
+        self.entries = 0
+        self.bytes = 0
+        self._bookies = bookies
+        self._ledger = ledger
+        self._digest = _digest_of(ledger)
+        self._password = password
+        self._master_key = hashlib.sha1(b"ledger" + password).digest()
+        self._confirmed = -1
+        self._frames: dict[str, list[bytes]] = {}
+        self._waited: dict[str, set[int]] = {}
+        self._unsent = 0
+        self._outstanding = 0
+
+    def add(self, payload: bytes) -> int:
+        """Add an entry behind the last; its number.
+
+        Raises:
+            RemoteFailed: a bookie does not take this or an earlier one.
+        """
+        entry = self.entries
+        self.entries += 1
+        self.bytes += len(payload)
+        head = _PACKET.pack(self._ledger.id, entry, self._confirmed, self.bytes)
+        digest = _digest(self._digest, head, payload, self._password)
+        packet = b"".join((_ADD_REQUEST.pack(_VERSION, _ADD, 0), self._master_key, head, digest, payload))
+        for bookie in self._ledger.bookies_of(entry):
+            self._frames.setdefault(bookie, []).append(packet)
+            self._waited.setdefault(bookie, set()).add(entry)
+        self._unsent += len(packet)
+        self._outstanding += len(packet)
+        if self._unsent >= _SEND_BYTES:
+            self._send()
+        if entry - self._confirmed >= _MOST_OUTSTANDING or self._outstanding >= _OUTSTANDING_BYTES:
+            self.flush()
+        return entry
+
+    def flush(self) -> None:
+        """Wait until all that was added is on the bookies' disks.
+
+        Raises:
+            RemoteFailed: a bookie does not take an entry.
+        """
+        self._send()
+        doing = f"adding to ledger {self._ledger.id}"
+        for bookie, waited in self._waited.items():
+            try:
+                link = self._bookies._link(bookie)
+                while waited:
+                    entry, _ = self._bookies._answer(link, _ADD, self._ledger.id, doing)
+                    if entry not in waited:
+                        raise _strange(link, doing, f"an answer for entry {entry}")
+                    waited.discard(entry)
+            except RemoteFailed as error:
+                self._fail(bookie, error)
+        self._confirmed = self.entries - 1
+        self._outstanding = 0
+
+    def abandon(self) -> None:
+        """Forget what is under way."""
+        self._bookies.let_go([bookie for bookie, waited in self._waited.items() if waited])
+        self._frames.clear()
+        self._waited.clear()
+
+    def _send(self) -> None:
+        for bookie, frames in self._frames.items():
+            try:
+                self._bookies._link(bookie).send(frames, f"adding to ledger {self._ledger.id}")
+            except RemoteFailed as error:
+                self._fail(bookie, error)
+        self._frames.clear()
+        self._unsent = 0
+
+    def _fail(self, bookie: str, error: RemoteFailed) -> None:
+        self.failed = bookie
+        self._bookies._give_up(bookie, error)
+        raise error
+
+
+def _digest_of(ledger: Ledger) -> Digest:
+    kind = ledger.metadata.digest
+    if kind not in set(Digest):
+        raise UnsupportedFormat(
+            f"ledger {ledger.id} has digests of type {kind}", remedy="CRC32, CRC32C, HMAC and none are known"
+        )
+    return Digest(kind)
+
+
+def _opened(
+    packet: bytes, ledger: int, entry: int | None, digest: Digest, bookie: str
+) -> tuple[int, int, bytes]:  # fmt: skip
+    """The entry's number, what was confirmed then, and its payload; ``entry`` None: whichever it is.
+
+    Raises:
+        CorruptLog: it is another entry, or its digest is wrong.
+    """
+    size = _PACKET.size + _DIGEST_BYTES[digest]
+    where = f"ledger {ledger}" if entry is None else f"entry {entry} of ledger {ledger}"
+    if len(packet) < size:
+        raise CorruptLog(f"{where}: {len(packet)} bytes from bookie {bookie}", remedy="see to its disks")
+    found, number, confirmed, _ = _PACKET.unpack_from(packet)
+    payload = packet[size:]
+    if found != ledger or (entry is not None and number != entry) or number < 0:
+        raise CorruptLog(f"{where}: bookie {bookie} gives entry {number} of ledger {found}", remedy="see to its disks")
+    if packet[_PACKET.size : size] != _digest(digest, packet[: _PACKET.size], payload, b""):
+        raise CorruptLog(f"{where}: the digest of what bookie {bookie} gives is wrong", remedy="see to its disks")
+    return number, confirmed, payload
+
+
+def _digest(kind: Digest, head: bytes, payload: bytes, password: bytes) -> bytes:
+    if kind is Digest.CRC32C:
+        return _CRC32C.pack(google_crc32c.extend(google_crc32c.value(head), payload))
+    if kind is Digest.CRC32:
+        return _CRC32.pack(zlib.crc32(payload, zlib.crc32(head)))
+    if kind is Digest.HMAC:
+        return hmac.digest(hashlib.sha1(b"mac" + password).digest(), head + payload, "sha1")
+    return b""
+
+
+def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
+    said = _CODES.get(code, "it refuses")
+    remedy = (
+        "bookies that ask who we are (SASL, TLS) cannot be spoken to: give them a listener without"
+        if code == _NOT_LET_IN
+        else "see the bookie's log"
+    )
+    return RemoteFailed(f"{doing}: {said} (code {code})", path=link.address, remedy=remedy)
+
+
+def _strange(link: Link, doing: str, what: str) -> RemoteFailed:
+    return RemoteFailed(f"{doing}: {what}", path=link.address, remedy="see whether a bookie listens there")
+
+
+def _as_failed(error: CorruptLog, address: str) -> RemoteFailed:
+    return RemoteFailed(error.problem, path=address, remedy=error.remedy)

@@ -1,0 +1,416 @@
+"""The brokers of a cluster: who serves a topic, what its last message is, and here is its next compacted ledger.
+
+A compactor is a consumer of its own topic, on the exclusive subscription ``__compaction``. Whoever is subscribed keeps
+every other compactor away, the broker's own too; an acknowledgement with the ledger's id as a property is the commit::
+
+    with find_owner(["127.0.0.1:6650"], "persistent://public/default/orders") as broker:
+        with broker.subscribe(topic) as held:
+            held.acknowledge(Position(10, 5), ledger=42)
+
+No answer ever says that a broker refused an acknowledgement: look into the topic's metadata for what became of it.
+
+Source: Pulsar 4.2.4 ``CompactorSubscription``, ``ServerCnx``; spec/pulsar.md sections 13, 15 and 30.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from lastwrite.errors import InvalidConfig, LogError, LogHeld, NotALog, RemoteFailed
+from lastwrite.formats.pulsar.compacted import MessageId
+from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, LEDGER_PROPERTY
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.remote.pulsar.commands import (
+    ACK_RECEIPT_VERSION,
+    Ack,
+    AuthData,
+    AuthResponse,
+    BaseCommand,
+    CloseConsumer,
+    Connect,
+    LastMessageId,
+    LongProperty,
+    Lookup,
+    LookupResponse,
+    LookupType,
+    Ping,
+    ServerError,
+    Subscribe,
+    decode_command,
+    encode_command,
+)
+from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS, Link
+
+_CLIENT = "lastwrite"
+_SCHEME = "pulsar://"
+_MOST_REDIRECTS = 20
+_RETRY_SECONDS = 0.2
+
+
+class _NotReady(RemoteFailed):
+    """Nobody serves the topic just now: somebody soon will."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastMessage:
+    """The end of a topic as its broker knows it."""
+
+    position: Position  # of the last entry that a consumer may get; -1:-1 where there is none
+    mark_delete: Position | None  # of the asking subscription, as it is in the broker's memory
+
+
+class Broker:
+    """A conversation with one broker, that begins at once. A thread of its own keeps it alive.
+
+    ``token`` authenticates; None: the broker must not ask. ``proxied``: the broker that a proxy at ``address`` shall
+    hand everything to.
+
+    Raises:
+        RemoteFailed: nobody answers, or not in time, or not as a broker, or it does not let us in.
+    """
+
+    def __init__(
+        self, address: str, token: str | None = None, timeout: float = TIMEOUT_SECONDS, proxied: str | None = None
+    ) -> None:  # fmt: skip
+        self.address = address
+        self._token = token
+        self._timeout = timeout
+        self._link = Link(address, "broker", timeout)
+        self._changed = threading.Condition()
+        self._answers: dict[int, BaseCommand] = {}
+        self._waited: set[int] = set()
+        self._lost: set[int] = set()  # consumers that the broker has closed
+        self._trouble: RemoteFailed | None = None
+        self._is_closed = False
+        self._numbers = iter(range(1, 1 << 62))
+        self._link.open("connecting")
+        self._protocol = self._connect(proxied)
+        self._thread = threading.Thread(target=self._listen, name=f"pulsar-{address}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._link.hang_up()
+        self._thread.join(self._timeout)
+        self._link.close()
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ questions
+
+    def lookup(self, topic: str, authoritative: bool = False) -> LookupResponse:
+        """Who serves the topic. The broker may take it for itself.
+
+        Raises:
+            RemoteFailed: no answer.
+        """
+        number = next(self._numbers)
+        lookup = Lookup(topic=topic, request_id=number, authoritative=authoritative)
+        answer = self._ask(number, BaseCommand(kind=23, lookup=lookup), f"asking who serves {topic}")
+        assert answer.lookup_response is not None
+        return answer.lookup_response
+
+    def subscribe(self, topic: str) -> Subscription:
+        """Hold ``__compaction``; where the topic has no such subscription it begins at its first entry.
+
+        Raises:
+            LogHeld: somebody else holds it: a compaction is going on.
+            NotALog: there is no such topic.
+            RemoteFailed: no answer, or a refusal.
+        """
+        number, consumer = next(self._numbers), next(self._numbers)
+        subscribe = Subscribe(
+            topic=topic, subscription=COMPACTION_CURSOR, consumer_id=consumer, request_id=number,
+            consumer_name=f"{_CLIENT}-{secrets.token_hex(4)}", read_compacted=True, initial_position=1,
+        )  # fmt: skip
+        return self._subscribed(topic, subscribe)
+
+    def look(self, topic: str) -> Subscription:
+        """A subscription that leaves nothing behind: only to ask for the topic's end.
+
+        Raises: as ``subscribe``.
+        """
+        number, consumer = next(self._numbers), next(self._numbers)
+        subscribe = Subscribe(
+            topic=topic, subscription=f"{_CLIENT}-{secrets.token_hex(8)}", consumer_id=consumer, request_id=number,
+            durable=False, start=MessageId(ledger_id=(1 << 63) - 1, entry_id=(1 << 63) - 1),
+        )  # fmt: skip
+        return self._subscribed(topic, subscribe)
+
+    def _subscribed(self, topic: str, subscribe: Subscribe) -> Subscription:
+        doing = f"subscribing to {topic}"
+        answer = self._ask(subscribe.request_id, BaseCommand(kind=4, subscribe=subscribe), doing)
+        if answer.error is not None:
+            raise self._refusal(doing, answer.error.error, answer.error.message)
+        return Subscription(self, topic, subscribe.consumer_id)
+
+    # ------------------------------------------------------------------ how
+
+    def _connect(self, proxied: str | None) -> int:
+        doing = "connecting"
+        connect = Connect(
+            client_version=_CLIENT, proxy_to_broker_url=proxied,
+            auth_method_name=None if self._token is None else "token",
+            auth_data=None if self._token is None else self._token.encode(),
+        )  # fmt: skip
+        self._link.send([encode_command(BaseCommand(kind=2, connect=connect))], doing)
+        try:
+            while True:
+                answer = self._received(self._link.receive(doing))
+                if answer.error is not None:
+                    raise self._refusal(doing, answer.error.error, answer.error.message)
+                if answer.auth_challenge is not None:
+                    self._authenticate()
+                elif answer.connected is not None:
+                    return answer.connected.protocol_version or 0
+        except BaseException:
+            self._link.close()
+            raise
+
+    def _listen(self) -> None:
+        """Until the end: answer pings, hand out answers, note which consumers the broker has closed."""
+        try:
+            while not self._is_closed:
+                frame = self._link.receive("listening", seconds=1.0)
+                if frame is None:
+                    continue
+                command = self._received(frame)
+                if command.ping is not None or command.kind == 18:
+                    self._link.send([encode_command(BaseCommand(kind=19, pong=Ping()))], "answering a ping")
+                elif command.auth_challenge is not None:
+                    self._authenticate()
+                else:
+                    self._hand_out(command)
+        except RemoteFailed as error:
+            with self._changed:
+                self._trouble = self._trouble or error
+                self._changed.notify_all()
+
+    def _hand_out(self, command: BaseCommand) -> None:
+        with self._changed:
+            if command.close_consumer is not None:
+                self._lost.add(command.close_consumer.consumer_id)
+            for answer in (
+                command.success, command.error, command.lookup_response, command.last_message_id_response,
+                command.ack_response,
+            ):  # fmt: skip
+                if answer is not None and answer.request_id in self._waited:
+                    self._answers[answer.request_id] = command
+            self._changed.notify_all()
+
+    def _ask(self, number: int, command: BaseCommand, doing: str) -> BaseCommand:
+        """The answer to the request of that number.
+
+        Raises:
+            RemoteFailed: there is none in time, or the connection is gone: what was asked may have been done.
+        """
+        deadline = time.monotonic() + self._timeout
+        with self._changed:
+            if self._trouble is not None:
+                raise self._gone(doing)
+            self._waited.add(number)
+        try:
+            self._link.send([encode_command(command)], doing)
+            with self._changed:
+                while number not in self._answers:
+                    if self._trouble is not None:
+                        raise self._gone(doing)
+                    if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
+                        raise RemoteFailed(
+                            f"{doing}: no answer from the broker within {self._timeout:g} s", path=self.address,
+                            remedy="see whether it is alive",
+                        )  # fmt: skip
+                return self._answers.pop(number)
+        finally:
+            with self._changed:
+                self._waited.discard(number)
+
+    def _gone(self, doing: str) -> RemoteFailed:
+        assert self._trouble is not None
+        return RemoteFailed(f"{doing}: {self._trouble.problem}", path=self.address, remedy=self._trouble.remedy)
+
+    def _received(self, frame: bytes | None) -> BaseCommand:
+        assert frame is not None
+        try:
+            return decode_command(frame)
+        except LogError as error:
+            raise RemoteFailed(
+                f"not a broker's answer: {error.problem}",
+                path=self.address,
+                remedy="see whether a broker listens there",
+            ) from error
+
+    def _authenticate(self) -> None:
+        if self._token is None:
+            raise self._refusal("connecting", ServerError.AUTHENTICATION, "it asks who we are")
+        data = AuthData(auth_method_name="token", auth_data=self._token.encode())
+        response = AuthResponse(client_version=_CLIENT, response=data)
+        self._link.send([encode_command(BaseCommand(kind=37, auth_response=response))], "authenticating")
+
+    def _refusal(self, doing: str, code: int | None, message: str | None) -> LogError:
+        said = f"{doing}: {(message or 'no reason given').strip().splitlines()[0]}"
+        if code == ServerError.CONSUMER_BUSY:
+            return LogHeld(
+                f"{said}", path=self.address, remedy="another compaction of the topic runs: wait for its end",
+            )  # fmt: skip
+        if code == ServerError.TOPIC_NOT_FOUND:
+            return NotALog(said, path=self.address, remedy="give a topic that exists")
+        if code in (ServerError.AUTHENTICATION, ServerError.AUTHORIZATION):
+            return RemoteFailed(
+                said, path=self.address,
+                remedy="set brokerClientAuthenticationParameters=token:… of a role that may consume the topic",
+            )  # fmt: skip
+        kind = _NotReady if code in (ServerError.SERVICE_NOT_READY, ServerError.TOO_MANY_REQUESTS) else RemoteFailed
+        return kind(f"{said} (error {code})", path=self.address, remedy="see the broker's log")
+
+
+class Subscription:
+    """What ``Broker.subscribe`` and ``look`` give."""
+
+    def __init__(self, broker: Broker, topic: str, consumer: int) -> None:
+        self.broker = broker
+        self.topic = topic
+        self._consumer = consumer
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the broker has ended it, or is gone: somebody else may hold it now."""
+        return self._consumer in self.broker._lost or self.broker._trouble is not None
+
+    def last_message(self) -> LastMessage:
+        """The topic's end. Data of undecided and aborted transactions and markers at its end are no messages.
+
+        Raises:
+            RemoteFailed: no answer, or a refusal.
+        """
+        number = next(self.broker._numbers)
+        doing = f"asking for the last message of {self.topic}"
+        question = LastMessageId(consumer_id=self._consumer, request_id=number)
+        answer = self.broker._ask(number, BaseCommand(kind=29, last_message_id=question), doing)
+        if answer.error is not None:
+            raise self.broker._refusal(doing, answer.error.error, answer.error.message)
+        found = answer.last_message_id_response
+        assert found is not None
+        return LastMessage(found.last.position, None if found.mark_delete is None else found.mark_delete.position)
+
+    def acknowledge(self, horizon: Position, ledger: int) -> None:
+        """Say that all up to ``horizon`` is compacted into ``ledger``: the broker serves it from now on.
+
+        That it returns says that the broker has read this; not that it has agreed, nor that it has written it down.
+        Never twice with the same ledger: the broker then deletes it.
+
+        Raises:
+            RemoteFailed: nobody knows whether the broker has read this.
+        """
+        number = next(self.broker._numbers)
+        doing = f"acknowledging {horizon} of {self.topic} with ledger {ledger}"
+        ack = Ack(
+            consumer_id=self._consumer, positions=(MessageId(ledger_id=horizon.ledger, entry_id=horizon.entry),),
+            properties=(LongProperty(key=LEDGER_PROPERTY, value=ledger),), request_id=number,
+        )  # fmt: skip
+        if self.broker._protocol < ACK_RECEIPT_VERSION:
+            self.broker._link.send([encode_command(BaseCommand(kind=10, ack=ack))], doing)
+            return  # what is asked next is answered after it
+        answer = self.broker._ask(number, BaseCommand(kind=10, ack=ack), doing)
+        response = answer.ack_response
+        if response is not None and response.error is not None:
+            raise self.broker._refusal(doing, response.error, response.message)
+
+    def close(self) -> None:
+        """End it; the broker answers when it has, and has read all that was said before."""
+        if self.is_lost:
+            return
+        number = next(self.broker._numbers)
+        close = CloseConsumer(consumer_id=self._consumer, request_id=number)
+        self.broker._ask(number, BaseCommand(kind=16, close_consumer=close), f"leaving {self.topic}")
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with contextlib.suppress(RemoteFailed):  # the broker ends it too when the connection goes
+            self.close()
+
+
+def find_owner(
+    addresses: Sequence[str], topic: str, token: str | None = None, timeout: float = TIMEOUT_SECONDS
+) -> Broker:  # fmt: skip
+    """A conversation with the broker that serves ``topic``, found from any of ``addresses``.
+
+    Raises:
+        RemoteFailed: no broker answers, or none serves it within the timeout.
+        NotALog: there is no such topic.
+    """
+    if not addresses:
+        raise RemoteFailed("no broker of the cluster is alive", remedy="start one: it takes the horizon over")
+    deadline = time.monotonic() + timeout
+    failed = RemoteFailed("no broker answers")
+    while time.monotonic() <= deadline:
+        for address in addresses:
+            try:
+                return _follow(parse_broker_url(address), topic, token, timeout)
+            except RemoteFailed as error:
+                failed = error
+        if not isinstance(failed, _NotReady):
+            break
+        time.sleep(_RETRY_SECONDS)
+    raise failed
+
+
+def _follow(service: str, topic: str, token: str | None, timeout: float) -> Broker:
+    """The broker that the one at ``service`` names, or one that it names."""
+    address, authoritative = service, False
+    for _ in range(_MOST_REDIRECTS):
+        broker = Broker(address, token, timeout)
+        try:
+            answer = broker.lookup(topic, authoritative)
+            if answer.response == LookupType.FAILED or answer.response is None:
+                raise broker._refusal(f"asking who serves {topic}", answer.error, answer.message)
+            if not answer.broker_url:
+                raise RemoteFailed(
+                    f"{topic} is served by a broker that speaks TLS only", path=answer.broker_url_tls or address,
+                    remedy="give the brokers a listener without TLS that this machine may reach",
+                )  # fmt: skip
+            named = parse_broker_url(answer.broker_url)
+            if answer.response == LookupType.CONNECT and named == address:
+                return broker
+        except BaseException:
+            broker.close()
+            raise
+        broker.close()
+        if answer.response == LookupType.CONNECT:
+            if answer.proxy_through_service_url:
+                return Broker(service, token, timeout, proxied=named)
+            return Broker(named, token, timeout)
+        address, authoritative = named, bool(answer.authoritative)
+    raise RemoteFailed(f"asking who serves {topic}: brokers send us round", path=service, remedy="ask again")
+
+
+def parse_broker_url(url: str) -> str:
+    """``HOST:PORT`` of ``pulsar://HOST:PORT``, the scheme may lack; of several, as ``parse_broker_urls``.
+
+    Raises:
+        InvalidConfig: another scheme: TLS is not spoken here.
+    """
+    if "://" in url and not url.startswith(_SCHEME):
+        raise InvalidConfig(
+            f"a broker at {url!r} cannot be spoken to", remedy="give a listener without TLS: pulsar://HOST:PORT"
+        )
+    return url.removeprefix(_SCHEME).rstrip("/")
+
+
+def parse_broker_urls(urls: str) -> Iterator[str]:
+    """The addresses of ``pulsar://HOST:PORT,HOST:PORT``."""
+    for part in parse_broker_url(urls).split(","):
+        if part.strip():
+            yield part.strip()

@@ -1,0 +1,211 @@
+"""What is said between a client and a broker, as tables: the part of it that handing over a ledger needs.
+
+A frame without payload is a u32 length and a ``BaseCommand`` of that length. Its field 1 names the command; the field
+of the same number holds it.
+
+Source: Pulsar 4.2.4, protocol version 19 and up; spec/pulsar.md sections 3.3 and 13.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated
+
+from lastwrite.errors import CorruptLog, TruncatedLog
+from lastwrite.formats.pulsar.compacted import MessageId
+from lastwrite.formats.pulsar.protobuf import BOOL, BYTES, INT32, STRING, UINT64, Field, Message
+
+PROTOCOL_VERSION = 19
+ACK_RECEIPT_VERSION = 17  # from it on an acknowledgement is answered
+
+_LENGTH = struct.Struct(">I")
+
+
+class ServerError(IntEnum):
+    """Why a broker refuses, where we act by it."""
+
+    AUTHENTICATION = 3
+    AUTHORIZATION = 4
+    CONSUMER_BUSY = 5  # somebody else holds the exclusive subscription
+    SERVICE_NOT_READY = 6  # ask again, from the lookup on
+    TOPIC_NOT_FOUND = 11
+    SUBSCRIPTION_NOT_FOUND = 12
+    TOO_MANY_REQUESTS = 14
+
+
+class LookupType(IntEnum):
+    """What the answer to a lookup is."""
+
+    REDIRECT = 0
+    CONNECT = 1
+    FAILED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongProperty(Message):
+    key: Annotated[str, Field(1, STRING, required=True)]
+    value: Annotated[int, Field(2, UINT64, required=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connect(Message):
+    client_version: Annotated[str, Field(1, STRING, required=True)]
+    auth_data: Annotated[bytes | None, Field(3, BYTES)] = None
+    protocol_version: Annotated[int, Field(4, INT32)] = PROTOCOL_VERSION
+    auth_method_name: Annotated[str | None, Field(5, STRING)] = None
+    proxy_to_broker_url: Annotated[str | None, Field(6, STRING)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected(Message):
+    server_version: Annotated[str, Field(1, STRING, required=True)]
+    protocol_version: Annotated[int | None, Field(2, INT32)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribe(Message):
+    topic: Annotated[str, Field(1, STRING, required=True)]
+    subscription: Annotated[str, Field(2, STRING, required=True)]
+    kind: Annotated[int, Field(3, INT32, required=True)] = 0  # exclusive
+    consumer_id: Annotated[int, Field(4, UINT64, required=True)]
+    request_id: Annotated[int, Field(5, UINT64, required=True)]
+    consumer_name: Annotated[str | None, Field(6, STRING)] = None
+    durable: Annotated[bool | None, Field(8, BOOL)] = None  # absent: it is
+    start: Annotated[MessageId | None, Field(9, MessageId)] = None
+    read_compacted: Annotated[bool | None, Field(11, BOOL)] = None
+    initial_position: Annotated[int | None, Field(13, INT32)] = None  # 1: the earliest
+    force_topic_creation: Annotated[bool, Field(15, BOOL)] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack(Message):
+    consumer_id: Annotated[int, Field(1, UINT64, required=True)]
+    kind: Annotated[int, Field(2, INT32, required=True)] = 1  # cumulative
+    positions: Annotated[tuple[MessageId, ...], Field(3, MessageId, repeated=True)] = ()
+    properties: Annotated[tuple[LongProperty, ...], Field(5, LongProperty, repeated=True)] = ()
+    request_id: Annotated[int | None, Field(8, UINT64)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AckResponse(Message):
+    error: Annotated[int | None, Field(4, INT32)] = None
+    message: Annotated[str | None, Field(5, STRING)] = None
+    request_id: Annotated[int | None, Field(6, UINT64)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Success(Message):
+    request_id: Annotated[int, Field(1, UINT64, required=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused(Message):
+    request_id: Annotated[int, Field(1, UINT64, required=True)]
+    error: Annotated[int, Field(2, INT32, required=True)]
+    message: Annotated[str, Field(3, STRING, required=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseConsumer(Message):
+    """From us: we are done. From the broker: the topic moves, subscribe again."""
+
+    consumer_id: Annotated[int, Field(1, UINT64, required=True)]
+    request_id: Annotated[int, Field(2, UINT64, required=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping(Message):
+    """Are you there? The other side must answer with the same, as PONG."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup(Message):
+    topic: Annotated[str, Field(1, STRING, required=True)]
+    request_id: Annotated[int, Field(2, UINT64, required=True)]
+    authoritative: Annotated[bool, Field(3, BOOL)] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupResponse(Message):
+    broker_url: Annotated[str | None, Field(1, STRING)] = None
+    broker_url_tls: Annotated[str | None, Field(2, STRING)] = None
+    response: Annotated[int | None, Field(3, INT32)] = None
+    request_id: Annotated[int, Field(4, UINT64, required=True)]
+    authoritative: Annotated[bool | None, Field(5, BOOL)] = None
+    error: Annotated[int | None, Field(6, INT32)] = None
+    message: Annotated[str | None, Field(7, STRING)] = None
+    proxy_through_service_url: Annotated[bool | None, Field(8, BOOL)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastMessageId(Message):
+    consumer_id: Annotated[int, Field(1, UINT64, required=True)]
+    request_id: Annotated[int, Field(2, UINT64, required=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastMessageIdResponse(Message):
+    last: Annotated[MessageId, Field(1, MessageId, required=True)]
+    request_id: Annotated[int, Field(2, UINT64, required=True)]
+    mark_delete: Annotated[MessageId | None, Field(3, MessageId)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthData(Message):
+    auth_method_name: Annotated[str | None, Field(1, STRING)] = None
+    auth_data: Annotated[bytes | None, Field(2, BYTES)] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthResponse(Message):
+    client_version: Annotated[str | None, Field(1, STRING)] = None
+    response: Annotated[AuthData | None, Field(2, AuthData)] = None
+    protocol_version: Annotated[int, Field(3, INT32)] = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseCommand(Message):
+    """Any command; fields of commands that we never use stay in ``unknown``."""
+
+    kind: Annotated[int, Field(1, INT32, required=True)]
+    connect: Annotated[Connect | None, Field(2, Connect)] = None
+    connected: Annotated[Connected | None, Field(3, Connected)] = None
+    subscribe: Annotated[Subscribe | None, Field(4, Subscribe)] = None
+    ack: Annotated[Ack | None, Field(10, Ack)] = None
+    success: Annotated[Success | None, Field(13, Success)] = None
+    error: Annotated[Refused | None, Field(14, Refused)] = None
+    close_consumer: Annotated[CloseConsumer | None, Field(16, CloseConsumer)] = None
+    ping: Annotated[Ping | None, Field(18, Ping)] = None
+    pong: Annotated[Ping | None, Field(19, Ping)] = None
+    lookup: Annotated[Lookup | None, Field(23, Lookup)] = None
+    lookup_response: Annotated[LookupResponse | None, Field(24, LookupResponse)] = None
+    last_message_id: Annotated[LastMessageId | None, Field(29, LastMessageId)] = None
+    last_message_id_response: Annotated[LastMessageIdResponse | None, Field(30, LastMessageIdResponse)] = None
+    auth_challenge: Annotated[Ping | None, Field(36, Ping)] = None  # what it asks does not matter: we know one answer
+    auth_response: Annotated[AuthResponse | None, Field(37, AuthResponse)] = None
+    ack_response: Annotated[AckResponse | None, Field(38, AckResponse)] = None
+
+
+def encode_command(command: BaseCommand) -> bytes:
+    """The frame of a command without payload, behind the frame's own length."""
+    data = command.encode()
+    return _LENGTH.pack(len(data)) + data
+
+
+def decode_command(frame: bytes) -> BaseCommand:
+    """The command of a frame; a payload behind it is not looked at.
+
+    Raises:
+        TruncatedLog, CorruptLog: it is no command.
+    """
+    if len(frame) < _LENGTH.size:
+        raise TruncatedLog("frame of a broker without a command", 0)
+    (length,) = _LENGTH.unpack_from(frame)
+    if length > len(frame) - _LENGTH.size:
+        raise TruncatedLog(f"command of {length} bytes, {len(frame) - _LENGTH.size} are left", 0)
+    command = BaseCommand.decode(frame, _LENGTH.size, _LENGTH.size + length)
+    if command.kind <= 1:
+        raise CorruptLog(f"command of kind {command.kind}", _LENGTH.size)
+    return command

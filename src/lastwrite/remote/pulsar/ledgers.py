@@ -1,0 +1,124 @@
+"""A ledger of ours, from nothing to closed: bookies chosen, entries written, metadata closed.
+
+A ledger is written once and by one. Where a bookie fails on the way, the ledger is deleted and another is written
+with other bookies: what goes into it can be had again, and no ensemble has to change in a ledger that nobody reads.
+
+Source: Pulsar 4.2.4 ``AbstractTwoPhaseCompactor``; BookKeeper 4.17.3 ``LedgerCreateOp``; spec/pulsar.md sections 7, 13.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
+from lastwrite.formats.pulsar.ledger_metadata import Digest, Ensemble, LedgerMetadata, LedgerState, custom_items
+from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
+from lastwrite.remote.pulsar.metadata import MadeLedger, MetadataStore
+
+_MOST_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Quorums:
+    """On how many bookies a ledger lies, each of its entries, and how many must have said so."""
+
+    ensemble: int = 2
+    write: int = 2
+    ack: int = 2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ack <= self.write <= self.ensemble:
+            raise InvalidConfig(
+                f"an ensemble of {self.ensemble}, a write quorum of {self.write} and an ack quorum of {self.ack}",
+                remedy="each of these is at least 1 and at most the one before it",
+            )
+
+
+def write_ledger(
+    store: MetadataStore,
+    bookies: Bookies,
+    entries: Callable[[], Iterable[bytes]],
+    quorums: Quorums,
+    custom: Mapping[str, bytes],
+    now_ms: int,
+    announce: Callable[[int], None] = lambda ledger: None,
+) -> Ledger:
+    """Write a closed ledger with these entries, numbered from 0. Digest CRC-32, no password, as compacted ledgers have.
+
+    ``entries`` is called once more where a bookie fails. ``announce`` hears of each ledger before anything lies on a
+    bookie. ``now_ms``: the clock, for the ledger's metadata.
+
+    Raises:
+        RemoteFailed: not enough bookies, or no answer; what was begun is deleted.
+        CommitConflict: somebody else has touched the ledger.
+    """
+    refused: dict[str, RemoteFailed] = {}
+    for _ in range(_MOST_TRIES):
+        ensemble = choose_bookies(store.bookies(), quorums.ensemble, store.racks(), refused)
+        made = store.make_ledger(open_metadata(quorums, ensemble, custom, now_ms))
+        writer = LedgerWriter(bookies, made.ledger)
+        try:
+            announce(made.ledger.id)
+            for entry in entries():
+                writer.add(entry)
+            writer.flush()
+            return _closed(store, made, writer)
+        except BaseException as error:
+            writer.abandon()
+            with contextlib.suppress(LogError):  # a note was made of it: the next run finds it
+                store.delete_ledger(made.ledger.id)
+            if writer.failed is None or not isinstance(error, RemoteFailed):
+                raise
+            refused[writer.failed] = error
+    raise next(reversed(refused.values()))
+
+
+def _closed(store: MetadataStore, made: MadeLedger, writer: LedgerWriter) -> Ledger:
+    metadata = replace(
+        made.ledger.metadata, state=LedgerState.CLOSED, length=writer.bytes, last_entry=writer.entries - 1
+    )
+    store.close_ledger(made, metadata)
+    return Ledger(made.ledger.id, metadata)
+
+
+def open_metadata(
+    quorums: Quorums, ensemble: Sequence[str], custom: Mapping[str, bytes], now_ms: int
+) -> LedgerMetadata:
+    """What the metadata store has of a ledger that is being written."""
+    return LedgerMetadata(
+        quorum=quorums.write, ensemble=quorums.ensemble, length=0, last_entry=-1, state=LedgerState.OPEN,
+        ensembles=(Ensemble(bookies=tuple(ensemble), first_entry=0),), digest=Digest.CRC32, password=b"",
+        ack_quorum=quorums.ack, ctime_ms=now_ms, custom_items=custom_items(dict(custom)),
+    )  # fmt: skip
+
+
+def choose_bookies(
+    alive: Sequence[str],
+    count: int,
+    racks: Mapping[str, str],
+    refused: Mapping[str, RemoteFailed] | Collection[str] = (),
+) -> tuple[str, ...]:
+    """So many of the bookies, by chance, of as many racks as may be.
+
+    Raises:
+        RemoteFailed: there are fewer.
+    """
+    usable = [bookie for bookie in alive if bookie not in refused]
+    if len(usable) < count:
+        said = "".join(f"; {bookie} failed" for bookie in refused)
+        raise RemoteFailed(
+            f"{len(usable)} bookies take entries, a ledger needs {count}{said}",
+            remedy="start more of them, or set managedLedgerDefaultEnsembleSize, …WriteQuorum and …AckQuorum as the "
+            "brokers have them",
+        )
+    order = sorted(usable, key=lambda bookie: secrets.randbits(32))
+    chosen: list[str] = []
+    while len(chosen) < count:
+        seen = {racks.get(bookie) for bookie in chosen}
+        fresh = (bookie for bookie in order if bookie not in chosen and racks.get(bookie) not in seen)
+        any_other = (bookie for bookie in order if bookie not in chosen)
+        chosen.append(next(fresh, None) or next(any_other))
+    return tuple(chosen)

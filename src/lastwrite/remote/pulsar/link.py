@@ -1,0 +1,161 @@
+"""One connection to a bookie or a broker: frames of a length and as many bytes, both ways.
+
+Every call ends within its time, whatever the other side does. A frame's length is a claim: bytes are taken as they
+come, and what would be longer than any answer ends the conversation.
+
+Source: Pulsar 4.2.4 and BookKeeper 4.17.3, which frame alike: an int32, big-endian, that does not count itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from types import TracebackType
+
+from lastwrite.errors import RemoteFailed
+from lastwrite.remote.address import parse_address
+
+TIMEOUT_SECONDS = 30.0
+
+_PREFIX = struct.Struct(">i")
+_MOST_BYTES = 256 << 20  # of a frame: the largest message that a cluster can be set to take, and room
+_READ_BYTES = 1 << 18
+
+
+class Link:
+    """A connection to ``address``, ``HOST:PORT``, that begins with the first frame and ends with the first trouble.
+
+    What was asked before the trouble is never asked again by itself. ``kind`` names the other side in errors. Not for
+    two threads at once, but one may send while another receives.
+    """
+
+    def __init__(self, address: str, kind: str, timeout: float = TIMEOUT_SECONDS) -> None:
+        self.address = address
+        self._kind = kind
+        self._host, self._port = parse_address(address)
+        self._timeout = timeout
+        self._socket: socket.socket | None = None
+        self._received = bytearray()
+        self._taken = 0  # bytes at the begin of ``_received`` that were given out
+
+    def open(self, doing: str) -> None:
+        """Connect, if that was not done yet; ``doing`` says in an error's words what for.
+
+        Raises:
+            RemoteFailed: nobody listens there, or not in time.
+        """
+        if self._socket is not None:
+            return
+        try:
+            self._socket = socket.create_connection((self._host, self._port), self._timeout)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise self._failed(error, doing) from error
+
+    def send(self, frames: list[bytes], doing: str) -> None:
+        """Send frames, whole.
+
+        Raises:
+            RemoteFailed: they are not taken within the timeout.
+        """
+        self.open(doing)
+        parts = [part for frame in frames for part in (_PREFIX.pack(len(frame)), frame)]
+        try:
+            if self._socket is None:  # another thread met trouble
+                raise ConnectionAbortedError
+            self._socket.sendall(b"".join(parts))
+        except OSError as error:
+            self.close()
+            raise self._failed(error, doing) from error
+
+    def receive(self, doing: str, seconds: float | None = None) -> bytes | None:
+        """The next frame. ``seconds``: how long to wait for its begin, and None if it does not come; None: the timeout,
+        and an error.
+
+        Raises:
+            RemoteFailed: it does not come in time, or the other side hangs up, or what comes is no frame.
+        """
+        deadline = time.monotonic() + (self._timeout if seconds is None else seconds)
+        try:
+            if seconds is not None and not self._holds(_PREFIX.size, deadline):
+                return None
+            deadline = max(deadline, time.monotonic() + self._timeout) if seconds is not None else deadline
+            self._fill(_PREFIX.size, deadline)
+            (length,) = _PREFIX.unpack_from(self._received, self._taken)
+            if not 0 < length <= _MOST_BYTES:
+                raise RemoteFailed(
+                    f"{doing}: a frame of {length} bytes", path=self.address,
+                    remedy=f"see whether a {self._kind} listens there, and without TLS",
+                )  # fmt: skip
+            self._fill(_PREFIX.size + length, deadline)
+        except RemoteFailed:
+            self.close()
+            raise
+        except OSError as error:
+            self.close()
+            raise self._failed(error, doing) from error
+        begin = self._taken + _PREFIX.size
+        self._taken = begin + length
+        return bytes(memoryview(self._received)[begin : begin + length])
+
+    def hang_up(self) -> None:
+        """End the conversation, for a thread that waits in ``receive`` too: it is to close then."""
+        connected = self._socket
+        if connected is not None:
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._received = bytearray()
+        self._taken = 0
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _holds(self, size: int, deadline: float) -> bool:
+        """Whether so many bytes come before the deadline."""
+        try:
+            self._fill(size, deadline)
+        except TimeoutError:
+            return False
+        return True
+
+    def _fill(self, size: int, deadline: float) -> None:
+        while len(self._received) - self._taken < size:
+            if self._taken:
+                del self._received[: self._taken]
+                self._taken = 0
+            if self._socket is None:
+                raise ConnectionAbortedError
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left)
+            try:
+                part = self._socket.recv(_READ_BYTES)
+            finally:
+                if self._socket is not None:
+                    self._socket.settimeout(self._timeout)
+            if not part:
+                raise ConnectionResetError("it hung up")
+            self._received += part
+
+    def _failed(self, error: OSError, doing: str) -> RemoteFailed:
+        if isinstance(error, TimeoutError):
+            return RemoteFailed(
+                f"{doing}: no answer from the {self._kind} within {self._timeout:g} s", path=self.address,
+                remedy="see whether it is alive",
+            )  # fmt: skip
+        reason = (error.strerror or str(error) or "the connection was closed").lower()
+        return RemoteFailed(
+            f"{doing}: {reason}", path=self.address,
+            remedy=f"see whether the {self._kind} runs there, and whether this machine may reach it",
+        )  # fmt: skip

@@ -1,0 +1,219 @@
+"""Handing a compacted ledger over to a topic that brokers serve.
+
+The commit is one acknowledgement on ``__compaction``: horizon and ledger's id. Seven things about it are not as one
+would wish, and each has its place here:
+
+- *No answer says no.* What the store has afterwards tells: ``Cluster.written_down``.
+- *At most once a second is anything written down.* An acknowledgement that comes too early is answered, it is served
+  from, the former ledger is deleted, and nothing of it is on disk: after a crash readers hang. So it comes when the
+  subscription was ours, and quiet, for longer than that.
+- *A horizon below the mark-delete is refused*, and that may have moved without a compaction: after a reload it stands
+  at ``N:-1`` of a newer ledger. Where no entry lies between, exactly that is the horizon.
+- *A horizon beyond the last entry is refused.* So the topic must still have the horizon's entry.
+- *The same ledger acknowledged twice is deleted* while it is served. So each acknowledgement has a ledger of its own;
+  one that had no effect, or was lost on its way, is followed by another with a fresh copy.
+- *A pointer to a ledger that is gone* is mended in memory by a first acknowledgement, on disk by a second.
+- *Whatever fails leaves ledgers that belong to nobody.* A note of each is in the store before anything is written
+  into it, and taken back when it is in use or deleted. Who commits next deletes what notes are left of.
+
+Source: spec/pulsar.md sections 13 and 30, seen by running Pulsar 4.2.4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from lastwrite.errors import CommitConflict, LogError, RemoteFailed
+from lastwrite.formats.pulsar.managed_ledger import ManagedLedgerInfo
+from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.remote.pulsar.cluster import Cluster, Compaction, Hold
+from lastwrite.remote.pulsar.ledgers import Quorums, write_ledger
+
+_MOST_TRIES = 3
+_MARGIN_SECONDS = 0.3  # more than the brokers' pause between two writes of a subscription
+_LOOK_SECONDS = 0.02
+_WRITTEN_SECONDS = 5.0  # within these an acknowledgement is on disk, or it never will be
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is served from now on."""
+
+    ledger: int
+    horizon: Position
+    tries: int  # ledgers that were written for it
+    removed: tuple[int, ...]  # ledgers that belonged to nobody
+
+
+def publish(
+    hold: Hold,
+    base: Compaction | None,
+    horizon: Position,
+    records: Callable[[], Iterable[bytes]],
+    quorums: Quorums,
+    custom: Mapping[str, bytes],
+    now_ms: int,
+    reach: Callable[[str], None] = lambda step: None,
+) -> Published:
+    """Have the topic's broker serve ``records`` for all up to ``horizon``, and see to it that this is on disk.
+
+    ``base``: how far the topic was compacted when the work began; the records contain all that it had. ``records``
+    is called once for every copy. ``reach`` hears of each step before it is done, for tests that crash there.
+
+    Raises:
+        CommitConflict: the topic was compacted, emptied or made anew meanwhile; nothing has changed.
+        LogHeld: somebody else compacts it now.
+        RemoteFailed: no answer; or the broker does not write down what it is told, and ``path`` says which.
+    """
+    cluster, topic = hold.cluster, hold.topic
+    pause = 1 / max(cluster.access.mark_deletes_a_second, 1e-3) + _MARGIN_SECONDS
+    written: list[int] = []
+
+    def announce(ledger: int) -> None:
+        cluster.store.note(topic, ledger)
+        written.append(ledger)
+        reach("write")
+
+    at = horizon
+    for tries in range(1, _MOST_TRIES + 1):
+        try:
+            subscription = hold.again()
+            _refuse_other(cluster, topic, base, written)
+            at = _place(cluster, topic, horizon, subscription.last_message().mark_delete)
+            ours = write_ledger(cluster.store, cluster.bookies, records, quorums, custom, now_ms, announce).id
+            time.sleep(max(0.0, hold.since + pause - time.monotonic()))
+            if base is not None and base.ledger is not None:
+                cluster.store.note(topic, base.ledger)  # it belongs to nobody as soon as the broker has read this
+            reach("acknowledge")
+            # Lost at any moment before: then the broker does not listen to it.
+            with contextlib.suppress(RemoteFailed):
+                subscription.acknowledge(at, ours)
+            hold.acknowledged()
+        except LogError:
+            _clear_away(cluster, topic, base, written)
+            raise
+        reach("look")
+        if _is_written(cluster, topic, Compaction(at, ours)):
+            reach("clear")
+            return Published(ours, at, tries, _swept(cluster, topic, ours))
+    _clear_away(cluster, topic, base, written)
+    raise RemoteFailed(
+        f"{topic}: the broker was told {tries} times that all up to {at} is compacted, and has not written it down",
+        path=cluster.store.address, remedy="see the broker's log for why its subscription __compaction does not move",
+    )  # fmt: skip
+
+
+def sweep(hold: Hold) -> tuple[int, ...]:
+    """Delete the ledgers of which notes are left, unless one may be in use; which they were.
+
+    Raises:
+        RemoteFailed: no answer.
+    """
+    cluster, topic = hold.cluster, hold.topic
+    if not cluster.store.noted(topic):
+        return ()
+    memory, written = cluster.in_memory(topic), cluster.written_down(topic)
+    if memory is None or written is None or memory.ledger != written.ledger or hold.again().is_lost:
+        return ()  # nobody can say what is in use: the next commit tells
+    return _swept(cluster, topic, written.ledger)
+
+
+def _swept(cluster: Cluster, topic: TopicName, used: int | None) -> tuple[int, ...]:
+    """Delete all of which there are notes but what is used."""
+    removed = []
+    for ledger in cluster.store.noted(topic):
+        if ledger != used:
+            found = cluster.store.ledger(ledger)
+            if found is not None and found.metadata.compacted_topic == topic.full:
+                cluster.store.delete_ledger(ledger)
+                removed.append(ledger)
+        cluster.store.forget(topic, ledger)
+    return tuple(removed)
+
+
+def _clear_away(cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int]) -> None:
+    """Delete what we have written and nobody serves; where that cannot be told, the notes stay."""
+    with contextlib.suppress(LogError):
+        known = {
+            compaction.ledger for compaction in (cluster.in_memory(topic), cluster.written_down(topic)) if compaction
+        }
+        if base is not None:
+            known.add(base.ledger)
+            if base.ledger is not None and not known & set(written):
+                cluster.store.forget(topic, base.ledger)
+        for ledger in written:
+            if ledger not in known:
+                cluster.store.delete_ledger(ledger)
+                cluster.store.forget(topic, ledger)
+
+
+def _refuse_other(cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int]) -> None:
+    """Say no where somebody else has compacted the topic since we looked."""
+    found = cluster.compaction_of(topic)
+    ledger, expected = found and found.ledger, base and base.ledger
+    if ledger != expected and ledger not in written:
+        raise CommitConflict(
+            f"{topic} was compacted into ledger {ledger} meanwhile; this began with {expected}",
+            path=cluster.store.address, remedy="nothing was changed; start again",
+        )  # fmt: skip
+
+
+def _place(cluster: Cluster, topic: TopicName, horizon: Position, mark_delete: Position | None) -> Position:
+    """The position to acknowledge: the horizon, or where the subscription stands behind it with nothing in between."""
+    found = cluster.store.managed_ledger(topic)
+    info = ManagedLedgerInfo() if found is None else found[1]
+    if mark_delete is not None and mark_delete > horizon:
+        if mark_delete.entry == -1 and not _has_entries_between(cluster, info, horizon, mark_delete):
+            return mark_delete
+        raise CommitConflict(
+            f"{topic}: the subscription __compaction stands at {mark_delete}, beyond the horizon {horizon}",
+            path=cluster.store.address,
+            remedy="nothing was changed; start again; if it happens again, see whether a backlog quota moves it",
+        )
+    if (
+        all(ledger.ledger != horizon.ledger for ledger in info.ledgers)
+        or _last_of(cluster, info, horizon) < horizon.entry
+    ):
+        raise CommitConflict(
+            f"{topic} has no entry {horizon} any more", path=cluster.store.address,
+            remedy="nothing was changed; start again",
+        )  # fmt: skip
+    return horizon
+
+
+def _has_entries_between(cluster: Cluster, info: ManagedLedgerInfo, low: Position, high: Position) -> bool:
+    """Whether an entry lies behind ``low`` and before the first of ledger ``high``."""
+    for each in info.ledgers:
+        if low.ledger <= each.ledger < high.ledger:
+            last = _last_of(cluster, info, Position(each.ledger, 0))
+            if last >= 0 and Position(each.ledger, last) > low:
+                return True
+    return False
+
+
+def _last_of(cluster: Cluster, info: ManagedLedgerInfo, at: Position) -> int:
+    """The last entry of a ledger of the topic; -1: it has none."""
+    entries = next((each.entries for each in info.ledgers if each.ledger == at.ledger and each.is_closed), None)
+    if entries is not None:
+        return entries - 1
+    ledger = cluster.store.ledger(at.ledger)
+    if ledger is None:
+        return -1
+    closed = ledger.metadata.last_entry if ledger.metadata.is_closed else None
+    return cluster.bookies.last_entry(ledger).entry if closed is None else closed
+
+
+def _is_written(cluster: Cluster, topic: TopicName, expected: Compaction) -> bool:
+    """Whether the acknowledgement gets onto disk."""
+    deadline = time.monotonic() + _WRITTEN_SECONDS
+    while True:
+        with contextlib.suppress(LogError):
+            if cluster.written_down(topic) == expected:
+                return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,302 @@
+"""Topics brought into an archive from everything that a real cluster left: objects, MapFiles, entry logs, journals."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+from lastwrite.logstore.pulsar.manifest import read_manifest
+
+import lastwrite
+from lastwrite.errors import InvalidConfig, LogError, NotALog
+from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.logstore import files
+from lastwrite.logstore.pulsar.objects import find_aside, read_entries, read_index
+from lastwrite.model.fetched import FetchedTopic, FetchReport, HowFetched
+from lastwrite.model.log import ProblemKind
+from tests.pulsar_corpus import CORPUS, TOPICS, compacted_entries, horizon, raw_entries, unpack
+
+RAW_NAMES = ["shapes", "odd", "parts-partition-1", "files"]
+
+
+@pytest.fixture(scope="module")
+def bookies(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The folders of the three bookies, entry logs unpacked and without journals."""
+    folder = unpack("bookies", tmp_path_factory.mktemp("bookies"))
+    for journal in folder.rglob("*.txn"):
+        journal.unlink()
+    return [str(folder / str(number)) for number in range(3)]
+
+
+@pytest.fixture(scope="module")
+def journals(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The same with journals alone."""
+    folder = unpack("bookies", tmp_path_factory.mktemp("journals"))
+    for log in folder.rglob("*.log"):
+        log.unlink()
+    return [str(folder / str(number)) for number in range(3)]
+
+
+def said(name: str, number: int, file: str) -> str:
+    return str(CORPUS / "topics" / name / str(number) / file)
+
+
+def entries_of(topic: FetchedTopic, is_compacted: bool = False) -> dict[tuple[int, int], bytes]:
+    return {
+        (ledger.ledger, entry): data
+        for ledger in topic.ledgers
+        if ledger.is_compacted is is_compacted and ledger.path
+        for entry, data in read_entries(ledger.path)
+    }
+
+
+def damaged(report: FetchReport) -> list[str]:
+    every = [*report.problems, *(problem for topic in report.topics for problem in topic.problems)]
+    return [problem.message for problem in every if problem.kind is ProblemKind.DAMAGED]
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_buckets_objects_name_their_topics(tmp_path: Path, copies: bool) -> None:
+    report = lastwrite.fetch([str(CORPUS / "offloaded")], str(tmp_path), copies=copies)
+    assert [topic.topic for topic in report.topics] == sorted(TOPICS[name] for name in RAW_NAMES[:3])
+    assert report.exit_status == 0
+    for topic in report.topics:
+        raw = raw_entries(TopicName.parse(topic.topic).managed_ledger.rpartition("/")[2])
+        found = entries_of(topic)
+        assert found == {place: data for place, data in raw.items() if place[0] in {one for one, _ in found}}
+        assert {ledger.how for ledger in topic.ledgers} <= {HowFetched.COPIED, HowFetched.LINKED}
+        assert not copies or {ledger.how for ledger in topic.ledgers} == {HowFetched.COPIED}
+    again = lastwrite.fetch([str(CORPUS / "offloaded")], str(tmp_path))
+    assert {ledger.how for topic in again.topics for ledger in topic.ledgers} == {HowFetched.PRESENT}
+
+
+def test_a_bucket_of_two_blocks(tmp_path: Path) -> None:
+    unpack("blocks", tmp_path / "bucket")
+    report = lastwrite.fetch([str(tmp_path / "bucket")], str(tmp_path / "archive"))
+    [ledger] = report.topics[0].ledgers
+    assert len(read_index(ledger.path).blocks) == 2
+    read = dict(read_entries(ledger.path))
+    assert list(read) == list(range(9))
+    assert dict(read_entries(ledger.path, 7, 7)) == {7: read[7]}
+    assert dict(read_entries(ledger.path, 6, 7)) == {6: read[6], 7: read[7]}
+
+
+def test_map_files_become_objects(tmp_path: Path) -> None:
+    report = lastwrite.fetch([str(CORPUS / "filesystem")], str(tmp_path))
+    [topic] = report.topics
+    assert topic.topic == TOPICS["files"]
+    assert report.exit_status == 0
+    found, raw = entries_of(topic), raw_entries("files")
+    assert found == {place: data for place, data in raw.items() if place[0] in {one for one, _ in found}}
+    assert len({one for one, _ in found}) >= 2
+    assert {ledger.how for ledger in topic.ledgers} == {HowFetched.WRITTEN}
+
+
+@pytest.mark.parametrize("name", [*RAW_NAMES, "events"])
+@pytest.mark.parametrize("form", ["node", "json"])
+def test_bookies_give_all_raw_entries_and_the_compacted_ledger(
+    tmp_path: Path, bookies: list[str], name: str, form: str
+) -> None:
+    file = "managed-ledger" if form == "node" else "stats-internal.json"
+    cursor = said(name, 2, "cursor") if form == "node" else None
+    report = lastwrite.fetch(
+        bookies, str(tmp_path), topic=TOPICS[name], metadata=said(name, 2, file), cursor=cursor, recover=True
+    )
+    assert damaged(report) == []
+    [topic] = report.topics
+    assert entries_of(topic) == raw_entries(name)
+    told = horizon(name, 2)
+    place = f"{told['horizon']['ledger']}:{told['horizon']['entry']}"
+    assert topic.horizon == place
+    assert list(entries_of(topic, is_compacted=True).values()) == compacted_entries(name, 2)
+    manifest = read_manifest(topic.folder)
+    assert manifest is not None
+    assert (str(manifest.horizon), manifest.ledger, manifest.entries) == (place, int(told["ledger"]), told["entries"])
+    assert manifest.size_bytes == told["size"]
+    assert (Path(topic.folder) / ("managed-ledger" if form == "node" else "managed-ledger.json")).exists()
+
+
+def test_journals_give_the_same(tmp_path: Path, journals: list[str]) -> None:
+    report = lastwrite.fetch(
+        journals, str(tmp_path), topic=TOPICS["shapes"], metadata=said("shapes", 2, "stats-internal.json")
+    )
+    assert damaged(report) == []
+    assert entries_of(report.topics[0]) == raw_entries("shapes")
+
+
+def test_a_bookie_that_was_killed_has_its_entries_in_the_journal_alone(tmp_path: Path) -> None:
+    folder = unpack("killed", tmp_path / "killed")
+    report = lastwrite.fetch(
+        [str(folder / "0")], str(tmp_path / "archive"), topic="killed", metadata=str(folder / "managed-ledger")
+    )
+    [ledger] = report.topics[0].ledgers
+    assert ledger.is_open
+    assert ledger.entries == 5  # nobody wrote an entry behind the sixth that would have confirmed it
+    assert "not confirmed" in report.topics[0].problems[0].message
+    report = lastwrite.fetch(
+        [str(folder / "0")], str(tmp_path / "archive"), topic="killed", metadata=str(folder / "managed-ledger"),
+        recover=True,
+    )  # fmt: skip
+    [ledger] = report.topics[0].ledgers
+    assert (ledger.how, ledger.entries) == (HowFetched.WRITTEN, 6)
+    assert len(list(Path(report.topics[0].folder).glob("*-ledger-*-index"))) == 1
+
+
+def test_offloaded_ledgers_are_taken_first_and_bookies_give_the_rest(tmp_path: Path, bookies: list[str]) -> None:
+    sources = [str(CORPUS / "offloaded"), *bookies]
+    report = lastwrite.fetch(
+        sources, str(tmp_path), topic=TOPICS["shapes"], metadata=said("shapes", 2, "stats-internal.json")
+    )
+    assert damaged(report) == []
+    how = [ledger.how for ledger in report.topics[0].ledgers]
+    assert how.count(HowFetched.WRITTEN) == 2  # the open ledger and the compacted one
+    assert entries_of(report.topics[0]) == raw_entries("shapes")
+
+
+def test_a_later_fetch_brings_what_is_new(tmp_path: Path, bookies: list[str]) -> None:
+    first = lastwrite.fetch(
+        bookies, str(tmp_path), topic=TOPICS["files"], metadata=said("files", 2, "stats-internal.json")
+    )
+    assert first.exit_status == 0
+    folder = Path(first.topics[0].folder)
+    open_ledger = next(ledger for ledger in first.topics[0].ledgers if ledger.is_open)
+    writer_left = folder / "something.0123456789ab.aside"
+    writer_left.write_bytes(b"of a fetch that was killed")
+    (folder / "managed-ledger.json").unlink()
+    for path in (open_ledger.path, open_ledger.path + "-index"):
+        Path(path).unlink()
+    again = lastwrite.fetch(
+        bookies, str(tmp_path), topic=TOPICS["files"], metadata=said("files", 2, "managed-ledger"),
+        cursor=said("files", 2, "cursor"), recover=True,
+    )  # fmt: skip
+    how = {ledger.ledger: ledger.how for ledger in again.topics[0].ledgers}
+    assert how.pop(open_ledger.ledger) is HowFetched.WRITTEN
+    assert set(how.values()) == {HowFetched.PRESENT}
+    assert not writer_left.exists()
+    assert entries_of(again.topics[0]) == raw_entries("files")
+
+
+def test_two_bookies_of_three_have_everything_and_one_has_not(tmp_path: Path, bookies: list[str]) -> None:
+    metadata = said("shapes", 2, "stats-internal.json")
+    report = lastwrite.fetch(bookies[:2], str(tmp_path / "two"), topic=TOPICS["shapes"], metadata=metadata)
+    assert damaged(report) == []
+    assert entries_of(report.topics[0]) == raw_entries("shapes")
+    report = lastwrite.fetch(bookies[:1], str(tmp_path / "one"), topic=TOPICS["shapes"], metadata=metadata)
+    assert report.exit_status == 3
+    assert any("lies in none of the sources" in message for message in damaged(report))
+    assert any("compacted ledger" in message for message in damaged(report))
+    assert read_manifest(report.topics[0].folder) is None
+
+
+def test_a_damaged_copy_is_passed_over_and_two_are_named(tmp_path: Path, bookies: list[str]) -> None:
+    entry = raw_entries("odd")[min(raw_entries("odd"))]
+    folders = [str(shutil.copytree(bookie, tmp_path / Path(bookie).name)) for bookie in bookies]
+    metadata = said("odd", 2, "stats-internal.json")
+    for count, status in ((1, 0), (2, 3)):
+        hit = 0
+        for log in sorted(tmp_path.rglob("*.log")):
+            data = log.read_bytes()
+            if entry in data and hit < 1:
+                at = data.index(entry) + len(entry) - 1
+                log.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+                hit += 1
+        assert hit == 1
+        report = lastwrite.fetch(folders, str(tmp_path / f"archive{count}"), topic=TOPICS["odd"], metadata=metadata)
+        assert report.exit_status == status
+        messages = [problem.message for problem in report.topics[0].problems]
+        assert any("digest" in message for message in messages)
+        assert (entries_of(report.topics[0]) == raw_entries("odd")) is (status == 0)
+
+
+def test_a_log_cut_short_or_of_something_else_is_named(tmp_path: Path, bookies: list[str]) -> None:
+    folder = Path(shutil.copytree(bookies[0], tmp_path / "bookie"))
+    log = folder / "current" / "0.log"
+    log.write_bytes(log.read_bytes()[:5000])
+    (folder / "current" / "7.log").write_bytes(b"no entry log")
+    report = lastwrite.fetch(
+        [str(folder), *bookies[1:]], str(tmp_path / "archive"), topic=TOPICS["shapes"],
+        metadata=said("shapes", 2, "stats-internal.json"),
+    )  # fmt: skip
+    assert entries_of(report.topics[0]) == raw_entries("shapes")
+    assert {Path(problem.path).name for problem in report.problems} == {"0.log", "7.log"}
+    assert report.exit_status == 3
+
+
+def test_metadata_of_many_topics_lie_in_a_folder(tmp_path: Path, bookies: list[str]) -> None:
+    for name in ("odd", "events"):
+        folder = tmp_path / "metadata" / TopicName.parse(TOPICS[name]).managed_ledger
+        folder.mkdir(parents=True)
+        shutil.copy(said(name, 2, "managed-ledger"), folder / "managed-ledger")
+        shutil.copy(said(name, 2, "cursor"), folder / "__compaction")
+    report = lastwrite.fetch(bookies, str(tmp_path / "archive"), metadata=str(tmp_path / "metadata"), recover=True)
+    assert damaged(report) == []
+    assert [topic.topic for topic in report.topics] == [TOPICS["events"], TOPICS["odd"]]
+    for topic, name in zip(report.topics, ("events", "odd"), strict=True):
+        assert entries_of(topic) == raw_entries(name)
+        assert list(entries_of(topic, is_compacted=True).values()) == compacted_entries(name, 2)
+
+
+def test_an_archive_that_was_compacted_further_is_not_set_back(tmp_path: Path, bookies: list[str]) -> None:
+    for number in (2, 1):
+        report = lastwrite.fetch(
+            bookies, str(tmp_path), topic=TOPICS["odd"], metadata=said("odd", 2, "managed-ledger"),
+            cursor=said("odd", number, "cursor"),
+        )  # fmt: skip
+        manifest = read_manifest(report.topics[0].folder)
+        assert manifest is not None
+        assert manifest.ledger == int(horizon("odd", 2)["ledger"])
+
+
+def test_an_index_or_an_object_that_is_missing_is_said(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    shutil.copytree(CORPUS / "offloaded", bucket)
+    indexes = sorted(bucket.glob("*-index"))
+    indexes[0].unlink()
+    indexes[1].write_bytes(indexes[1].read_bytes()[:-3])
+    report = lastwrite.fetch([str(bucket)], str(tmp_path / "archive"))
+    assert report.exit_status == 3
+    assert sorted(Path(problem.path).name for problem in report.problems) == sorted(
+        [indexes[0].name.removesuffix("-index"), indexes[1].name]
+    )
+
+
+def test_what_is_not_said_or_not_there_is_refused(tmp_path: Path, bookies: list[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotALog, match="no such folder"):
+        lastwrite.fetch([str(tmp_path / "none")], str(tmp_path))
+    with pytest.raises(NotALog, match="no ledger lies here"):
+        lastwrite.fetch([str(tmp_path / "empty")], str(tmp_path))
+    with pytest.raises(InvalidConfig, match="which ledgers are the topic's"):
+        lastwrite.fetch(bookies, str(tmp_path), topic="odd")
+    with pytest.raises(InvalidConfig, match="without their topic's name"):
+        lastwrite.fetch(bookies, str(tmp_path), metadata=said("odd", 2, "managed-ledger"))
+    with pytest.raises(NotALog, match="nothing of"):
+        lastwrite.fetch([str(CORPUS / "offloaded")], str(tmp_path), topic="others")
+
+
+def test_a_fetch_that_fails_at_any_step_is_finished_by_the_next(
+    tmp_path: Path, bookies: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bring(archive: Path) -> FetchReport:
+        return lastwrite.fetch(
+            [str(CORPUS / "offloaded"), *bookies], str(archive), topic=TOPICS["odd"],
+            metadata=said("odd", 2, "stats-internal.json"),
+        )  # fmt: skip
+
+    monkeypatch.setattr(files, "faults", files.FaultPoints(log=str(tmp_path / "steps")))
+    bring(tmp_path / "whole")
+    steps = (tmp_path / "steps").read_text().count("\n")
+    assert steps > 15
+    for step in range(1, steps + 1):
+        archive = tmp_path / str(step)
+        monkeypatch.setattr(files, "faults", files.FaultPoints(point=step, error=errno.EIO))
+        with pytest.raises(LogError):
+            bring(archive)
+        monkeypatch.setattr(files, "faults", files.FaultPoints())
+        report = bring(archive)
+        assert damaged(report) == []
+        assert entries_of(report.topics[0]) == raw_entries("odd")
+        assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries("odd", 2)
+        assert find_aside(report.topics[0].folder) == []

@@ -1,0 +1,308 @@
+"""The commit of a compacted ledger into a topic that a real broker serves, and each trap on its way.
+
+What is committed here is what a compactor would write, in a few lines of Python; whether readers get it is asked of
+Pulsar's own Java client.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from lastwrite.errors import CommitConflict, LogHeld, RemoteFailed
+from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
+from lastwrite.formats.pulsar.entry import decode_entry
+from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.remote.pulsar import publish as publishing
+from lastwrite.remote.pulsar.cluster import Access, Cluster, Compaction, Hold
+from lastwrite.remote.pulsar.ledgers import Quorums
+from lastwrite.remote.pulsar.publish import Published, publish, sweep
+from tests.system.pulsar.broker import Broker
+from tests.system.pulsar.driver import Driver
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+ONE = Quorums(1, 1, 1)
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def cluster(pulsar: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setattr(publishing, "_WRITTEN_SECONDS", 1.5)  # what a broker of one topic takes long
+    with Cluster(Access(metadata_store=pulsar.metadata_store, timeout=10)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, driver: Driver) -> TopicName:
+    name = TopicName.parse(f"persistent://public/default/{request.node.name.replace('[', '-').rstrip(']')}")
+    driver.create(name.full)
+    return name
+
+
+def send(driver: Driver, topic: TopicName, *values: str) -> None:
+    """``k=v`` each, or ``k=`` to delete."""
+    messages = []
+    for text in values:
+        key, _, value = text.partition("=")
+        messages.append({"key": key, "value": base64.b64encode(value.encode()).decode()})
+    driver.send(topic.full, [{"messages": messages}])
+
+
+def read(driver: Driver, topic: TopicName) -> list[str]:
+    found = driver.read(topic.full, compacted=True)
+    return [f"{m['key']}={base64.b64decode(m['value'] or '').decode()}" for m in found]
+
+
+def compacted(cluster: Cluster, topic: TopicName, *, at_least: Position | None = None) -> tuple[list[bytes], Position]:
+    """What a compactor writes of the whole topic, and its horizon; singles only."""
+    found = cluster.store.managed_ledger(topic)
+    assert found is not None
+    last: dict[str, bytes] = {}
+    horizon = Position(-1, -1)
+    for each in found[1].ledgers:
+        ledger = cluster.store.ledger(each.ledger)
+        assert ledger is not None
+        end = (
+            each.entries - 1
+            if each.entries is not None and each.is_closed
+            else cluster.bookies.last_entry(ledger).entry
+        )
+        for number, body in cluster.bookies.read(ledger, 0, end):
+            entry = decode_entry(body, each.ledger, number)
+            horizon = Position(each.ledger, number)
+            key = entry.metadata.partition_key or ""
+            last.pop(key, None)
+            if len(entry.payload):
+                last[key] = encode_record(horizon, -1, body)
+    return list(last.values()), horizon
+
+
+def commit(cluster: Cluster, topic: TopicName, hold: Hold, base: Compaction | None, **other: object) -> Published:
+    records, horizon = compacted(cluster, topic)
+    custom = ledger_custom_metadata(topic.full, horizon)
+    return publish(hold, base, horizon, lambda: records, ONE, custom, NOW_MS, **other)  # type: ignore[arg-type]
+
+
+def state(cluster: Cluster, topic: TopicName) -> Compaction:
+    found = cluster.written_down(topic)
+    assert found is not None
+    return found
+
+
+def compacted_ledgers(cluster: Cluster, topic: TopicName) -> list[int]:
+    """All ledgers of the cluster that are compacted ones of the topic."""
+    found = []
+    for number in range(500):
+        ledger = cluster.store.ledger(number)
+        if ledger is not None and ledger.metadata.compacted_topic == topic.full:
+            found.append(number)
+    return found
+
+
+def wait_for_ledgers(cluster: Cluster, topic: TopicName, expected: Sequence[int]) -> None:
+    """The broker deletes the former one in its own time."""
+    deadline = time.monotonic() + 10
+    while compacted_ledgers(cluster, topic) != list(expected):
+        assert time.monotonic() < deadline, (compacted_ledgers(cluster, topic), expected)
+        time.sleep(0.05)
+
+
+def test_rounds_follow_one_another_through_reloads_and_the_brokers_own_rounds(
+    pulsar: Broker, driver: Driver, cluster: Cluster, topic: TopicName
+) -> None:
+    send(driver, topic, "a=1", "b=1", "a=2", "c=1", "c=")
+    with Hold(cluster, topic) as hold:
+        first = commit(cluster, topic, hold, None)
+        assert first.tries == 1
+        send(driver, topic, "b=2", "d=1")
+        # The pause between two commits is kept without being asked for.
+        second = commit(cluster, topic, hold, Compaction(first.horizon, first.ledger))
+        assert second.tries == 1
+        assert state(cluster, topic) == Compaction(second.horizon, second.ledger)
+    assert read(driver, topic) == ["a=2", "b=2", "d=1"]
+    wait_for_ledgers(cluster, topic, [second.ledger])
+    assert cluster.store.noted(topic) == []
+    driver.unload(topic.full)
+    assert read(driver, topic) == ["a=2", "b=2", "d=1"]
+    send(driver, topic, "a=3")
+    assert driver.compact(topic.full)["did"]  # the broker takes ours as its input
+    assert read(driver, topic) == ["b=2", "d=1", "a=3"]
+    # So soon after the last commit it may not have written this one down; nobody but its memory knows then.
+    theirs = cluster.compaction_of(topic)
+    assert theirs is not None and theirs.ledger != second.ledger
+    send(driver, topic, "b=", "d=2")
+    with Hold(cluster, topic) as hold:
+        last = commit(cluster, topic, hold, theirs)
+    assert read(driver, topic) == ["a=3", "d=2"]
+    wait_for_ledgers(cluster, topic, [last.ledger])
+
+
+def test_nothing_is_lost_by_a_crash_right_after_a_commit(
+    pulsar: Broker, driver: Driver, cluster: Cluster, topic: TopicName
+) -> None:
+    """Two commits one behind the other, and the broker is killed: with a pause too short, readers would hang now."""
+    send(driver, topic, "a=1", "b=1")
+    with Hold(cluster, topic) as hold:
+        first = commit(cluster, topic, hold, None)
+        send(driver, topic, "a=2")
+        second = commit(cluster, topic, hold, Compaction(first.horizon, first.ledger))
+        pulsar.kill()
+    pulsar.start()
+    assert read(driver, topic) == ["b=1", "a=2"]
+    assert state(cluster, topic).ledger == second.ledger
+
+
+def test_somebody_else_was_faster(driver: Driver, cluster: Cluster, topic: TopicName) -> None:
+    send(driver, topic, "a=1", "b=1")
+    hold = Hold(cluster, topic)
+    with pytest.raises(LogHeld, match="another compaction of the topic runs"):
+        Hold(cluster, topic)
+    hold.release()
+    assert driver.compact(topic.full)["did"]
+    theirs = state(cluster, topic)
+    with Hold(cluster, topic) as hold, pytest.raises(CommitConflict, match=f"into ledger {theirs.ledger} meanwhile"):
+        commit(cluster, topic, hold, None)
+    assert state(cluster, topic) == theirs
+    assert compacted_ledgers(cluster, topic) == [theirs.ledger]
+    assert cluster.store.noted(topic) == []
+    assert read(driver, topic) == ["a=1", "b=1"]
+
+
+def test_the_subscription_stands_at_the_begin_of_a_newer_ledger(
+    driver: Driver, cluster: Cluster, topic: TopicName
+) -> None:
+    send(driver, topic, "a=1", "b=1", "a=2")
+    with Hold(cluster, topic) as hold:
+        first = commit(cluster, topic, hold, None)
+    driver.unload(topic.full)
+    with Hold(cluster, topic) as hold:  # loads it again
+        here = state(cluster, topic)
+        again = commit(cluster, topic, hold, here)
+        mark_delete = hold.again().last_message().mark_delete
+    assert again.tries == 1
+    assert again.horizon == mark_delete
+    if again.horizon != first.horizon:
+        assert again.horizon.entry == -1 and again.horizon.ledger > first.horizon.ledger
+    assert state(cluster, topic) == Compaction(again.horizon, again.ledger)
+    assert read(driver, topic) == ["b=1", "a=2"]
+    wait_for_ledgers(cluster, topic, [again.ledger])
+
+
+def test_a_horizon_that_the_topic_has_not_is_refused(driver: Driver, cluster: Cluster, topic: TopicName) -> None:
+    send(driver, topic, "a=1", "b=1")
+    records, horizon = compacted(cluster, topic)
+    custom = ledger_custom_metadata(topic.full, horizon)
+    with Hold(cluster, topic) as hold:
+        for wrong in (Position(horizon.ledger, 2), Position(horizon.ledger + 100, 0)):
+            with pytest.raises(CommitConflict, match="no entry"):
+                publish(hold, None, wrong, lambda: records, ONE, custom, NOW_MS)
+        done = commit(cluster, topic, hold, None)
+        with pytest.raises(CommitConflict, match="beyond the horizon"):  # below what was published
+            publish(
+                hold, Compaction(done.horizon, done.ledger), Position(horizon.ledger, 0), lambda: records, ONE, custom,
+                NOW_MS,
+            )  # fmt: skip
+    assert compacted_ledgers(cluster, topic) == [done.ledger]
+    assert cluster.store.noted(topic) == []
+
+
+def test_an_acknowledgement_that_is_lost_is_followed_by_another_with_a_fresh_ledger(
+    driver: Driver, cluster: Cluster, topic: TopicName
+) -> None:
+    send(driver, topic, "a=1", "a=2")
+    steps: list[str] = []
+    with Hold(cluster, topic) as hold:
+
+        def cut_off(step: str) -> None:
+            steps.append(step)
+            if steps == ["write", "acknowledge"]:
+                assert hold._broker is not None
+                hold._broker.close()
+
+        done = commit(cluster, topic, hold, None, reach=cut_off)
+    assert done.tries == 2
+    assert steps == ["write", "acknowledge", "look", "write", "acknowledge", "look", "clear"]
+    assert len(done.removed) == 1
+    assert read(driver, topic) == ["a=2"]
+    assert compacted_ledgers(cluster, topic) == [done.ledger]
+
+
+def test_a_pointer_to_a_ledger_that_is_gone_is_mended(driver: Driver, cluster: Cluster, topic: TopicName) -> None:
+    send(driver, topic, "a=1", "b=1", "a=2")
+    with Hold(cluster, topic) as hold:
+        first = commit(cluster, topic, hold, None)
+    send(driver, topic, "b=2")
+    cluster.store.delete_ledger(first.ledger)
+    driver.unload(topic.full)
+    with Hold(cluster, topic) as hold:
+        stale = state(cluster, topic)
+        assert stale.ledger == first.ledger
+        done = commit(cluster, topic, hold, stale)
+    assert state(cluster, topic).ledger == done.ledger
+    driver.unload(topic.full)
+    assert read(driver, topic) == ["a=2", "b=2"]
+    wait_for_ledgers(cluster, topic, [done.ledger])
+    assert cluster.store.noted(topic) == []
+
+
+@pytest.mark.parametrize("last", ["write", "acknowledge", "look", "clear"])
+def test_what_a_crash_left_is_removed(driver: Driver, cluster: Cluster, topic: TopicName, last: str) -> None:
+    send(driver, topic, f"a={last}", "b=1")
+    before = cluster.written_down(topic)
+
+    class Crash(BaseException):
+        pass
+
+    def crash(step: str) -> None:
+        if step == last:
+            raise Crash
+
+    with Hold(cluster, topic) as hold, pytest.raises(Crash):
+        # Nothing tidies up after a crash: what is caught on the way would.
+        store = cluster.store.delete_ledger
+        cluster.store.delete_ledger = lambda number: None  # type: ignore[method-assign]
+        try:
+            commit(cluster, topic, hold, before, reach=crash)
+        finally:
+            cluster.store.delete_ledger = store  # type: ignore[method-assign]
+    time.sleep(0.5)
+    left = cluster.store.noted(topic)
+    assert left
+    with Hold(cluster, topic) as hold:
+        sweep(hold)
+        here = cluster.written_down(topic)
+        if here is not None and here.ledger is not None:
+            wait_for_ledgers(cluster, topic, [here.ledger])
+        done = commit(cluster, topic, hold, here)
+    assert cluster.store.noted(topic) == []
+    wait_for_ledgers(cluster, topic, [done.ledger])
+    assert read(driver, topic)[-2:] == [f"a={last}", "b=1"]
+
+
+def test_a_compacted_ledger_may_be_empty(driver: Driver, cluster: Cluster, topic: TopicName) -> None:
+    send(driver, topic, "a=1", "a=")
+    with Hold(cluster, topic) as hold:
+        done = commit(cluster, topic, hold, None)
+    ledger = cluster.store.ledger(done.ledger)
+    assert ledger is not None and ledger.metadata.last_entry == -1
+    send(driver, topic, "b=1")
+    assert read(driver, topic) == ["b=1"]
+
+
+@pytest.mark.long
+def test_a_broker_that_stops_answers_with_an_error_and_nothing_is_changed(
+    pulsar: Broker, driver: Driver, topic: TopicName
+) -> None:
+    send(driver, topic, "a=1")
+    with Cluster(Access(metadata_store=pulsar.metadata_store, timeout=3)) as cluster, Hold(cluster, topic) as hold:
+        before = compacted(cluster, topic)
+        pulsar.kill()
+        with pytest.raises(RemoteFailed):
+            publish(hold, None, before[1], lambda: before[0], ONE, {}, NOW_MS)
+    pulsar.start()
+    assert read(driver, topic) == ["a=1"]

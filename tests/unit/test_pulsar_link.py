@@ -1,0 +1,231 @@
+"""A conversation with somebody who is no bookie and no broker: it ends in time, and in words that help.
+
+What real ones answer is in ``tests/system/test_pulsar_remote.py``.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
+from lastwrite.remote.pulsar.broker import Broker, find_owner, parse_broker_url, parse_broker_urls
+from lastwrite.remote.pulsar.commands import (
+    BaseCommand,
+    Connected,
+    LookupResponse,
+    LookupType,
+    Ping,
+    Refused,
+    decode_command,
+    encode_command,
+)
+from lastwrite.remote.pulsar.link import Link
+from lastwrite.remote.pulsar.metadata import parse_store_url
+from tests.unit.test_rocketmq_connection import listening
+
+
+def frame(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def say(connection: socket.socket, *commands: BaseCommand) -> None:
+    connection.sendall(b"".join(frame(encode_command(command)) for command in commands))
+
+
+def hear(connection: socket.socket) -> BaseCommand:
+    data = b""
+    while len(data) < 4 or len(data) < 4 + struct.unpack_from(">i", data)[0]:
+        part = connection.recv(1 << 16)
+        if not part:
+            raise EOFError
+        data += part
+    return decode_command(data[4:])
+
+
+def welcome(connection: socket.socket) -> None:
+    assert hear(connection).connect is not None
+    say(connection, BaseCommand(kind=3, connected=Connected(server_version="test", protocol_version=19)))
+
+
+def receive(address: str, timeout: float = 5.0) -> bytes:
+    with Link(address, "bookie", timeout) as link:
+        link.send([b"question"], "asking")
+        answer = link.receive("asking")
+    assert answer is not None
+    return answer
+
+
+def test_silence_ends_with_the_timeout() -> None:
+    begun = time.monotonic()
+    with listening(lambda connection: time.sleep(1)) as address, pytest.raises(RemoteFailed, match=r"within 0\.2 s"):
+        receive(address, 0.2)
+    assert time.monotonic() - begun < 4
+
+
+def test_a_slow_trickle_ends_with_the_timeout_too() -> None:
+    def trickle(connection: socket.socket) -> None:
+        connection.sendall(struct.pack(">i", 1000))
+        for _ in range(20):
+            connection.sendall(b"x")
+            time.sleep(0.05)
+
+    with listening(trickle) as address, pytest.raises(RemoteFailed, match="no answer from the bookie within"):
+        receive(address, 0.3)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 2**31 - 1, (256 << 20) + 1])
+def test_a_length_that_lies_is_not_waited_for(length: int) -> None:
+    def lie(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(struct.pack(">i", length))
+        time.sleep(0.5)
+
+    with listening(lie) as address, pytest.raises(RemoteFailed, match=f"a frame of {length} bytes"):
+        receive(address)
+
+
+def test_hanging_up_and_nobody_there_are_said() -> None:
+    with listening(lambda connection: None) as address, pytest.raises(RemoteFailed) as caught:
+        receive(address)
+    assert caught.value.path == address
+    with pytest.raises(RemoteFailed, match="asking: connection refused"):
+        receive(address)
+
+
+def test_waiting_without_a_need_finds_nothing_and_the_link_stays() -> None:
+    def late(connection: socket.socket) -> None:
+        time.sleep(0.3)
+        connection.sendall(frame(b"late"))
+        time.sleep(0.2)
+
+    with listening(late) as address, Link(address, "bookie", 5.0) as link:
+        link.open("asking")
+        assert link.receive("asking", seconds=0.05) is None
+        assert link.receive("asking") == b"late"
+
+
+def test_a_broker_is_kept_company() -> None:
+    """It pings at any time, and says things that nobody asked for."""
+    heard: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        welcome(connection)
+        say(connection, BaseCommand(kind=18, ping=Ping()), BaseCommand(kind=31))
+        heard.append(hear(connection).kind)
+        lookup = hear(connection).lookup
+        assert lookup is not None
+        found = LookupResponse(
+            broker_url="pulsar://h:1", response=LookupType.CONNECT, request_id=lookup.request_id, authoritative=True
+        )
+        late = LookupResponse(broker_url="pulsar://other:1", response=LookupType.CONNECT, request_id=99_999)
+        say(connection, BaseCommand(kind=24, lookup_response=late), BaseCommand(kind=24, lookup_response=found))
+        time.sleep(0.2)
+
+    with listening(serve) as address, Broker(address, timeout=5) as broker:
+        time.sleep(0.1)
+        assert broker.lookup("persistent://a/b/c").broker_url == "pulsar://h:1"
+    assert heard == [19]
+
+
+def test_a_broker_that_hangs_up_ends_the_call_at_once() -> None:
+    def serve(connection: socket.socket) -> None:
+        welcome(connection)
+        hear(connection)
+
+    with listening(serve) as address, Broker(address, timeout=20) as broker:
+        begun = time.monotonic()
+        with pytest.raises(RemoteFailed, match="asking who serves"):
+            broker.lookup("persistent://a/b/c")
+        with pytest.raises(RemoteFailed, match="asking who serves"):
+            broker.lookup("persistent://a/b/c")
+    assert time.monotonic() - begun < 5
+
+
+def test_a_broker_that_asks_who_we_are_is_told_of_in_words() -> None:
+    def serve(connection: socket.socket) -> None:
+        hear(connection)
+        refused = Refused(request_id=(1 << 64) - 1, error=3, message="Authentication required\n\tat java.lang")
+        say(connection, BaseCommand(kind=14, error=refused))
+        time.sleep(0.2)
+
+    with listening(serve) as address, pytest.raises(RemoteFailed, match="Authentication required") as caught:
+        Broker(address, timeout=5)
+    assert "java" not in str(caught.value)
+    assert "brokerClientAuthenticationParameters" in str(caught.value.remedy)
+
+
+def test_a_lookup_is_followed_to_the_owner() -> None:
+    owner = socket.create_server(("127.0.0.1", 0))
+    owner_at = f"127.0.0.1:{owner.getsockname()[1]}"
+    asked: list[bool] = []
+
+    def own() -> None:
+        connection, _ = owner.accept()
+        with connection:
+            welcome(connection)
+            lookup = hear(connection).lookup
+            assert lookup is not None
+            asked.append(lookup.authoritative)
+            answer = LookupResponse(
+                broker_url=f"pulsar://{owner_at}", response=LookupType.CONNECT, request_id=lookup.request_id
+            )
+            say(connection, BaseCommand(kind=24, lookup_response=answer))
+            time.sleep(0.3)
+
+    def redirect(connection: socket.socket) -> None:
+        welcome(connection)
+        lookup = hear(connection).lookup
+        assert lookup is not None
+        answer = LookupResponse(
+            broker_url=f"pulsar://{owner_at}", response=LookupType.REDIRECT, request_id=lookup.request_id,
+            authoritative=True,
+        )  # fmt: skip
+        say(connection, BaseCommand(kind=24, lookup_response=answer))
+        time.sleep(0.2)
+
+    thread = threading.Thread(target=own, daemon=True)
+    thread.start()
+    with listening(redirect) as address, find_owner([address], "persistent://a/b/c", timeout=5) as broker:
+        assert broker.address == owner_at
+    thread.join(5)
+    owner.close()
+    assert asked == [True]
+
+
+def test_damaged_commands_are_refused() -> None:
+    whole = encode_command(BaseCommand(kind=18, ping=Ping()))
+    assert decode_command(whole).kind == 18
+    for cut in range(len(whole)):
+        with pytest.raises(LogError):
+            decode_command(whole[:cut])
+    with pytest.raises(LogError):
+        decode_command(b"\xff\xff\xff\xff" + whole[4:])
+
+
+def test_broker_addresses() -> None:
+    assert list(parse_broker_urls("pulsar://a:1,b:2/")) == ["a:1", "b:2"]
+    assert parse_broker_url("a:1") == "a:1"
+    with pytest.raises(InvalidConfig, match="TLS"):
+        parse_broker_url("pulsar+ssl://a:1")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("zk:h:2181", "h:2181"), ("h", "h:2181"), ("zk:a:1,b/x/y/", "a:1,b:2181/x/y"), ("zk://a:1;b:2", "a:1,b:2"),
+        ("zk+hierarchical://a:1/ledgers", "a:1/ledgers"), ("metadata-store:zk:a:1", "a:1"), ("[::1]:5", "[::1]:5"),
+    ],
+)  # fmt: skip
+def test_addresses_of_metadata_stores(url: str, expected: str) -> None:
+    assert parse_store_url(url) == expected
+
+
+@pytest.mark.parametrize("url", ["", "zk:", "rocksdb:///x", "etcd:http://h:1", "oxia://h:1/x", "memory:local", "/x"])
+def test_what_is_no_metadata_store_of_ours(url: str) -> None:
+    with pytest.raises(InvalidConfig, match="metadataStoreUrl"):
+        parse_store_url(url)

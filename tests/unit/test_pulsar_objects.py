@@ -1,0 +1,120 @@
+"""A ledger written as a data object and its index, and read back by entries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata, LedgerState
+from lastwrite.formats.pulsar.names import parse_object_name
+from lastwrite.formats.pulsar.offload import ENTRY_HEAD
+from lastwrite.logstore import files
+from lastwrite.logstore.pulsar.objects import ObjectWriter, find_aside, read_entries, read_index
+
+METADATA = LedgerMetadata(quorum=1, ensemble=1, length=0, state=LedgerState.CLOSED)
+
+
+def write(folder: Path, entries: list[bytes], block_bytes: int = 1 << 20, framed: bool = False) -> str:
+    writer = ObjectWriter(str(folder), 10, block_bytes=block_bytes)
+    if framed:
+        sizes = np.array([len(entry) + ENTRY_HEAD.size for entry in entries], np.int64)
+        data = b"".join(ENTRY_HEAD.pack(len(entry), n) + entry for n, entry in enumerate(entries))
+        positions = np.cumsum(sizes) - sizes
+        writer.append_framed(np.frombuffer(data, np.uint8), positions, np.arange(len(entries), dtype=np.int64))
+    else:
+        for n, entry in enumerate(entries):
+            writer.append(n, entry)
+    return writer.finish(METADATA)
+
+
+@given(
+    entries=st.lists(st.binary(max_size=30), max_size=12), block_bytes=st.integers(128, 300), framed=st.booleans(),
+    first=st.integers(0, 13), count=st.integers(0, 13),
+)  # fmt: skip
+def test_what_was_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory,
+    entries: list[bytes],
+    block_bytes: int,
+    framed: bool,
+    first: int,
+    count: int,
+) -> None:
+    path = write(tmp_path_factory.mktemp("ledger"), entries, block_bytes, framed)
+    assert list(read_entries(path)) == list(enumerate(entries))
+    expected = [(n, entry) for n, entry in enumerate(entries) if first <= n < first + count]
+    assert list(read_entries(path, first, first + count - 1)) == expected
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_the_index_says_what_was_written(tmp_path: Path, framed: bool) -> None:
+    path = write(tmp_path, [b"a" * 40, b"b" * 40, b"c" * 500, b"d"], 256, framed)
+    index = read_index(path)
+    assert [block.first_entry for block in index.blocks] == [0, 2, 3]
+    assert [block.part for block in index.blocks] == [1, 2, 3]
+    assert index.data_bytes == Path(path).stat().st_size
+    assert (index.metadata.last_entry, index.metadata.length) == (3, 581)
+    assert parse_object_name(Path(path).name) is not None
+    assert sorted(p.name for p in tmp_path.iterdir()) == [Path(path).name, Path(path).name + "-index"]
+
+
+def test_a_ledger_without_entries_is_one(tmp_path: Path) -> None:
+    path = write(tmp_path, [])
+    assert Path(path).stat().st_size == 0
+    assert read_index(path).metadata.last_entry == -1
+    assert list(read_entries(path)) == []
+
+
+def test_what_is_abandoned_leaves_nothing(tmp_path: Path) -> None:
+    writer = ObjectWriter(str(tmp_path), 10)
+    writer.append(0, b"x" * (2 << 20))
+    assert len(find_aside(str(tmp_path))) == 1
+    writer.abandon()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_entries_must_rise(tmp_path: Path) -> None:
+    writer = ObjectWriter(str(tmp_path), 10)
+    writer.append(3, b"")
+    with pytest.raises(CorruptLog, match="entry 3 comes behind entry 3"):
+        writer.append(3, b"")
+    writer.abandon()
+
+
+def test_an_object_cut_short_and_a_damaged_block_are_named(tmp_path: Path) -> None:
+    path = Path(write(tmp_path, [b"a" * 40, b"b" * 40], 200))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(CorruptLog, match="its index says"):
+        read_index(str(path))
+    path.write_bytes(whole[:180] + b"\x40" + whole[181:])
+    with pytest.raises(CorruptLog) as caught:
+        list(read_entries(str(path)))
+    assert caught.value.path == str(path)
+    assert caught.value.at == 180
+
+
+def test_an_object_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(LogError):
+        read_index(str(tmp_path / "none"))
+
+
+def test_a_crash_between_any_two_steps_leaves_no_half_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "faults", files.FaultPoints(log=str(tmp_path / "faults")))
+    (tmp_path / "whole").mkdir()
+    write(tmp_path / "whole", [b"a" * 90, b"b" * 90], 200)
+    steps = (tmp_path / "faults").read_text().count("\n")
+    assert steps > 8
+    for step in range(1, steps + 1):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        monkeypatch.setattr(files, "faults", files.FaultPoints(point=step, error=5))
+        with pytest.raises(LogError):
+            write(folder, [b"a" * 90, b"b" * 90], 200)
+        monkeypatch.setattr(files, "faults", files.FaultPoints())
+        data = [p for p in folder.iterdir() if parse_object_name(p.name)]
+        assert not data or list(read_entries(str(data[0]))) == [(0, b"a" * 90), (1, b"b" * 90)]
