@@ -20,6 +20,7 @@ import pytest
 import lastwrite
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog, RemoteFailed
 from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.model.progress import NoProgress
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.pipeline.pulsar_live import backlog_bytes
@@ -253,6 +254,70 @@ def test_a_lost_compacted_ledger_is_said_and_gone_over_when_asked(
     driver.unload(topic)
     assert [key for _, key, _ in view(driver, topic)] == ["a", "b"]
     assert leftovers(pulsar, topic) == ([report["published"]["ledger"]], [])
+
+
+def test_a_topic_that_moves_while_we_work_is_published_all_the_same(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
+) -> None:
+    """Its broker lets go of it, and with it of our subscription, just before the commit."""
+    topic = fresh(driver, request)
+    driver.send(topic, [line("a=1", "b=1", "a=2")])
+    told: list[str] = []
+
+    class Unloading(NoProgress):
+        def note(self, text: str) -> None:
+            told.append(text)
+            if text.startswith("publishing"):
+                driver.unload(topic)
+
+    report = compact(pulsar, topic, progress=Unloading())
+    assert [text.split()[0] for text in told] == ["bringing", "publishing"]
+    assert report["published"] is not None, report
+    assert [key for _, key, _ in view(driver, topic)] == ["b", "a"]
+    assert leftovers(pulsar, topic) == ([report["published"]["ledger"]], [])
+
+
+def test_a_live_topic_is_fetched_into_an_archive(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    topic = fresh(driver, request)
+    driver.send(topic, [line("a=1", "b=1", "a=2")])
+    driver.unload(topic)
+    driver.send(topic, [line("c=1")])
+
+    def fetched() -> list[tuple[str, int, bool]]:
+        (found,) = lastwrite.fetch([topic], str(tmp_path), config=settings(pulsar)).topics
+        return [(str(each.how), each.entries, each.is_compacted) for each in found.ledgers]
+
+    assert fetched() == [("written", 3, False), ("written", 1, False)]
+    assert compaction(pulsar, topic) is None
+    driver.send(topic, [line("c=2")])
+    assert fetched() == [("present", 3, False), ("written", 2, False)]
+    assert driver.compact(topic)["did"]
+    driver.send(topic, [line("d=1")])
+    assert fetched() == [("written", 3, False), ("written", 3, True)]
+    offline = lastwrite.compact(str(tmp_path), spark=INLINE, config={})
+    assert [(each.records_before, each.records_after) for each in offline.partitions] == [(4, 4)]
+    # An archive whose topic is another one by now.
+    driver.ask("delete", topic=topic)
+    driver.create(topic)
+    driver.send(topic, [line("e=1")])
+    with pytest.raises(InvalidConfig, match="which the cluster does not know"):
+        fetched()
+    with pytest.raises(InvalidConfig, match="and something else to fetch from"):
+        lastwrite.fetch([topic, str(tmp_path)], str(tmp_path))
+
+
+def test_reading_and_writing_are_throttled(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest) -> None:
+    topic = fresh(driver, request)
+    driver.send(topic, [line(*(f"k{n}={'v' * 1000}" for n in range(30)))])
+    begun = time.monotonic()
+    compact(pulsar, topic, config={"compactionWriteMaxBytesPerSecond": "30000"})
+    first = time.monotonic() - begun
+    driver.send(topic, [line("k=1")])
+    begun = time.monotonic()
+    compact(pulsar, topic, config={"compactionReadMaxBytesPerSecond": "30000"})
+    assert first > 1 and time.monotonic() - begun > 1
 
 
 def test_the_backlog_is_estimated_by_metadata(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest) -> None:
