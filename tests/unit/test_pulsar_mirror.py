@@ -84,7 +84,7 @@ def test_the_manifest_says_what_the_cluster_says(tmp_path: Path) -> None:
     records = [
         encode_record(Position(10, 0), -1, RAW[0]), encode_record(Position(10, 1), -1, batch("b", None)),
     ]  # fmt: skip
-    info = ManagedLedgerInfo(ledgers=(LedgerInfo(ledger=10, entries=3, closed_ms=1), LedgerInfo(ledger=12)))
+    info = ManagedLedgerInfo(ledgers=(LedgerInfo(ledger=10, entries=3, closed_ms=1),))
     with mirroring(str(tmp_path), TOPIC) as mirror:
         mirror.bring(10, metadata(), enumerate(RAW))
         mirror.bring(77, COMPACTED, enumerate(records))

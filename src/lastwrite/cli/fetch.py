@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli.inspect import problem_lines
-from lastwrite.cli.options import ConfigFileOption, ConfigOption, JsonOption, settings
+from lastwrite.cli.options import JsonOption
 from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.model.fetched import FetchedTopic, FetchReport
 
@@ -19,8 +19,7 @@ def fetch(
         typer.Argument(
             metavar="SOURCE…",
             show_default=False,
-            help="Folders: of a bucket's objects, of MapFiles, a bookie's ledger or journal directory; or a live "
-            "topic: persistent://tenant/namespace/name, with --config metadataStoreUrl=zk:HOST:PORT.",
+            help="Folders: of a bucket's objects, of MapFiles, a bookie's ledger or journal directory.",
         ),
     ],
     to: Annotated[
@@ -49,12 +48,9 @@ def fetch(
             "--recover", help="Take entries of an open ledger that no writer had confirmed, as its recovery would."
         ),
     ] = False,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Bring Pulsar topics into an archive: offloaded ledgers, a file system's MapFiles, bookies' entry logs, a live
-    cluster.
+    """Bring Pulsar topics into an archive: offloaded ledgers, a file system's MapFiles, bookies' entry logs.
 
     A topic becomes a folder ARCHIVE/tenant/namespace/persistent/name that plan, compact, read, inspect and dump take.
     Fetching again adds what is new.
@@ -62,10 +58,7 @@ def fetch(
     import lastwrite
 
     output: Output = context.obj
-    report = lastwrite.fetch(
-        sources, to, topic=topic, metadata=metadata, cursor=cursor, copies=copy, recover=recover,
-        config=settings(config, config_file), progress=output.progress(),
-    )  # fmt: skip
+    report = lastwrite.fetch(sources, to, topic=topic, metadata=metadata, cursor=cursor, copies=copy, recover=recover)
     if output.as_json:
         output.document(report.to_dict())
     else:

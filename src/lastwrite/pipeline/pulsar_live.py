@@ -20,9 +20,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from uuid import UUID
 
 from lastwrite.compaction.cleaner_settings import CleanerConfig
 from lastwrite.compaction.pulsar_live_settings import LiveConfig, rules_of
@@ -33,11 +32,10 @@ from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.files import faults
 from lastwrite.logstore.pulsar.manifest import Manifest
-from lastwrite.logstore.pulsar.mirror import Mirror, mirror_folder, mirroring
+from lastwrite.logstore.pulsar.mirror import Mirror, mirroring
 from lastwrite.logstore.pulsar.objects import read_entries, read_index
 from lastwrite.logstore.scratch import make_folder, remove_folder
 from lastwrite.logstore.throttle import make_throttle, spender
-from lastwrite.model.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.pipeline.engine import Options
@@ -93,30 +91,6 @@ def compact_live(
         return report
 
 
-def fetch_live(
-    url: str, archive: str, config: Mapping[str, object], now_ms: int, partition: int | None = None,
-    progress: Progress | None = None,
-) -> FetchReport:  # fmt: skip
-    """Bring a topic of a live cluster into an archive, as a round on it would; the cluster is only read.
-
-    Raises: as ``compact_live``, but never LogHeld by a compaction.
-    """
-    live = LiveConfig.from_names(config)
-    options = Options(config=dict(config), now_ms=now_ms, dry_run=True)
-    topics = []
-    with Cluster(_access(live)) as cluster:
-        for name in topics_of(cluster, url, partition):
-            each = _Live(cluster, live, name, archive, options, progress or NoProgress(), None)
-            each.bring()
-            topics.append(
-                FetchedTopic(
-                    topic=name.full, folder=mirror_folder(archive, name), ledgers=tuple(each.fetched),
-                    horizon=None if each.brought is None else str(each.brought.horizon),
-                )
-            )  # fmt: skip
-    return FetchReport(archive=archive, topics=tuple(topics))
-
-
 def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
     """About how many bytes a topic has that compaction has not seen, of all its partitions; by metadata alone.
 
@@ -168,7 +142,6 @@ class _Live:
     hold: Hold | None
     base: Compaction | None = None  # how far it is compacted as we begin
     brought: Manifest | None = None
-    fetched: list[FetchedLedger] = field(default_factory=list)
 
     # ------------------------------------------------------------------ bring
 
@@ -195,7 +168,8 @@ class _Live:
             self._refuse_foreign(mirror, info, horizon)
             for each in info.ledgers:
                 self._bring_raw(mirror, each, horizon)
-            mirror.keep_metadata(info.encode())
+            # Those without an entry, as the open one after a reload, are nothing that could be missed here.
+            mirror.keep_metadata(replace(info, ledgers=tuple(each for each in info.ledgers if each.entries)).encode())
             if compacted is None or horizon is None:
                 mirror.is_not_compacted()
             else:
@@ -231,9 +205,7 @@ class _Live:
         entries = info.entries or 0
         if not entries or (horizon is not None and Position(info.ledger, entries - 1) <= horizon):
             return
-        path = mirror.find(info.ledger, entries, info.offloaded_as)
-        if path is not None:
-            self._note(info.ledger, HowFetched.PRESENT, entries, path, is_open=not info.is_closed)
+        if mirror.find(info.ledger, entries, info.offloaded_as) is not None:
             return
         ledger = self.cluster.store.ledger(info.ledger)
         if ledger is None or (info.offload is not None and info.offload.bookkeeper_deleted):
@@ -242,8 +214,7 @@ class _Live:
                 path=self.archive,
                 remedy="bring the bucket's objects into an archive with lastwrite fetch, then name it with --archive",
             )
-        path = self._write(mirror, ledger, entries, f"ledger {info.ledger} of {self.topic}", info.offloaded_as)
-        self._note(info.ledger, HowFetched.WRITTEN, entries, path, is_open=not info.is_closed)
+        self._write(mirror, ledger, entries, f"ledger {info.ledger} of {self.topic}", info)
 
     def _bring_compacted(self, mirror: Mirror, compacted: Ledger, horizon: Position) -> None:
         last = compacted.metadata.last_entry
@@ -252,25 +223,13 @@ class _Live:
                 f"the compacted ledger {compacted.id} of {self.topic} is not closed", path=self.cluster.store.address,
                 remedy="let the broker compact the topic once",
             )  # fmt: skip
-        path, how = mirror.find(compacted.id, last + 1), HowFetched.PRESENT
-        if path is None:
-            what = f"compacted ledger {compacted.id} of {self.topic}"
-            path, how = self._write(mirror, compacted, last + 1, what), HowFetched.WRITTEN
+        if mirror.find(compacted.id, last + 1) is None:
+            self._write(mirror, compacted, last + 1, f"compacted ledger {compacted.id} of {self.topic}")
         mirror.is_compacted(compacted.id, horizon)
-        self._note(compacted.id, how, last + 1, path, is_compacted=True)
 
-    def _note(
-        self, ledger: int, how: HowFetched, entries: int, path: str, is_open: bool = False, is_compacted: bool = False
+    def _write(
+        self, mirror: Mirror, ledger: Ledger, entries: int, what: str, info: LedgerInfo | None = None
     ) -> None:  # fmt: skip
-        self.fetched.append(
-            FetchedLedger(
-                ledger=ledger, how=how, entries=entries, size_bytes=read_index(path).data_bytes, path=path,
-                source="" if how is HowFetched.PRESENT else self.cluster.store.address, is_open=is_open,
-                is_compacted=is_compacted,
-            )
-        )  # fmt: skip
-
-    def _write(self, mirror: Mirror, ledger: Ledger, entries: int, what: str, uid: UUID | None = None) -> str:
         self.progress.note(f"bringing {what}: {entries} entries")
         spend = self._spender("read", CleanerConfig.from_names(self.options.config).rates.reading)
 
@@ -279,7 +238,7 @@ class _Live:
                 spend(len(data))
                 yield entry, data
 
-        return mirror.bring(ledger.id, ledger.metadata, brought(), uid)
+        mirror.bring(ledger.id, ledger.metadata, brought(), None if info is None else info.offloaded_as)
 
     # ------------------------------------------------------------------ publish
 
