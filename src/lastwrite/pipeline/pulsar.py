@@ -25,6 +25,7 @@ from lastwrite.logstore.pulsar.backlog import raw_ledgers
 from lastwrite.logstore.pulsar.manifest import EVENT_TIME, PUBLISHING
 from lastwrite.logstore.pulsar.publish import NewLedger
 from lastwrite.logstore.pulsar.topic import find_topics, name_of, partition_of
+from lastwrite.logstore.throttle import Spend
 from lastwrite.logstore.watching import Glance
 from lastwrite.model.backlog import Backlog
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
@@ -81,10 +82,9 @@ class PulsarSystem:
 
     def recover(self, folder: str) -> None:
         publish.recover(folder)
-        store.keep_surveys(folder)
 
-    def read(self, folder: str) -> PartitionLog:
-        return store.read_topic(folder)
+    def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
+        return store.read_topic(folder, spend)
 
     # ------------------------------------------------------------------ rules
 
@@ -215,7 +215,8 @@ def _nothing_new(log: PartitionLog) -> str:
     if log.first_unstable_offset is not None:
         return f"a transaction that is not decided begins at {Position.of(log.first_unstable_offset)}"
     if log.checkpoint is not None:
-        return f"no message lies beyond the horizon, {Position.of(log.checkpoint - 1)}"
+        behind = Position.of(log.checkpoint)
+        return f"no message lies beyond the horizon, {behind.ledger}:{behind.entry - 1}"
     return "there is no message"
 
 
