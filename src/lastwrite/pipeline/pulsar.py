@@ -34,6 +34,9 @@ from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.system import Decision, Format, IndexChecker, Renewed, SegmentAppender
 
 
+_PIECE_BYTES = 8 << 20  # parts are joined for next to nothing, so that a single ledger is work for all
+
+
 class PulsarSystem:
     """See ``pipeline.system.System`` for what each call owes."""
 
@@ -134,7 +137,7 @@ class PulsarSystem:
     # ------------------------------------------------------------------ pieces
 
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
-        return store.cuts_of(log.segments[segment], piece_bytes)
+        return store.cuts_of(log.segments[segment], min(piece_bytes, _PIECE_BYTES))
 
     def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
         """The log tells them in the first place."""
