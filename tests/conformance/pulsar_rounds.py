@@ -23,13 +23,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-
+import lastwrite
+from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.model.report import Status
+from lastwrite.pipeline.inline import INLINE
 from tests import pulsar_archive as archive
 from tests import pulsar_entries as entries_of
 from tests.conformance.pulsar_oracle import SETTINGS, PulsarOracle
 from tests.conformance.pulsar_topics import Topic
-from tests.engine import compact
 from tests.logs import SCRATCH
 from tests.system.pulsar.driver import Horizon
 
@@ -107,8 +108,7 @@ class _Rounds:
             if ledger < self._horizon.ledger and ledger not in self._removed:
                 self._removed.add(ledger)
                 for root in (self._like, self._own):
-                    for path in archive.topic_folder(root, self._name).glob(f"*-ledger-{ledger}*"):
-                        path.unlink()
+                    archive.remove_ledger(archive.topic_folder(root, self._name), ledger)
 
     # ---- a round
 
@@ -137,9 +137,7 @@ class _Rounds:
 
     def _ours(self, root: Path, *, like_broker: bool) -> tuple[bool, list[bytes]]:
         """Whether a round was due, and the compacted ledger that counts after it; its horizon is checked."""
-        from lastwrite.logstore.pulsar.manifest import read_manifest
-
-        report = compact(root, self._settings, int(time.time() * 1000), like_broker=like_broker)
+        report = lastwrite.compact(str(root), config=dict(self._settings), spark=INLINE, like_broker=like_broker)
         (partition,) = report.partitions
         assert partition.status in (Status.CLEANED, Status.SKIPPED), (partition.reason, partition.problems)
         folder = archive.topic_folder(root, self._name)
