@@ -116,7 +116,7 @@ class PulsarSystem:
             elect_from=0 if compares_all else first_dirty,
             dirty_ratio=fresh / whole if whole else 0.0,
             reason=None if fresh else _nothing_new(log),
-            waits=_waits(fresh, settings.compaction_threshold_bytes),
+            waits=self.waits(fresh, config),
             cleanable_bytes=fresh,
             index_interval_bytes=aside.BLOCK_BYTES,
             policy=Policy(
@@ -127,6 +127,19 @@ class PulsarSystem:
                 reading=(LIKE_BROKER if like_broker else 0) | (KEEPS_PREFIX if settings.keeps_broker_metadata else 0),
             ),
         )  # fmt: skip
+
+    def waits(self, fresh: int, config: Mapping[str, object]) -> str | None:
+        """Why no broker would compact a topic by itself of which compaction has not seen so many bytes; None: it would.
+
+        Source: spec/pulsar.md section 18.
+        """
+        settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
+        threshold = settings.compaction_threshold_bytes
+        if threshold == 0:
+            return "compactionThreshold is 0: it is compacted when somebody asks"
+        if fresh <= threshold:
+            return f"{fresh} bytes lie beyond the horizon, and compactionThreshold is {threshold}"
+        return None
 
     def group(
         self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
@@ -202,15 +215,6 @@ class PulsarSystem:
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
         return [None] * len(wave)
-
-
-def _waits(fresh: int, threshold: int) -> str | None:
-    """Why no broker would compact the topic by itself (spec/pulsar.md section 18)."""
-    if threshold == 0:
-        return "compactionThreshold is 0: it is compacted when somebody asks"
-    if fresh <= threshold:
-        return f"{fresh} bytes lie beyond the horizon, and compactionThreshold is {threshold}"
-    return None
 
 
 def _nothing_new(log: PartitionLog) -> str:
