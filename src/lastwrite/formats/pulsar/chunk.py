@@ -11,8 +11,8 @@ compacted ones are read alike: an entry tells what it is. How it is laid out in 
   is copied. All other metadata are copied byte for byte.
 - A single message, an encrypted batch (by the key in clear) and a batch that cannot be read are one record each, or of
   the last kind as many as its metadata can rightly claim; of these none competes: the entry stays.
-- Of a message in chunks the last chunk competes by the key, and the others stay; ``TELLS_GROUPS``: they stay and go with
-  it (``Strategy.GROUPS``); ``LIKE_BROKER``: each competes, of which a broker keeps the last.
+- Of a message in chunks the last chunk competes by the key, and the others stay; ``TELLS_GROUPS``: they stay and go
+  with it (``Strategy.GROUPS``); ``LIKE_BROKER``: each competes, of which a broker keeps the last.
 - A marker has no record. Transactional entries carry the transaction's number as their producer.
 
 What ``split`` finds out of each entry beyond a batch's columns stays in this instance until the next ``split``; the

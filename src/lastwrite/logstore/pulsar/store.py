@@ -271,7 +271,7 @@ def record_count(log: PartitionLog) -> int:
 
 
 def has_parts(log: PartitionLog) -> bool:
-    """Whether there are chunks of messages beside the last of each, in raw ledgers or, as far as known, the compacted."""
+    """Whether there are chunks of messages beside the last of each, as far as is known of the compacted ledger."""
     for segment in log.segments:
         if segment.base_offset:
             seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
