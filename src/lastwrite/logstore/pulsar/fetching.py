@@ -20,7 +20,7 @@ Source: Pulsar 4.2.4, BookKeeper 4.17.3; spec/pulsar.md sections 7, 13, 22 to 24
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,17 +28,14 @@ from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.formats.pulsar.compacted import decode_record, ledger_custom_metadata
 from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, LedgerState, custom_items
 from lastwrite.formats.pulsar.managed_ledger import LedgerInfo
-from lastwrite.formats.pulsar.names import (
-    MANAGED_LEDGER,
-    MANAGED_LEDGER_JSON,
-    TopicName,
-)
+from lastwrite.formats.pulsar.names import MANAGED_LEDGER, MANAGED_LEDGER_JSON, TopicName, parse_object_name
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar.bookies import Bookies, StoredLedger, is_bookie
 from lastwrite.logstore.pulsar.folders import MANAGED_LEDGER_NAME, Form, Offloaded, find_offloaded, write_map_file
-from lastwrite.logstore.pulsar.mirror import Mirror, mirroring
+from lastwrite.logstore.pulsar.mirror import Mirror, mirror_folder, mirroring
 from lastwrite.logstore.pulsar.objects import read_index
 from lastwrite.logstore.pulsar.said import Said, find_said, read_said
+from lastwrite.logstore.pulsar.topic import list_topic
 from lastwrite.model.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
 from lastwrite.model.log import Problem, ProblemKind
 
@@ -76,6 +73,38 @@ def fetch(
         topics=tuple(_bring(run, plan) for plan in plans),
         problems=(*run.problems, *(run.bookies.problems if run.bookies else ())),
     )
+
+
+def objects_of(archive: str, name: TopicName) -> set[tuple[str, int]]:
+    """All data objects in the folders of a namespace's topics: their paths, and when they were written in ns."""
+    namespace = os.path.dirname(mirror_folder(archive, name))
+    return {
+        (path, os.stat(path).st_mtime_ns)
+        for folder, _, names in os.walk(namespace)
+        for path in (os.path.join(folder, file) for file in names if parse_object_name(file) is not None)
+    }
+
+
+def describe(
+    archive: str, name: TopicName, source: str, former: Collection[tuple[str, int]] = ()
+) -> FetchedTopic:  # fmt: skip
+    """What lies in a topic's folder after somebody brought it from ``source``; ``former``: what ``objects_of`` gave
+    before."""
+    topic = list_topic(mirror_folder(archive, name))
+    ledgers = []
+    for one in [*topic.ledgers, *([topic.compacted] if topic.compacted is not None else [])]:
+        was_there = (one.path, one.mtime_ns) in former
+        ledgers.append(
+            FetchedLedger(
+                ledger=one.id, how=HowFetched.PRESENT if was_there else HowFetched.WRITTEN, entries=one.entries,
+                size_bytes=one.size_bytes, path=one.path, source="" if was_there else source,
+                is_open=not one.metadata.is_closed, is_compacted=one.is_compacted,
+            )
+        )  # fmt: skip
+    return FetchedTopic(
+        topic=name.full, folder=topic.folder, horizon=None if topic.horizon is None else str(topic.horizon),
+        ledgers=tuple(ledgers), problems=topic.problems,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
