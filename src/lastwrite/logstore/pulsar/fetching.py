@@ -225,10 +225,11 @@ class _Run:
             if number is None:
                 continue
             entries = self.stored.get(number)
-            if entries is None or not len(entries.rows):
+            if entries is None or not entries.end or entries.end < len(entries.rows):
                 plan.problems.append(
                     Problem(
-                        ProblemKind.DAMAGED, f"ledger {number}, which says how far the topic is compacted, is not here",
+                        ProblemKind.DAMAGED,
+                        f"ledger {number}, which says how far the topic is compacted, is not here whole",
                         self.archive, None, _OTHER_SOURCE,
                     )
                 )  # fmt: skip
@@ -409,6 +410,12 @@ class _Bringing:
         end = len(stored.rows) if self._said.compacted_entries is None else self._said.compacted_entries
         if stored.end < end:
             return None
+        if self._said.compacted_entries is None:
+            self._problem(
+                ProblemKind.RECOVERED,
+                f"nobody said how many entries the compacted ledger {number} has: all that lie here were taken, {end}",
+                self._folder, None, "give the bookies' folders all, or what pulsar-admin topics stats-internal prints",
+            )  # fmt: skip
         to = Position(-1, -1)
         if end:
             assert self._run.bookies is not None
