@@ -113,9 +113,14 @@ def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
 
     Raises: as ``compact_live``.
     """
+    return sum(backlogs(topic, config).values())
+
+
+def backlogs(topic: str, config: Mapping[str, object]) -> dict[TopicName, int]:
+    """As ``backlog_bytes``, partition by partition; of a topic without partitions its own."""
     live = LiveConfig.from_names(config)
     with Cluster(_access(live)) as cluster:
-        return sum(_backlog_of(cluster, name) for name in topics_of(cluster, topic, None))
+        return {name: _backlog_of(cluster, name) for name in topics_of(cluster, topic, None)}
 
 
 def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicName]:
