@@ -1,10 +1,10 @@
 """Thousands of random logs, cleaned by their own cleaner and by Lastwrite:  python -m tests.proof --seeds 2000
 
 With ``--system rocketmq`` RocketMQ's; with ``--system pulsar`` topics of a real standalone (300 seeds, half an hour). A
-seed is a log with everything in its mix, several rounds under a moving clock; ``tests/conformance/rounds.py``,
-``rocketmq_rounds.py`` and ``pulsar_rounds.py`` say what has to agree. Seeds are independent: ``--start N`` goes on where
-a run was stopped. A seed that failed is named, with the place, and played again alone by ``--start N
---seeds 1``; one that found a fault is kept in the list of ``tests/conformance/test_real_cleaner.py``.
+seed is a log with everything in its mix, several rounds under a moving clock; ``tests/conformance/rounds.py`` and its
+sisters ``rocketmq_rounds.py``, ``pulsar_rounds.py`` say what has to agree. Seeds are independent: ``--start N`` goes on
+where a run was stopped. A seed that failed is named, with the place, and played again alone by ``--start N --seeds 1``;
+one that found a fault is kept in the list of ``tests/conformance/test_real_cleaner.py``.
 
 Needs what the tests marked ``oracle`` need: Java 17, and the peer that ``LASTWRITE_PEERS`` names.
 """

@@ -8,7 +8,11 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
+
+from tests.pulsar_entries import fields
+from tests.system.pulsar.wire import message
 
 BLOCK_MAGIC = 0xFBDBABCB
 INDEX_MAGIC = 0xDE47DE47
@@ -28,7 +32,8 @@ def write_ledger(
 ) -> Path:
     """Write a ledger as the offloader does; the path of its data object.
 
-    ``metadata``: of the metadata store, with its first line. A ledger written again has the same names.
+    ``metadata``: of the metadata store, with its first line; of an open ledger it becomes that of one closed with these
+    entries. A ledger written again has the same names.
     """
     data, index = bytearray(), []
     at = 0
@@ -45,16 +50,23 @@ def write_ledger(
             data += (PADDING * (gap // 4 + 1))[:gap]
         struct.pack_into(">IQQQ", data, begin, BLOCK_MAGIC, HEADER_BYTES, len(data) - begin, first)
         index.append((first, len(index) + 1, begin))
-    bare = _without_length(metadata.removeprefix(METADATA_LINE))
+    bare = _closed(_without_length(metadata.removeprefix(METADATA_LINE)), entries)
     rows = b"".join(struct.pack(">qiq", *row) for row in index)
     head = struct.pack(
         ">IIQQII", INDEX_MAGIC, 32 + len(bare) + len(rows), len(data), HEADER_BYTES, len(index), len(bare)
     )
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{uuid.UUID(int=ledger)}-ledger-{ledger}"
+    path = _path(folder, ledger)
     path.with_name(path.name + "-index").write_bytes(head + bare + rows)
     path.write_bytes(data)
     return path
+
+
+def remove_ledger(folder: Path, ledger: int) -> None:
+    """Remove a ledger that ``write_ledger`` may have written."""
+    path = _path(folder, ledger)
+    path.unlink(missing_ok=True)
+    path.with_name(path.name + "-index").unlink(missing_ok=True)
 
 
 def read_ledger(path: Path) -> list[bytes]:
@@ -78,6 +90,18 @@ def read_ledger(path: Path) -> list[bytes]:
         assert padding == (PADDING * (len(padding) // 4 + 1))[: len(padding)]
         at = end
     return entries
+
+
+def _closed(metadata: bytes, entries: Sequence[bytes]) -> bytes:
+    """LedgerMetadataFormat with the fields length, lastEntryId and state that a closed ledger has."""
+    ends = [(3, sum(map(len, entries))), (4, len(entries) - 1), (5, 3)]
+    return message(
+        *sorted([*(pair for pair in fields(metadata) if pair[0] not in (3, 4, 5)), *ends], key=itemgetter(0))
+    )
+
+
+def _path(folder: Path, ledger: int) -> Path:
+    return folder / f"{uuid.UUID(int=ledger)}-ledger-{ledger}"
 
 
 def _without_length(sized: bytes) -> bytes:

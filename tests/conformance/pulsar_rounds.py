@@ -16,8 +16,6 @@ What lies below the horizon is sometimes taken from the archives: no later round
 from __future__ import annotations
 
 import random
-import shutil
-import struct
 import tempfile
 import time
 from collections import Counter
@@ -25,16 +23,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-
+import lastwrite
 from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.model.report import Status
+from lastwrite.pipeline.inline import INLINE
 from tests import pulsar_archive as archive
 from tests import pulsar_entries as entries_of
 from tests.conformance.pulsar_oracle import SETTINGS, PulsarOracle
 from tests.conformance.pulsar_topics import Topic
-from tests.engine import compact
 from tests.logs import SCRATCH
-from tests.system.pulsar.driver import Driver, Horizon
+from tests.system.pulsar.driver import Horizon
 
 COMMIT_PAUSE_S = 1.1  # a broker writes a second commit within a second to memory only (spec section 30)
 KNOWN = frozenset(range(1, 33)) - {10, 21}  # fields of MessageMetadata that the broker knows
@@ -110,8 +108,7 @@ class _Rounds:
             if ledger < self._horizon.ledger and ledger not in self._removed:
                 self._removed.add(ledger)
                 for root in (self._like, self._own):
-                    for path in archive.topic_folder(root, self._name).glob(f"*-ledger-{ledger}*"):
-                        path.unlink()
+                    archive.remove_ledger(archive.topic_folder(root, self._name), ledger)
 
     # ---- a round
 
@@ -140,7 +137,7 @@ class _Rounds:
 
     def _ours(self, root: Path, *, like_broker: bool) -> tuple[bool, list[bytes]]:
         """Whether a round was due, and the compacted ledger that counts after it; its horizon is checked."""
-        report = compact(root, self._settings, int(time.time() * 1000), like_broker=like_broker)
+        report = lastwrite.compact(str(root), config=dict(self._settings), spark=INLINE, like_broker=like_broker)
         (partition,) = report.partitions
         assert partition.status in (Status.CLEANED, Status.SKIPPED), (partition.reason, partition.problems)
         folder = archive.topic_folder(root, self._name)

@@ -2,7 +2,11 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedOutputStream;
 import java.io.BufferedReader;
+import java.io.DataOutputStream;
+import java.io.FileOutputStream;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
@@ -66,6 +70,7 @@ public final class Driver {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final String COMPACTION = "__compaction";
     private static final String PROPERTY = "CompactedTopicLedger";
+    private static final int READ = 200;             // entries at once, of whatever size
 
     private final PulsarAdmin admin;
     private final PulsarClient client;
@@ -147,6 +152,8 @@ public final class Driver {
                 return ledgers(topic);
             case "dump":
                 return dump(asked.get("ledger").asLong(), asked.path("from").asLong(0), asked.path("last").asLong(-1));
+            case "export":
+                return export(asked.get("ledger").asLong(), asked.path("last").asLong(-1), asked.get("file").asText());
             case "read":
                 return read(topic, asked.path("compacted").asBoolean(false), asked.path("from").asText(""),
                     asked.path("patience").asInt(10000));
@@ -171,7 +178,7 @@ public final class Driver {
         Producer<byte[]> found = open.get(kind);
         if (found == null) {
             ProducerBuilder<byte[]> builder = client.newProducer().topic(topic).compressionType(codec)
-                .sendTimeout(0, TimeUnit.SECONDS).maxPendingMessages(50000).blockIfQueueFull(true)
+                .compressionMinMsgBodySize(line.path("compressFrom").asInt(0)).sendTimeout(0, TimeUnit.SECONDS).maxPendingMessages(50000).blockIfQueueFull(true)
                 .enableBatching(batch);
             if (batch) {
                 builder.batchingMaxMessages(line.path("most").asInt(100000)).batchingMaxPublishDelay(1, TimeUnit.HOURS)
@@ -375,25 +382,41 @@ public final class Driver {
 
     /** Entries of a ledger; of an open one {@code last} has to say up to which. */
     private ObjectNode dump(long id, long from, long last) throws Exception {
+        ArrayNode entries = JSON.createArrayNode();
+        entries(id, from, last, entry -> entries.add(base64(entry)));
+        return JSON.createObjectNode().set("entries", entries);
+    }
+
+    /** Entries of a ledger of any size into a file: an int32 with the length before each. */
+    private ObjectNode export(long id, long last, String file) throws Exception {
+        try (DataOutputStream out = new DataOutputStream(new BufferedOutputStream(new FileOutputStream(file), 1 << 20))) {
+            entries(id, 0, last, entry -> {
+                out.writeInt(entry.length);
+                out.write(entry);
+            });
+        }
+        return JSON.createObjectNode();
+    }
+
+    private interface Sink {
+        void take(byte[] entry) throws IOException;
+    }
+
+    private void entries(long id, long from, long last, Sink sink) throws Exception {
         LedgerMetadata metadata =
             bookkeeper.getLedgerManager().readLedgerMetadata(id).get(30, TimeUnit.SECONDS).getValue();
-        ObjectNode out = JSON.createObjectNode();
-        out.put("metadata", base64(new LedgerMetadataSerDe().serialize(metadata)));
-        out.put("state", metadata.getState().name()).put("digest", metadata.getDigestType().name());
-        ArrayNode entries = out.putArray("entries");
         long end = metadata.isClosed() ? metadata.getLastEntryId() : last;
         try (LedgerHandle ledger = bookkeeper.openLedgerNoRecovery(
                 id, BookKeeper.DigestType.fromApiDigestType(metadata.getDigestType()), new byte[0])) {
-            for (long at = from; at <= end; at += 1000) {
-                long to = Math.min(end, at + 999);
+            for (long at = from; at <= end; at += READ) {
+                long to = Math.min(end, at + READ - 1);
                 var read = metadata.isClosed() ? ledger.readEntries(at, to) : ledger.readUnconfirmedEntries(at, to);
                 while (read.hasMoreElements()) {
                     LedgerEntry entry = read.nextElement();
-                    entries.add(base64(entry.getEntry()));
+                    sink.take(entry.getEntry());
                 }
             }
         }
-        return out;
     }
 
     private String node(String path) throws Exception {

@@ -419,7 +419,13 @@ class _Bringing:
                 self._folder, None, _OTHER_SOURCE,
             )  # fmt: skip
             return FetchedLedger(
-                ledger=number, how=HowFetched.MISSING, entries=0, bytes=0, source="", is_compacted=True
+                ledger=number,
+                how=HowFetched.MISSING,
+                entries=0,
+                size_bytes=0,
+                path="",
+                source="",
+                is_compacted=True,
             )
         replace_manifest(self._folder, self._manifest(number, horizon, made))
         return made

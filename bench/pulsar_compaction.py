@@ -1,0 +1,261 @@
+"""A real Pulsar's own compaction and Lastwrite, of the same topics, in turn in one run.
+
+    python bench/pulsar_compaction.py [--messages 1000000] [--keys 250000] [--repeats 3] [--json FILE]
+
+Four topics, produced by the Java client: single messages and batches of 500, plain and LZ4. Theirs is the broker's
+compaction of the whole topic from scratch (its subscription is removed before each run), by the seconds that the broker
+itself states; ours is the whole call of ``lastwrite.compact`` on a topic folder with the same raw ledgers, without what
+an earlier round left. Both sides are warm: each has done the same job once. After every row the compacted ledgers are
+compared, entry for entry: the same bytes, but of LZ4 batches, which two libraries compress differently: there the ids,
+the metadata and the decompressed payloads.
+
+``LASTWRITE_PULSAR_HOME`` names a folder with Pulsar's jars; without it Maven fills one in the user's cache. The topics
+stay in the work folder, so that a second run need not produce them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from peer import REPOSITORY
+from rocketmq_compaction import Asked
+from sampling import Sampler, Stopwatch, machine
+
+sys.path.insert(0, str(REPOSITORY))
+
+from tests import pulsar_archive as archive  # noqa: E402
+from tests import pulsar_entries as entries_of  # noqa: E402
+from tests.system.pulsar.broker import Broker, Unavailable, pulsar_home  # noqa: E402
+from tests.system.pulsar.driver import Driver  # noqa: E402
+
+_COMPACTION = "__compaction"
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Row(NamedTuple):
+    """A topic to measure with."""
+
+    name: str
+    codec: str
+    batch: int  # messages an entry; 1: single messages
+
+    @property
+    def topic(self) -> str:
+        return f"persistent://public/default/{self.name}"
+
+
+ROWS = [Row("single", "NONE", 1), Row("single-lz4", "LZ4", 1), Row("batch", "NONE", 500), Row("batch-lz4", "LZ4", 500)]
+
+
+class Theirs:
+    """A standalone whose compactor is measured: broker, bookie and ZooKeeper are one process."""
+
+    def __init__(self, data: Path) -> None:
+        self.broker = Broker(pulsar_home(), data, java=("-Xmx2g", "-XX:MaxDirectMemorySize=2g"))
+        self.broker.start()
+        self.driver = Driver(self.broker)
+        self._exported = data.with_name("exported")
+
+    def produce(self, row: Row, given: argparse.Namespace) -> None:
+        self.driver.create(row.topic)
+        self.driver.ask(
+            "load", topic=row.topic, count=given.messages, keys=given.keys, size=given.value, codec=row.codec,
+            batch=row.batch > 1, most=row.batch,
+        )  # fmt: skip
+        self.driver.unload(row.topic)  # closes the last ledger
+
+    def bring(self, row: Row, folder: Path) -> int:
+        """The raw ledgers as the offloader leaves them; their bytes."""
+        node, ledgers = self.driver.ledgers(row.topic)
+        folder.mkdir(parents=True)
+        (folder / "managed-ledger").write_bytes(node)
+        size = 0
+        for ledger in ledgers:
+            entries = self.driver.export(ledger.ledger, ledger.last, self._exported)
+            if entries:
+                size += archive.write_ledger(folder, ledger.ledger, entries, ledger.metadata).stat().st_size
+        return size
+
+    def compact(self, row: Row) -> dict[str, float]:
+        """Wall and processor seconds of one compaction from scratch, and the process's peak of resident memory."""
+        if self.driver.horizon(row.topic) is not None:
+            self.driver.ask("unsubscribe", topic=row.topic, subscription=_COMPACTION)
+        process = Path(f"/proc/{self.broker.pid}")
+        (process / "clear_refs").write_text("5")
+        before = _processor_seconds(process)
+        answer = self.driver.compact(row.topic)
+        if answer["status"] != "SUCCESS" or not answer["did"]:
+            raise SystemExit(f"Pulsar: {answer}")
+        return {
+            "seconds": answer["millis"] / 1000,
+            "cpu_seconds": _processor_seconds(process) - before,
+            "peak_mib": _peak_kib(process) >> 10,
+        }
+
+    def records(self, row: Row) -> list[bytes]:
+        horizon = self.driver.horizon(row.topic)
+        assert horizon is not None
+        return self.driver.export(horizon.compacted_ledger, -1, self._exported)
+
+    def close(self) -> None:
+        self.driver.close()
+        self.broker.stop()
+
+
+class Ours:
+    """``lastwrite.compact`` in a session that lives on."""
+
+    def __init__(self, master: str) -> None:
+        self.session = Asked([sys.executable, str(Path(__file__).with_name("session.py")), "lastwrite", master])
+        self.session.read()
+
+    def compact(self, root: Path) -> dict[str, Any]:
+        answer = self.session.ask({"path": str(root), "now_ms": time.time_ns() // 1_000_000, "config": {}})
+        if set(answer["statuses"]) != {"cleaned"}:
+            raise SystemExit(f"lastwrite: {answer['statuses']} {answer['reasons']} {answer['problems']}")
+        return answer
+
+
+def fresh(source: Path, copy: Path) -> Path:
+    """The raw ledgers alone, by hard links: no round changes them."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(source, copy, copy_function=os.link)
+    os.sync()
+    return copy
+
+
+def compare(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
+    """How many entries both have.
+
+    Raises:
+        SystemExit: they differ.
+    """
+    if len(ours) != len(theirs):
+        raise SystemExit(f"{len(theirs)} entries are left by Pulsar, {len(ours)} by us")
+    for one, two in zip(ours, theirs, strict=True):
+        if one != two and _said(one) != _said(two):
+            raise SystemExit(f"entry {entries_of.record(two)[0]} differs: Pulsar {two[:200]!r}, we {one[:200]!r}")
+    return len(ours)
+
+
+def _said(record: bytes) -> object:
+    _, ident, body = entries_of.record(record)
+    entry = entries_of.entry(body)
+    return ident, entry.prefix, entry.metadata, entry.plain()
+
+
+def measure(row: Row, given: argparse.Namespace, theirs: Theirs, ours: Ours) -> dict[str, Any]:
+    source = given.work / f"{row.name}-{given.messages}-{given.keys}-{given.value}"
+    folder = archive.topic_folder(source, row.topic)
+    if not source.exists():
+        theirs.produce(row, given)
+        making = source.with_name("making")
+        shutil.rmtree(making, ignore_errors=True)
+        theirs.bring(row, archive.topic_folder(making, row.topic))
+        making.rename(source)
+    raw_bytes = sum(path.stat().st_size for path in folder.glob("*-ledger-*") if not path.name.endswith("-index"))
+    runs: dict[str, list[dict[str, float]]] = {"pulsar": [], "lastwrite": []}
+    copy = given.work / "ours"
+    for repeat in range(given.repeats + 1):
+        their_run = theirs.compact(row)
+        fresh(source, copy)
+        with Stopwatch(ours.session.process.pid) as watch:
+            answer = ours.compact(copy)
+        if not repeat:
+            continue
+        runs["pulsar"].append(their_run)
+        runs["lastwrite"].append({"seconds": answer["seconds"], "cpu_seconds": watch.cpu_seconds})
+        print(
+            f"  {row.name}, repeat {repeat}: pulsar {their_run['seconds']:.2f} s, lastwrite {answer['seconds']:.2f} s",
+            flush=True,
+        )
+    with Sampler(ours.session.process.pid) as sampler:
+        ours.compact(fresh(source, copy))
+    made = json.loads((archive.topic_folder(copy, row.topic) / "compacted.json").read_text())
+    our_records = archive.read_ledger(archive.topic_folder(copy, row.topic) / made["object"])
+    left = compare(our_records, theirs.records(row))
+    shutil.rmtree(copy)
+    seconds = {side: _median(found, "seconds") for side, found in runs.items()}
+    return {
+        "row": row.name, "messages": given.messages, "keys": given.keys, "bytes": raw_bytes, "entries_left": left,
+        "bytes_left": sum(map(len, our_records)), "sha256": _digest(our_records),
+        "pulsar_seconds": seconds["pulsar"], "lastwrite_seconds": seconds["lastwrite"],
+        "ratio": seconds["pulsar"] / seconds["lastwrite"],
+        "pulsar_cpu_seconds": _median(runs["pulsar"], "cpu_seconds"),
+        "lastwrite_cpu_seconds": _median(runs["lastwrite"], "cpu_seconds"),
+        "pulsar_peak_mib": max(run["peak_mib"] for run in runs["pulsar"]),
+        "lastwrite_peak_mib": sampler.peak.pss_bytes >> 20,
+    }  # fmt: skip
+
+
+def _median(runs: Iterable[dict[str, float]], figure: str) -> float:
+    return statistics.median(run[figure] for run in runs)
+
+
+def _digest(records: Sequence[bytes]) -> str:
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(record)
+    return digest.hexdigest()
+
+
+def _processor_seconds(process: Path) -> float:
+    text = (process / "stat").read_text()
+    user, system = text[text.rindex(")") + 2 :].split()[11:13]
+    return (int(user) + int(system)) / _TICK
+
+
+def _peak_kib(process: Path) -> int:
+    lines = (process / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*", choices=[[], *(row.name for row in ROWS)], help="default: all")
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--keys", type=int, default=250_000)
+    parser.add_argument("--value", type=int, default=100, help="bytes; 100 make messages of about 150")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--master", default="local[2]")
+    home = Path(os.environ.get("TMPDIR", "/tmp"))
+    parser.add_argument("--work", type=Path, default=home / "lastwrite-bench-pulsar")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    try:
+        theirs = Theirs(given.work / "standalone")
+    except Unavailable as reason:
+        raise SystemExit(str(reason)) from reason
+    ours = Ours(given.master)
+    try:
+        rows = [measure(row, given, theirs, ours) for row in ROWS if not given.rows or row.name in given.rows]
+    finally:
+        ours.session.close()
+        theirs.close()
+    for found in rows:
+        print(
+            f"{found['row']}: {found['messages']} messages, {found['bytes'] / 1e6:.0f} MB, "
+            f"{found['entries_left']} entries left: "
+            f"pulsar {found['pulsar_seconds']:.2f} s ({found['pulsar_cpu_seconds']:.1f} of processors, "
+            f"{found['pulsar_peak_mib']} MiB), lastwrite {found['lastwrite_seconds']:.2f} s "
+            f"({found['lastwrite_cpu_seconds']:.1f}, {found['lastwrite_peak_mib']} MiB), "
+            f"{found['ratio']:.1f} times as fast"
+        )
+    if given.json:
+        given.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
