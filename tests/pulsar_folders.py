@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
-from lastwrite.formats.pulsar.compacted import decode_record, encode_record, ledger_custom_metadata
+from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
 from lastwrite.formats.pulsar.entry import (
     Message,
     decode_entry,
@@ -17,13 +17,12 @@ from lastwrite.formats.pulsar.entry import (
     is_undecodable,
     messages_of,
 )
-from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, LedgerState, custom_items
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX, TopicName, object_name
-from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD_BYTES, IndexObject, encode_data
+from lastwrite.formats.pulsar.names import INDEX_SUFFIX, TopicName
+from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD_BYTES
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar.manifest import Manifest, read_manifest, replace_manifest
+from tests.pulsar_topics import put_ledger
 
-TOPIC = "persistent://public/default/orders"
 START_MS = 1_700_000_000_000
 
 
@@ -51,27 +50,13 @@ def batch(messages: Sequence[tuple[str | None, str | None]], sequence: int = 0, 
     return encode_entry(*encode_batch(found, **how))
 
 
-def topic_folder(archive: Path, topic: str = TOPIC) -> Path:
-    folder = archive / TopicName.parse(topic).managed_ledger
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def write_ledger(folder: Path, ledger: int, entries: Sequence[bytes], block_bytes: int = 64 << 20) -> Path:
+    """A raw ledger's two objects; the path of the data. A block is larger where an entry needs it."""
+    return put_ledger(folder, ledger, entries, _fitting(block_bytes, entries))
 
 
-def write_ledger(
-    folder: Path, ledger: int, entries: Sequence[bytes], custom: Mapping[str, bytes] | None = None,
-    block_bytes: int = 64 << 20,
-) -> Path:  # fmt: skip
-    """A ledger's two objects; the path of the data. A block is larger where an entry needs it."""
-    largest = BLOCK_HEADER_BYTES + ENTRY_HEAD_BYTES + max(map(len, entries), default=0)
-    data, blocks = encode_data(entries, max(block_bytes, largest))
-    metadata = LedgerMetadata(
-        quorum=1, ensemble=1, length=sum(map(len, entries)), last_entry=len(entries) - 1, state=LedgerState.CLOSED,
-        digest=Digest.CRC32C if custom is None else Digest.CRC32, custom_items=custom_items(dict(custom or {})),
-    )  # fmt: skip
-    path = folder / object_name(uuid4() if custom else UUID(int=ledger), ledger)
-    Path(f"{path}{INDEX_SUFFIX}").write_bytes(IndexObject(len(data), metadata.encode(), tuple(blocks)).encode())
-    path.write_bytes(data)
-    return path
+def _fitting(block_bytes: int, entries: Sequence[bytes]) -> int:
+    return max(block_bytes, BLOCK_HEADER_BYTES + ENTRY_HEAD_BYTES + max(map(len, entries), default=0))
 
 
 def write_compacted(
@@ -84,7 +69,7 @@ def write_compacted(
     last = entries[-1][0] if entries else horizon
     custom = ledger_custom_metadata(name.full, last, name.partition) | {"lastwrite": b"1"}
     records = [encode_record(position, name.partition, body) for position, body in entries]
-    path = write_ledger(folder, ledger, records, custom, block_bytes)
+    path = put_ledger(folder, ledger, records, _fitting(block_bytes, records), custom, uuid4())
     manifest = Manifest(
         topic=name.full, ledger=ledger, object=path.name, from_=entries[0][0] if entries else horizon, to=last,
         horizon=horizon, entries=len(entries), size_bytes=sum(map(len, records)),
@@ -95,12 +80,6 @@ def write_compacted(
         for suffix in ("", INDEX_SUFFIX):
             Path(f"{folder / former.object}{suffix}").unlink(missing_ok=True)
     return manifest
-
-
-def write_records(folder: Path, ledger: int, records: Sequence[bytes], horizon: Position) -> Manifest:
-    """The same of a real compacted ledger's entries."""
-    found = [decode_record(record) for record in records]
-    return write_compacted(folder, ledger, [(position, body) for position, _, body in found], horizon)
 
 
 def _count(entries: Sequence[tuple[Position, bytes]]) -> int:

@@ -15,7 +15,8 @@ import lastwrite
 from lastwrite.formats.pulsar.compacted import decode_record
 from lastwrite.formats.pulsar.entry import decode_entry
 from lastwrite.formats.pulsar.position import Position
-from tests.pulsar_folders import topic_folder, write_compacted, write_ledger
+from tests.pulsar_folders import write_compacted, write_ledger
+from tests.pulsar_topics import topic_folder
 
 TOPICS = Path(__file__).resolve().parents[1] / "corpus" / "pulsar" / "topics"
 ROUNDS = sorted(folder.relative_to(TOPICS) for folder in TOPICS.glob("*/[0-9]"))

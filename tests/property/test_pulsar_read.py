@@ -20,8 +20,9 @@ from lastwrite.errors import LogError
 from lastwrite.formats.pulsar.entry import Entry, decode_entry, messages_of
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.serving.pulsar_read import TopicReading
-from tests.pulsar_folders import topic_folder, write_compacted, write_ledger
+from tests.pulsar_folders import write_compacted, write_ledger
 from tests.pulsar_model import ABORT, COMMIT, Author, ModelTopic, Rules
+from tests.pulsar_topics import topic_folder
 
 Told = tuple[int, int, int, str | None, bytes | None]  # ledger, entry, index, key, value
 

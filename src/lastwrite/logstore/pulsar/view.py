@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,7 +129,8 @@ def _entry(reader: LedgerReader, number: int, ledger: int | None) -> Entry:
 def _removed(entry: Entry) -> Iterator[bool]:
     """Of each message of a batch whether compaction took it; none where nobody can look inside."""
     if not entry.is_encrypted:
-        yield from (message.compacted_out for message in messages_of(entry))
+        with suppress(LogError):
+            yield from (message.compacted_out for message in messages_of(entry))
 
 
 def _ledger_id(reader: LedgerReader) -> int:
