@@ -63,13 +63,17 @@ def write_compacted(
     folder: Path, ledger: int, entries: Sequence[tuple[Position, bytes]], horizon: Position,
     block_bytes: int = 64 << 20, messages: int | None = None,
 ) -> Manifest:  # fmt: skip
-    """Publish a compacted ledger as a round does: its objects, then the manifest, then the former one is removed."""
+    """Publish a compacted ledger as a round does: whole objects under their names, the index first; then the manifest;
+    then the former one is removed."""
     name = TopicName.of_managed_ledger("/".join(folder.parts[-4:]))
     former = read_manifest(str(folder))
     last = entries[-1][0] if entries else horizon
     custom = ledger_custom_metadata(name.full, last, name.partition) | {"lastwrite": b"1"}
     records = [encode_record(position, name.partition, body) for position, body in entries]
-    path = put_ledger(folder, ledger, records, _fitting(block_bytes, records), custom, uuid4())
+    aside = put_ledger(topic_aside(folder), ledger, records, _fitting(block_bytes, records), custom, uuid4())
+    path = folder / aside.name
+    for suffix in (INDEX_SUFFIX, ""):
+        Path(f"{aside}{suffix}").rename(f"{path}{suffix}")
     manifest = Manifest(
         topic=name.full, ledger=ledger, object=path.name, from_=entries[0][0] if entries else horizon, to=last,
         horizon=horizon, entries=len(entries), size_bytes=sum(map(len, records)),
@@ -80,6 +84,13 @@ def write_compacted(
         for suffix in ("", INDEX_SUFFIX):
             Path(f"{folder / former.object}{suffix}").unlink(missing_ok=True)
     return manifest
+
+
+def topic_aside(folder: Path) -> Path:
+    """A folder of the archive in which no topic lies."""
+    found = folder.parents[3] / "aside"
+    found.mkdir(exist_ok=True)
+    return found
 
 
 def _count(entries: Sequence[tuple[Position, bytes]]) -> int:

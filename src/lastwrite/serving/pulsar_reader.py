@@ -93,7 +93,8 @@ class TopicReader:
 
     @property
     def notes(self) -> list[Problem]:
-        return list(self._notes.values())
+        """What was met on the way, and what is wrong with the folder as it was seen last."""
+        return [*({} if self._view is None else dict.fromkeys(self._view.problems)), *self._notes.values()]
 
     def note(self, problem: Problem) -> None:
         """Take down what is wrong, once."""
@@ -101,7 +102,7 @@ class TopicReader:
 
     def raise_damage(self) -> None:
         """Raise the first damage that was met, if any was."""
-        for problem in self._notes.values():
+        for problem in self.notes:
             if problem.kind is ProblemKind.DAMAGED:
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
@@ -117,8 +118,6 @@ class TopicReader:
             except LedgerMoved:
                 self._view = None
                 continue
-            for problem in self._view.problems:
-                self.note(problem)
             if self.reads_compacted:
                 self._view.check_pair()
             return self._view
