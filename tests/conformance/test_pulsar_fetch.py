@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from lastwrite.logstore.pulsar.manifest import read_manifest
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.logstore import files
+from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.logstore.pulsar.objects import find_aside, read_entries, read_index
 from lastwrite.model.fetched import FetchedTopic, FetchReport, HowFetched
 from lastwrite.model.log import ProblemKind
