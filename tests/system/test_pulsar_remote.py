@@ -18,7 +18,7 @@ from lastwrite.formats.pulsar.ledger_metadata import Digest
 from lastwrite.formats.pulsar.managed_ledger import PositionInfo
 from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, TopicName
 from lastwrite.formats.pulsar.position import Position
-from lastwrite.remote.pulsar.admin import CompactionInMemory, compaction_in_memory
+from lastwrite.remote.pulsar.admin import TopicInMemory, topic_in_memory
 from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
 from lastwrite.remote.pulsar.broker import find_owner, parse_broker_url
 from lastwrite.remote.pulsar.ledgers import Quorums, choose_bookies, open_metadata, write_ledger
@@ -232,8 +232,8 @@ def test_a_ledger_of_ours_is_served(pulsar: Broker, driver: Driver, store: Metad
         ours = write_ledger(store, bookies, lambda: records, ONE, custom, NOW_MS)
         held.acknowledge(Position(number, 19), ours.id)
         deadline = time.monotonic() + 10
-        expected = CompactionInMemory(Position(number, 19), ours.id)
-        while compaction_in_memory(pulsar.admin_url, name, timeout=10) != expected:
+        expected = TopicInMemory(Position(number, 19), Position(number, 19), ours.id)
+        while topic_in_memory(pulsar.admin_url, name, timeout=10) != expected:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         driver.unload(name.full)

@@ -36,7 +36,7 @@ MARKERS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an entry was found: its topic, the file and the byte at which its bytes begin, and the part of the topic."""
+    """Where an entry was found: its topic, the file, the byte at which its bytes begin, the part of the topic."""
 
     name: TopicName | None
     file: str

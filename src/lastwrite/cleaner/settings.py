@@ -52,7 +52,7 @@ class SettingsSource:
     def _load(self) -> Settings:
         names = dict(self._read())
         self._system.check_config(names)
-        return Settings(names, CleanerConfig.from_names(names))
+        return Settings(names, CleanerConfig.from_names(names, self._system.look_ms))
 
     def _identity(self) -> tuple[int, ...] | None:
         if self._path is None:

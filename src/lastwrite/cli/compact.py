@@ -9,6 +9,7 @@ import typer
 
 from lastwrite.cli.options import (
     DEFAULT_MASTER,
+    ArchiveOption,
     ConfigFileOption,
     ConfigOption,
     ConfOption,
@@ -49,6 +50,7 @@ def compact(
     like_broker: LikeBrokerOption = False,
     keep_scans: KeepScansOption = False,
     unclean: UncleanOption = False,
+    archive: ArchiveOption = None,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
@@ -63,7 +65,7 @@ def compact(
     from lastwrite.pipeline.session import start_ahead
 
     spark_settings = pairs("--conf", conf)
-    if os.path.exists(path):
+    if os.path.exists(path) or path.startswith("persistent://"):
         start_ahead(master, spark_settings)  # it comes up while all else is imported
     import lastwrite
 
@@ -71,7 +73,7 @@ def compact(
     report = lastwrite.compact(
         path, to=to, system=system, topic=topic, partition=partition, config=settings(config, config_file, unclean),
         now_ms=now, exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
-        conf=spark_settings, progress=output.progress(), keep_scans=keep_scans,
+        conf=spark_settings, progress=output.progress(), keep_scans=keep_scans, archive=archive,
     )  # fmt: skip
     show_compaction(output, report)
     return report.exit_status

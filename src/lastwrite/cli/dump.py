@@ -148,6 +148,8 @@ def dump(
 
 def as_text(row: dict[str, Any]) -> str:
     """A row for people. Records get a form of their own, the rest are names and values."""
+    if "message_id" in row and "producer" in row:
+        return pulsar_message(row)
     if "stored_body" in row:
         return _message(row)
     if "partition" not in row:
@@ -182,6 +184,32 @@ def _message(row: dict[str, Any]) -> str:
     said += f", from {row['born_host']}"
     if row["found_by"].endswith("(no index)"):
         said += f", found in the {row['found_by']}"
+    return said if row["problem"] is None else f"{said}  DAMAGED: {row['problem']}"
+
+
+def pulsar_message(row: dict[str, Any]) -> str:
+    """A message of Pulsar."""
+    topic = "" if row["topic"] is None else row["topic"].removeprefix("persistent://") + " "
+    said = f"{topic}{row['message_id']}  {moment(row['publish_time'])}  "
+    if row["marker"] is not None:
+        return f"{said}marker: {row['marker']}"
+    if row["compacted_out"]:
+        return f"{said}compacted out"
+    key = "no key" if row["key"] is None else json_.dumps(row["key"], ensure_ascii=False)
+    said += f"{key} = {_shown(row['value'] if row['encryption'] is None else row['stored_value'])}"
+    if row["encryption"] is not None:
+        said += f" encrypted for {', '.join(row['encryption']['keys'])}"
+    if row["properties"]:
+        said += f"  {_fields(row['properties'])}"
+    said += f"  {row['producer']} #{row['sequence_id']}"
+    if row["event_time"]:
+        said += f", event {moment(row['event_time'])}"
+    if row["compression"] != "NONE":
+        said += f", {row['compression']}"
+    if row["transaction"] is not None:
+        said += ", transactional"
+    if row["chunk"] is not None:
+        said += f", part {row['chunk']['id'] + 1} of {row['chunk']['count']}"
     return said if row["problem"] is None else f"{said}  DAMAGED: {row['problem']}"
 
 

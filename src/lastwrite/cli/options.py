@@ -12,7 +12,18 @@ import typer
 from lastwrite.errors import InvalidConfig
 
 PathArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="PATH", help="A log root, a partition's folder, or one file.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="A log root, a partition's folder, or one file; to compact, also persistent://…",
+        show_default=False,
+    ),  # fmt: skip
+]
+ArchiveOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--archive", metavar="DIR", help="Of a live Pulsar topic: where what is brought stays; the next round uses it."
+    ),
 ]
 SystemOption: TypeAlias = Annotated[
     str | None, typer.Option("--system", metavar="NAME", help="The system that wrote it; default: what lies there.")
@@ -50,7 +61,8 @@ IncludeActiveOption: TypeAlias = Annotated[
     bool, typer.Option("--include-active", help="Clean the active segment too: only where nobody appends any more.")
 ]
 UncleanOption: TypeAlias = Annotated[
-    bool, typer.Option("--unclean", help="Go on where a broker was not stopped in order (RocketMQ).")
+    bool,
+    typer.Option("--unclean", help="Go on where a broker was killed (RocketMQ) or lost its compacted ledger (Pulsar)."),
 ]
 LikeBrokerOption: TypeAlias = Annotated[
     bool, typer.Option("--like-broker", help="Rewrite and merge every segment of the range, as the broker does.")

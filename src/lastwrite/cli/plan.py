@@ -10,6 +10,7 @@ import typer
 from lastwrite.cli.inspect import problem_lines, set_aside_lines
 from lastwrite.cli.options import (
     DEFAULT_MASTER,
+    ArchiveOption,
     ConfigFileOption,
     ConfigOption,
     ConfOption,
@@ -47,6 +48,7 @@ def plan(
     include_active: IncludeActiveOption = False,
     like_broker: LikeBrokerOption = False,
     unclean: UncleanOption = False,
+    archive: ArchiveOption = None,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
@@ -59,7 +61,7 @@ def plan(
     from lastwrite.pipeline.session import start_ahead
 
     spark_settings = pairs("--conf", conf)
-    if os.path.exists(path):
+    if os.path.exists(path) or path.startswith("persistent://"):
         start_ahead(master, spark_settings)  # it comes up while all else is imported
     import lastwrite
 
@@ -67,7 +69,7 @@ def plan(
     report = lastwrite.plan(
         path, system=system, topic=topic, partition=partition, config=settings(config, config_file, unclean),
         now_ms=now, exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
-        conf=spark_settings, progress=output.progress(),
+        conf=spark_settings, progress=output.progress(), archive=archive,
     )  # fmt: skip
     show_compaction(output, report)
     return report.exit_status

@@ -1,4 +1,4 @@
-"""``lastwrite read``: what a consumer would get from a queue of a RocketMQ compaction topic."""
+"""``lastwrite read``: what a consumer would get from a RocketMQ compaction topic or from a topic of Pulsar."""
 
 from __future__ import annotations
 
@@ -15,30 +15,61 @@ from lastwrite.cli.output import Output
 def read(
     context: typer.Context,
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="A store, or a queue's folder in one.", show_default=False)
+        str,
+        typer.Argument(metavar="PATH", help="A store, an archive, or one's queue or topic.", show_default=False),
     ],
     topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="The topic.")] = None,
     queue: Annotated[
-        int | None, typer.Option("--queue", metavar="NUMBER", min=0, help="The queue; default: the topic's only one.")
+        int | None,
+        typer.Option(
+            "--queue", "--partition", metavar="NUMBER", min=0, help="The queue or partition; default: the only one."
+        ),
     ] = None,
-    offset: Annotated[int, typer.Option("--offset", metavar="N", min=0, help="Where the first pull asks.")] = 0,
+    offset: Annotated[
+        int | None,
+        typer.Option(
+            "--offset", metavar="N", min=0, help="RocketMQ: where the first pull asks; default: 0.", show_default=False
+        ),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many messages.", show_default=False)
     ] = None,
-    pull: Annotated[bool, typer.Option("--pull", help="One answer of the broker, as large as it makes them.")] = False,
+    pull: Annotated[
+        bool, typer.Option("--pull", help="RocketMQ: one answer of the broker, as large as it makes them.")
+    ] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="ID",
+            help="Pulsar: LEDGER:ENTRY[:PARTITION[:INDEX]], this message or the next there is; earliest; latest.",
+            show_default=False,
+        ),
+    ] = None,
+    read_compacted: Annotated[
+        bool, typer.Option("--read-compacted", help="Pulsar: up to the horizon from the compacted ledger.")
+    ] = False,
     system: SystemOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Print what a consumer would get from a queue of a RocketMQ compaction topic.
+    """Print what a consumer would get from a queue of a RocketMQ compaction topic, or from a topic of Pulsar.
 
-    With --json one object a message, and last one that says how it ended: status, code, next_offset. Without, that
-    goes to standard error.
+    Of a Pulsar topic folder: the whole backlog, or with --read-compacted what such a consumer gets.
+
+    With --json one object a message, and last one that says how it ended: status, where to go on and, of Pulsar, the
+    last message id as a broker answers it. Without, that goes to standard error.
+
+    \b
+      lastwrite read STORE --topic orders --queue 3 --offset 4711
+      lastwrite read ARCHIVE --topic orders --read-compacted
+      lastwrite read ARCHIVE/public/default/persistent/orders --from 10:5 --limit 10 --json
     """
     import lastwrite
 
     output: Output = context.obj
     reading = lastwrite.read(
-        path, topic=topic, queue=queue, offset=offset, limit=limit, one_pull=pull, system=system
+        path, topic=topic, queue=queue, offset=offset, limit=limit, one_pull=pull, system=system, start=start,
+        read_compacted=read_compacted,
     )  # fmt: skip
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     try:
@@ -51,6 +82,14 @@ def read(
         end = reading.summary()
         if output.as_json:
             output.line(encode(end))
+        elif "last_message_id" in end:
+            last = end["last_message_id"]
+            index = "" if last["batch_index"] < 0 else f", message {last['batch_index']} of its batch"
+            horizon = "" if end["horizon"] is None else f"; horizon {end['horizon']}"
+            output.say(
+                f"{end['status']}: {end['messages']} messages, next {end['next']} (last message "
+                f"{last['ledger']}:{last['entry']}{index}{horizon})"
+            )
         else:
             output.say(
                 f"{end['status']}: {end['messages']} messages, next offset {end['next_offset']} (minimum "

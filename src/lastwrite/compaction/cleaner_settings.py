@@ -12,7 +12,8 @@ from lastwrite.model.work import Rates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
-    """What ``log.cleaner.*`` and ``log.retention.check.interval.ms`` say to a cleaner; two rates of ours beside them.
+    """What ``log.cleaner.*`` and ``log.retention.check.interval.ms`` say to a cleaner, Pulsar's monitor interval, and
+    two rates of ours.
 
     Source: Kafka 4.4.0 CleanerConfig, ServerLogConfigs; cleanup spec, section 16. Buffers and the load factor are not
     ours: ``--memory`` sizes everything.
@@ -25,16 +26,19 @@ class CleanerConfig:
     retention_check_interval_ms: int = 300_000  # of partitions that are not compacted
 
     @classmethod
-    def from_names(cls, names: Mapping[str, object]) -> CleanerConfig:
+    def from_names(cls, names: Mapping[str, object], look_ms: int = 15_000) -> CleanerConfig:
         """The config that upstream's ``names`` make; names of other settings are passed over.
+
+        ``look_ms``: the sleep where nobody says how long.
 
         Raises:
             InvalidConfig: a value is of another type or out of its range.
         """
+        look_s = int(_whole(names, "brokerServiceCompactionMonitorIntervalInSeconds", look_ms // 1000, 1))
         return cls(
             enable=_flag(names, "log.cleaner.enable", True),
             threads=int(_whole(names, "log.cleaner.threads", 1, 1)),
-            backoff_ms=int(_whole(names, "log.cleaner.backoff.ms", 15_000, 0)),
+            backoff_ms=int(_whole(names, "log.cleaner.backoff.ms", 1000 * look_s, 0)),
             rates=Rates(
                 _rate(names, "log.cleaner.io.max.bytes.per.second"),
                 _rate(names, "compactionReadMaxBytesPerSecond"),

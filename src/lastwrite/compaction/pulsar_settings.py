@@ -72,6 +72,14 @@ class PulsarConfig:
             )
 
     @property
+    def retention_ms(self) -> int:
+        return self.retention_time_minutes * 60_000 if self.retention_time_minutes >= 0 else -1
+
+    @property
+    def retention_bytes(self) -> int:
+        return self.retention_size_mb << 20 if self.retention_size_mb >= 0 else -1
+
+    @property
     def by_event_time(self) -> bool:
         """The newest of a key is the one with the latest event time, not the last in the log (PIP-352)."""
         return self.service_factory == _EVENT_TIME
@@ -90,6 +98,7 @@ class PulsarConfig:
 
 
 _SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in fields(PulsarConfig)}
+THRESHOLDS = frozenset(name for name, _ in _SETTINGS["compaction_threshold_bytes"].names)
 _FIELD_OF = {name: field_name for field_name, known in _SETTINGS.items() for name, _ in known.names}
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(PulsarConfig)}
 _ELSEWHERE = frozenset((READ_RATE, WRITE_RATE, "log.cleaner.io.max.bytes.per.second"))  # how fast, not what

@@ -26,8 +26,8 @@ from lastwrite.logstore.files import to_log_error
 from lastwrite.model.log import Segment, TopicPartition
 
 # A folder that changed so shortly before the look may change again without its time telling.
-_SETTLED_NS = 50_000_000
-_RESTS_NS = 2_000_000_000
+SETTLED_NS = 50_000_000
+RESTS_NS = 2_000_000_000
 
 
 class Glance(NamedTuple):
@@ -63,9 +63,9 @@ def glance(root: str) -> list[Glance]:
                     continue
                 seen = entry.stat()
                 state: Hashable | None = None
-                if now_ns - seen.st_mtime_ns > _SETTLED_NS:
+                if now_ns - seen.st_mtime_ns > SETTLED_NS:
                     state = (seen.st_ino, seen.st_mtime_ns, *(known.get(name.partition) for known in offsets))
-                found.append(Glance(name.partition, entry.path, state, now_ns - seen.st_mtime_ns > _RESTS_NS))
+                found.append(Glance(name.partition, entry.path, state, now_ns - seen.st_mtime_ns > RESTS_NS))
     except OSError as error:
         raise to_log_error(error, root, "list the log root") from error
     return sorted(found)

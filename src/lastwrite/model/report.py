@@ -57,6 +57,7 @@ class PartitionReport:
     seconds: float = 0.0
     backlog: Backlog | None = None  # of a log that compaction leaves as it is, and copies from
     uncleanable: Uncleanable | None = None  # what the cleaner noted when it set the partition aside
+    published: dict[str, object] | None = None  # to a live cluster: ledger, horizon, removed_ledgers
 
     @property
     def name(self) -> TopicPartition:

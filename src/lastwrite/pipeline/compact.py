@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lastwrite.compaction.cleaner_settings import CleanerConfig
+from lastwrite.compaction.pulsar_live_settings import SCHEME
 from lastwrite.errors import CorruptLog, EnvironmentUnfit, InvalidConfig
 from lastwrite.logstore.throttle import Throttles
 from lastwrite.logstore.uncleanable import read_uncleanable, release
@@ -50,6 +51,7 @@ def compact(
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     keep_scans: bool = False,
+    archive: str | None = None,
 ) -> CompactionReport:
     """Do to each partition at ``path`` what its system's cleaner would do at ``now_ms``.
 
@@ -66,6 +68,7 @@ def compact(
         keep_scans: keep beside the log, about 16 bytes a record, what need not be read again as long as its segment is
             the same; use what earlier rounds kept. Such segments' checksums are not proven again in this round. In
             place only, not with ``exact``, and not on a cluster without a shared folder.
+        archive: of a live Pulsar topic (``path`` is ``persistent://…``), where what is brought of it stays.
 
     Raises:
         NotALog, InvalidConfig: nothing was begun.
@@ -78,7 +81,7 @@ def compact(
         config=dict(config or {}), now_ms=_now() if now_ms is None else now_ms, exact=exact,
         include_active=include_active, like_broker=like_broker, to=to, keep_scans=keep_scans,
     )  # fmt: skip
-    return _run(path, system, topic, partition, options, memory, spark, master, conf, progress)
+    return _run_anywhere(path, system, topic, partition, options, memory, spark, master, conf, progress, archive)
 
 
 def plan(
@@ -96,17 +99,39 @@ def plan(
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    archive: str | None = None,
 ) -> CompactionReport:
     """What ``compact`` would do, to the byte, writing nothing. Arguments and errors are those of ``compact``."""
     options = Options(
         config=dict(config or {}), now_ms=_now() if now_ms is None else now_ms, exact=exact,
         include_active=include_active, like_broker=like_broker, dry_run=True,
     )  # fmt: skip
-    return _run(path, system, topic, partition, options, memory, spark, master, conf, progress)
+    return _run_anywhere(path, system, topic, partition, options, memory, spark, master, conf, progress, archive)
 
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _run_anywhere(
+    path: str, system: str | None, topic: str | None, partition: int | None, options: Options,
+    memory: str | int | None, spark: SparkSession | Inline | None, master: str, conf: Mapping[str, str] | None,
+    progress: Progress | None, archive: str | None,
+) -> CompactionReport:  # fmt: skip
+    """A round on what lies at a path, or on a topic of a live cluster."""
+    if not str(path).startswith(SCHEME):
+        if archive is not None:
+            raise InvalidConfig("--archive is for topics of a live cluster", remedy="give persistent://… as the path")
+        return _run(path, system, topic, partition, options, memory, spark, master, conf, progress)
+    if system not in (None, "pulsar") or topic is not None:
+        raise InvalidConfig(f"{path} says system and topic already", remedy="leave out --system and --topic")
+
+    from lastwrite.pipeline.pulsar_live import compact_live  # its network is for nobody else
+
+    def run(folder: str, name: str, options: Options) -> CompactionReport:
+        return _run(folder, "pulsar", name, partition, options, memory, spark, master, conf, progress)
+
+    return compact_live(path, partition, options, archive, run, progress)
 
 
 def _run(

@@ -62,6 +62,7 @@ class KafkaSystem:
     makes_one_segment = False
     notes = uncleanable.KAFKA
     policy_remedy = "give --config cleanup.policy=compact if all of them are, or their settings by --config-file"
+    look_ms = 15_000
 
     def __init__(self, metadata_roots: Sequence[str] = ()) -> None:
         self._metadata_roots = tuple(metadata_roots)

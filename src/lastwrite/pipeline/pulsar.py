@@ -13,18 +13,20 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 
+from lastwrite.compaction.backlog import backlog_of
 from lastwrite.compaction.named_settings import LONG_MAX
-from lastwrite.compaction.pulsar_settings import PulsarConfig
+from lastwrite.compaction.pulsar_settings import THRESHOLDS, PulsarConfig
 from lastwrite.compaction.retention import Retention
 from lastwrite.errors import LogError
 from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, PulsarFormat
 from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore import uncleanable
-from lastwrite.logstore.pulsar import aside, lock, publish, store
+from lastwrite.logstore.pulsar import aside, lock, publish, store, watching
+from lastwrite.logstore.pulsar.backlog import raw_ledgers
 from lastwrite.logstore.pulsar.manifest import EVENT_TIME, PUBLISHING
 from lastwrite.logstore.pulsar.publish import NewLedger
 from lastwrite.logstore.pulsar.topic import find_topics, name_of, partition_of
 from lastwrite.logstore.watching import Glance
+from lastwrite.model.backlog import Backlog
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
@@ -39,8 +41,9 @@ class PulsarSystem:
     joins_parts = True
     keeps_scans = False  # the ledgers of one round are not those of the next
     makes_one_segment = True
-    notes = uncleanable.KAFKA
-    policy_remedy = ""  # any topic can be compacted
+    notes = watching.NOTES
+    policy_remedy = "give --config compactionThreshold=100M: a topic with more than that to compact is compacted"
+    look_ms = 60_000  # brokerServiceCompactionMonitorIntervalInSeconds
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return PulsarFormat(plain_bytes, reading)
@@ -54,7 +57,7 @@ class PulsarSystem:
         return partition_of(name_of(folder))
 
     def glance(self, root: str) -> list[Glance]:
-        return [Glance(self.name_of(folder), folder, None, True) for folder in self.find(root, None, None)]
+        return watching.glance(root)
 
     def root_of(self, folder: str) -> str:
         """Topics share nothing on disk."""
@@ -89,8 +92,8 @@ class PulsarSystem:
         PulsarConfig.from_names(config)
 
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
-        """Any topic can be compacted: it stays as it is, the compacted ledger comes beside it."""
-        return True
+        """Any topic can be compacted; a daemon has to be told from when on."""
+        return bool(THRESHOLDS & config.keys())
 
     def decide(
         self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool,
@@ -110,6 +113,7 @@ class PulsarSystem:
             elect_from=0 if compares_all else first_dirty,
             dirty_ratio=fresh / whole if whole else 0.0,
             reason=None if fresh else _nothing_new(log),
+            waits=_waits(fresh, settings.compaction_threshold_bytes),
             cleanable_bytes=fresh,
             index_interval_bytes=aside.BLOCK_BYTES,
             policy=Policy(
@@ -139,6 +143,9 @@ class PulsarSystem:
     def estimate_records(self, log: PartitionLog) -> int:
         """By the surveys, with the places of a compacted batch that are empty."""
         return store.record_count(log)
+
+    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+        return None
 
     def index_checker(self, piece: Piece) -> IndexChecker:
         return store.IndexChecker(piece)
@@ -186,8 +193,24 @@ class PulsarSystem:
             stays="compaction removes no raw ledger",
         )  # fmt: skip
 
+    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+        """The raw ledgers, by the retention that ``config`` states."""
+        settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
+        return backlog_of(
+            raw_ledgers(log.folder), horizon, settings.retention_ms, settings.retention_bytes, now_ms
+        )  # fmt: skip
+
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
         return [None] * len(wave)
+
+
+def _waits(fresh: int, threshold: int) -> str | None:
+    """Why no broker would compact the topic by itself (spec/pulsar.md section 18)."""
+    if threshold == 0:
+        return "compactionThreshold is 0: it is compacted when somebody asks"
+    if fresh <= threshold:
+        return f"{fresh} bytes lie beyond the horizon, and compactionThreshold is {threshold}"
+    return None
 
 
 def _nothing_new(log: PartitionLog) -> str:

@@ -51,6 +51,7 @@ class RocketmqSystem:
     makes_one_segment = False
     notes = Notes(lock.PLACE, uncleanable.KAFKA.text_of, uncleanable.KAFKA.name_of, store.folder_of)
     policy_remedy = ""  # what has a compaction log is compacted
+    look_ms = 15_000
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return RocketmqFormat(plain_bytes)

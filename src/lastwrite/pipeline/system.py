@@ -112,6 +112,7 @@ class System(Protocol):
     keeps_scans: bool  # what was scanned may be kept beside the log
     makes_one_segment: bool  # a round makes one new segment of all that it cleans, changed or not
     notes: Notes  # how the daemon remembers what it has set aside
+    look_ms: int  # how long the daemon rests where nothing is due, by default
     policy_remedy: str  # what to do where nobody has said which logs the daemon shall compact
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:

@@ -2,8 +2,8 @@
 
 Each part (*chunk*) is an entry of its own and says which message it is of (a uuid), its number and how many there are.
 Parts of several messages may lie between each other. A group begins with part 0; a part that is there already is passed
-over; one that leaves a gap ends its group, for what is missing will not come. Where more groups are open than a consumer
-keeps, the oldest goes. The message has the id of its last part, and what it says of itself is that part's too.
+over; one that leaves a gap ends its group, for what is missing will not come. Where more groups are open than a
+consumer keeps, the oldest goes. The message has the id of its last part, and what it says of itself is that part's.
 
 Source: Pulsar 4.2.4 ``ConsumerImpl.processMessageChunk``; spec/pulsar.md sections 4.5 and 11.4.
 """

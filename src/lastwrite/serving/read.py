@@ -1,4 +1,5 @@
-"""``read``: what a consumer gets from a queue of a RocketMQ compaction topic, by offset, as the broker answers it.
+"""``read``: what a consumer gets from a queue of a RocketMQ compaction topic, by offset, as the broker answers it; or
+from a topic of Pulsar (see ``pulsar_read``).
 
 A consumer pulls at an offset, gets messages and the next offset, and pulls there, until the broker has no more.
 ``read`` does the same on the files: each step is ``compaction.pull.answer`` over the queue's files, so holes, borders
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lastwrite.audit.place import system_of
 from lastwrite.audit.rocketmq_rows import message_rows
 from lastwrite.compaction.pull import MAX_MESSAGES, Answer, PullStatus, answer, taken
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
@@ -21,6 +23,7 @@ from lastwrite.logstore.rocketmq.compacted import Block, CompactedQueue, FilesMo
 from lastwrite.logstore.rocketmq.reading import find_place
 from lastwrite.logstore.rocketmq.topics import compacted_queues, compacted_topics, read_topics
 from lastwrite.model.log import Problem, TopicPartition
+from lastwrite.serving.pulsar_read import EARLIEST_NAME, TopicReading, read_topic
 
 Row = dict[str, Any]
 
@@ -151,27 +154,44 @@ def read(
     path: str,
     topic: str | None = None,
     queue: int | None = None,
-    offset: int = 0,
+    offset: int | None = None,
     limit: int | None = None,
     one_pull: bool = False,
     system: str | None = None,
-) -> Reading:
-    """The messages that a consumer of the queue gets from ``offset`` on, in order, and how the last pull ends.
+    start: str | None = None,
+    read_compacted: bool = False,
+) -> Reading | TopicReading:
+    """The messages that a consumer gets, in order, and how reading ends.
 
     Args:
-        path: a RocketMQ store, or a queue's folder in ``compaction/compactionLog`` of one.
-        topic, queue: which queue; not needed where ``path`` says it, the queue not where the topic has one only.
-        offset: where the first pull asks; below the minimum it starts at the minimum, as with a broker.
+        path: a RocketMQ store, or a queue's folder in ``compaction/compactionLog`` of one; or a Pulsar topic folder, or
+            one above it.
+        topic, queue: which queue, or which partition; not needed where ``path`` says it, nor where there is one only.
+        offset: RocketMQ: where the first pull asks; below the minimum it starts at the minimum, as with a broker.
         limit: at most so many messages.
-        one_pull: one answer only, of as many messages as a broker puts into one whose memory holds the log.
+        one_pull: RocketMQ: one answer only, of as many messages as a broker puts into one whose memory holds the log.
+        start: Pulsar: ``earliest`` (also where it is None), ``latest`` or a message id, ``LEDGER:ENTRY``, with
+            ``:PARTITION:INDEX`` from this message of a batch on. What is gone gives the next.
+        read_compacted: Pulsar: up to the horizon from the compacted ledger, beyond it from the backlog; else all of it
+            from the backlog.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.
-        CorruptLog: after the last, what was damaged on the way; where its frame holds a broker serves it all the same,
-            so it is given, with ``problem``.
+        CorruptLog: after the last, what was damaged on the way; where its frame holds it is given all the same, with
+            ``problem``: RocketMQ's brokers serve it, Pulsar's consumers refuse it.
     """
-    if system not in (None, "rocketmq"):
-        raise InvalidConfig(f"read is for RocketMQ, not {system}", remedy="lastwrite dump reads by offset, too")
+    found = system_of(str(path), system)
+    if found == "pulsar":
+        if offset is not None or one_pull:
+            raise InvalidConfig("offset and one_pull are for RocketMQ", remedy="start says where a reader begins")
+        return read_topic(str(path), topic, queue, start or EARLIEST_NAME, limit, read_compacted)
+    if found == "kafka" and system is not None:
+        raise InvalidConfig(
+            f"read is for RocketMQ and Pulsar, not {system}", remedy="lastwrite dump reads by offset, too"
+        )
+    if start is not None or read_compacted:
+        raise InvalidConfig("start and read_compacted are for Pulsar", remedy="offset says where the first pull asks")
+    offset = offset or 0
     if offset < 0:
         raise InvalidConfig(f"offset {offset}", remedy="queue offsets begin at 0")
     root, name = queue_at(str(path), topic, queue)

@@ -347,8 +347,10 @@ class PulsarFormat:
 
 
 def _grown(out: ByteArray, used: int, need: int) -> ByteArray:
+    """A larger buffer with the first ``used`` bytes, as far as there are so many."""
     grown: ByteArray = np.empty(need + (1 << 16), dtype=np.uint8)
-    grown[:used] = out[:used]
+    held = out[:used]
+    grown[: len(held)] = held
     return grown
 
 

@@ -17,7 +17,7 @@ from numba import njit
 
 from lastwrite.formats.big_endian import i32, i64, u32
 from lastwrite.formats.checksum import crc32, crc32c
-from lastwrite.intrinsics import address, copy_bytes, store32, store64, swap32, swap64
+from lastwrite.intrinsics import address, copy_bytes, load8, store32, store64, swap32, swap64
 
 STORED = np.dtype(
     [
@@ -41,60 +41,85 @@ CRC32_HELD = 2
 AT_END = 0
 TABLE_FULL = 1  # go on from the position that came back
 SCRATCH_FULL = 2  # the record there needs more scratch
-TORN = 3  # its size reaches beyond the file, or is less than a record's
+TORN = 3  # its size reaches beyond the file, or is no record's
 WRITTEN_END = 4  # of a journal: what follows was never written
 
 FRAME_BYTES = 12  # before an entry in a data object: its size and its id
 _HEAD_BYTES = 32  # what a digest covers besides the payload
-_SMALLEST_BYTES = 16  # ledger and entry: a bookie's own records may have no more
+_SMALLEST_BYTES = 16  # ledger and entry: a bookie's own records may have no more; a size below is padding
+_PADDING_BYTE = 0xF0  # of the writer for direct I/O, up to the next multiple
+_ALIGNMENT = 4096
+_MOST_TO_PROVE = 64 << 20
 _PADDING_MARK = -256  # of a journal
 
 
 @njit(cache=True, nogil=True)
-def walk(data, at, wanted, is_journal, table, scratch):
+def walk(data, at, must_prove, wanted, is_journal, table, scratch):
     """Find records of the ``wanted`` ledgers (ascending) from byte ``at`` on; fill ``table`` (STORED) with them.
 
-    Returns rows filled, the position reached, why it stopped (above).
+    ``must_prove``: behind a gap that nobody wrote on purpose; four bytes that happen to be a size are no record there
+    unless a digest holds. False at a log's begin.
+    Returns rows filled, the position reached, ``must_prove`` there, why it stopped (above).
     """
     rows = 0
     end = len(data)
     where = address(data)
     while at + 4 <= end:
         size = i32(where, at)
+        body = at + 4
         if is_journal:
             if size == 0:
-                return rows, at, WRITTEN_END
+                return rows, at, must_prove, WRITTEN_END
             if size == _PADDING_MARK:
-                if at + 8 > end or i32(where, at + 4) < 0:
-                    return rows, at, TORN
-                at += 8 + i32(where, at + 4)
+                if at + 8 > end or i32(where, body) < 0:
+                    return rows, at, must_prove, TORN
+                at += 8 + i32(where, body)
                 continue
-            if size < 0:
-                return rows, at, TORN
-        elif size <= 0:
-            at += 1  # padding of one kind or another; a record's size begins with a byte that is not negative
+            if size < _SMALLEST_BYTES or size > end - body:
+                return rows, at, must_prove, TORN
+        elif size < _SMALLEST_BYTES:
+            if load8(where, at) == _PADDING_BYTE:
+                at += _ALIGNMENT - at % _ALIGNMENT
+            else:
+                at += 1
+                must_prove = True
             continue
-        body = at + 4
-        if size < _SMALLEST_BYTES or size > end - body:
-            return rows, at, TORN
+        elif size > end - body:
+            if not must_prove:
+                return rows, at, must_prove, TORN
+            at += 1
+            continue
         ledger = i64(where, body)
         entry = i64(where, body + 8)
+        if must_prove and (ledger < 0 or entry < 0 or size > _MOST_TO_PROVE):
+            at += 1
+            continue
+        is_wanted = False
         if ledger >= 0 and entry >= 0:
             place = np.searchsorted(wanted, ledger)
-            if place < len(wanted) and wanted[place] == ledger:
-                if rows == len(table):
-                    return rows, at, TABLE_FULL
-                if size > len(scratch):
-                    return rows, at, SCRATCH_FULL
+            is_wanted = place < len(wanted) and wanted[place] == ledger
+        if is_wanted or must_prove:
+            if rows == len(table):
+                return rows, at, must_prove, TABLE_FULL
+            if size > len(scratch):
+                return rows, at, must_prove, SCRATCH_FULL
+            digest, payload, payload_size = _digest(where, body, size, scratch)
+            if must_prove and digest == NO_DIGEST_HELD:
+                at += 1
+                continue
+            must_prove = False
+            if is_wanted:
                 row = table[rows]
                 rows += 1
                 row["ledger"] = ledger
                 row["entry"] = entry
                 row["confirmed"] = i64(where, body + 16) if size >= _HEAD_BYTES else -1
                 row["length"] = i64(where, body + 24) if size >= _HEAD_BYTES else 0
-                row["digest"], row["at"], row["size"] = _digest(where, body, size, scratch)
+                row["digest"] = digest
+                row["at"] = payload
+                row["size"] = payload_size
         at = body + size
-    return rows, at, AT_END
+    return rows, min(at, end), must_prove, AT_END
 
 
 @njit(cache=True, nogil=True)

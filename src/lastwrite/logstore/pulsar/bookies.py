@@ -107,9 +107,10 @@ class Bookies:
                 return np.empty(0, kernels.STORED), [problem] if problem else []
             tables: list[Rows] = []
             scratch = np.empty(_SCRATCH_BYTES, np.uint8)
+            must_prove = False
             while True:
                 table = np.empty(_TABLE_ROWS, kernels.STORED)
-                count, at, why = kernels.walk(data, at, ids, file.is_journal, table, scratch)
+                count, at, must_prove, why = kernels.walk(data, at, must_prove, ids, file.is_journal, table, scratch)
                 tables.append(table[:count])
                 if why == kernels.SCRATCH_FULL:
                     size = int.from_bytes(data[at : at + 4].tobytes(), "big")  # the kernel has held it against the file

@@ -1,7 +1,7 @@
 """Entries of one ledger by their numbers, from its data object, for who reads a few of them.
 
-An index object names the first entry of every block only, so the way to an entry goes by its block's begin and from entry
-to entry. Where the entries of a block lie is kept once it was walked. No file stays open between two calls.
+An index object names the first entry of every block only, so the way to an entry goes by its block's begin and from
+entry to entry. Where the entries of a block lie is kept once it was walked. No file stays open between two calls.
 
 Source: spec/pulsar.md sections 7 and 23.1.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -18,15 +17,21 @@ from contextlib import contextmanager
 from typing import NamedTuple, overload
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.pulsar.compacted import MessageId
-from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, parse_block_header
+from lastwrite.formats.pulsar.compacted import MessageId, decode_record
+from lastwrite.formats.pulsar.entry import Entry, decode_entry
+from lastwrite.formats.pulsar.offload import (
+    BLOCK_HEADER_BYTES,
+    ENTRY_HEAD,
+    ENTRY_HEAD_BYTES,
+    EntryHead,
+    parse_block_header,
+)
 from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.pulsar.topic import Ledger
 
 READ_ENTRIES = 100  # at once; dispatcherMaxReadBatchSize
 READ_BYTES = 5 << 20  # … and dispatcherMaxReadSizeBytes
 
-_HEAD = struct.Struct(">iq")  # length and entry id, before an entry's bytes
 _KEPT_BLOCKS = 8
 _REMEDY = "bring the object once more from where it was offloaded to"
 
@@ -37,6 +42,22 @@ class StoredEntry(NamedTuple):
     number: int
     position: int
     data: bytes
+
+
+def decoded(stored: StoredEntry, ledger: int | None) -> tuple[Entry, bytes]:
+    """A stored entry, and its bytes as it was sent; of a compacted ledger (``ledger`` None) the record's entry.
+
+    Raises:
+        CorruptLog: it is none. Positions count from the stored entry's begin.
+    """
+    if ledger is not None:
+        return decode_entry(stored.data, ledger, stored.number), stored.data
+    position, _, body = decode_record(stored.data)
+    try:
+        return decode_entry(body, position.ledger, position.entry), body
+    except LogError as error:
+        shift = len(stored.data) - len(body)
+        raise type(error)(error.problem, None if error.at is None else error.at + shift) from error
 
 
 class LedgerMoved(Exception):
@@ -50,8 +71,8 @@ class LedgerReader:
         self.ledger = ledger
         blocks = ledger.index.blocks
         self._firsts = [block.first_entry for block in blocks]
-        self._starts = [block.position for block in blocks]
-        self._places: dict[int, array[int]] = {}
+        self._starts = [block.offset for block in blocks]
+        self._places: dict[int, tuple[array[int], CorruptLog | None]] = {}
 
     @property
     def count(self) -> int:
@@ -63,6 +84,11 @@ class LedgerReader:
         """The numbers of entries that are found without a walk, rising."""
         return self._firsts
 
+    def behind(self, number: int) -> int:
+        """Where to go on behind damage at an entry: with the next block's first entry, or at the ledger's end."""
+        block = bisect_right(self._firsts, number)
+        return self._firsts[block] if block < len(self._firsts) else self.count
+
     def read(self, first: int, most: int = READ_ENTRIES, most_bytes: int = READ_BYTES) -> list[StoredEntry]:
         """Entries from number ``first`` on: at most so many, and of so many bytes, but one at least where there is one.
 
@@ -73,9 +99,16 @@ class LedgerReader:
         """
         found: list[StoredEntry] = []
         total = 0
+        if first >= self.count:
+            return found
         with self._opened() as data:
-            for number in range(max(first, 0), min(max(first, 0) + most, self.count)):
-                position, size = self._place(data, number)
+            for number in range(first, min(first + most, self.count)):
+                try:
+                    position, size = self._place(data, number)
+                except CorruptLog:
+                    if found:
+                        break  # whoever goes on there will hear of it
+                    raise
                 total += size
                 if found and total > most_bytes:
                     break
@@ -101,6 +134,8 @@ class LedgerReader:
             seen = os.fstat(handle)
             if (seen.st_size, seen.st_mtime_ns) != (ledger.size_bytes, ledger.mtime_ns):
                 raise LedgerMoved
+            if not seen.st_size:
+                raise CorruptLog("an empty data object", remedy=_REMEDY)
             with mmap.mmap(handle, seen.st_size, prot=mmap.PROT_READ) as data:
                 yield data
         except LogError as error:
@@ -117,50 +152,56 @@ class LedgerReader:
         if number == first:
             at = self._first_of(data, block)
         else:
-            places = self._places.get(block)
-            if places is None:
+            if block not in self._places:
                 if len(self._places) >= _KEPT_BLOCKS:
                     self._places.pop(next(iter(self._places)))
-                places = self._places[block] = self._walk(data, block)
+                self._places[block] = self._walk(data, block)
+            places, damage = self._places[block]
             if number - first >= len(places):
-                raise CorruptLog(f"entry {number} is not in the block that should hold it", start, remedy=_REMEDY)
+                raise damage or CorruptLog(f"entry {number} is not in the block that should hold it", start)
             at = places[number - first]
-        size, _ = _HEAD.unpack_from(data, at)
-        return at + _HEAD.size, size
+        return at + ENTRY_HEAD_BYTES, EntryHead._make(ENTRY_HEAD.unpack_from(data, at)).size
 
     def _first_of(self, data: mmap.mmap, block: int) -> int:
         """Where the head of a block's first entry lies, once that is proven."""
-        start = self._starts[block]
-        header = parse_block_header(memoryview(data), start)
-        if header.first_entry != self._firsts[block]:
-            raise CorruptLog(
-                f"block of entry {header.first_entry}, by the index {self._firsts[block]}", start, remedy=_REMEDY
-            )
+        start, first = self._starts[block], self._firsts[block]
+        header = parse_block_header(data, start, len(data))
+        if header.first_entry != first:
+            raise CorruptLog(f"block of entry {header.first_entry}, by the index {first}", start, remedy=_REMEDY)
         at = start + BLOCK_HEADER_BYTES
-        self._check(data, at, self._firsts[block], min(start + header.block_length, len(data)))
+        if not self._is_entry(data, at, first, start + header.block_bytes):
+            raise CorruptLog(f"block of entry {first} without it", start, remedy=_REMEDY)
         return at
 
-    def _walk(self, data: mmap.mmap, block: int) -> array[int]:
+    def _walk(self, data: mmap.mmap, block: int) -> tuple[array[int], CorruptLog | None]:
+        """Where the heads of a block's entries lie; and what ended the walk, if anything did before the block's end."""
         start, number = self._starts[block], self._firsts[block]
         at = self._first_of(data, block)
-        end = min(start + parse_block_header(memoryview(data), start).block_length, len(data))
+        end = start + parse_block_header(data, start, len(data)).block_bytes
         found = array("q")
-        while at + _HEAD.size <= end and _HEAD.unpack_from(data, at)[0] >= 0:  # padding reads as negative
-            self._check(data, at, number, end)
-            found.append(at)
-            at += _HEAD.size + _HEAD.unpack_from(data, at)[0]
-            number += 1
-        return found
+        try:
+            while self._is_entry(data, at, number, end):
+                found.append(at)
+                at += ENTRY_HEAD_BYTES + int(ENTRY_HEAD.unpack_from(data, at)[0])
+                number += 1
+        except CorruptLog as error:
+            return found, error
+        return found, None
 
     @staticmethod
-    def _check(data: mmap.mmap, at: int, number: int, end: int) -> None:
-        if at + _HEAD.size > end:
-            raise CorruptLog("the block ends before its first entry", at, remedy=_REMEDY)
-        size, found = _HEAD.unpack_from(data, at)
-        if found != number:
-            raise CorruptLog(f"entry {found} where {number} follows", at, remedy=_REMEDY)
-        if not 0 <= size <= end - at - _HEAD.size:
-            raise CorruptLog(f"entry {number} of {size} bytes, {end - at - _HEAD.size} are left", at, remedy=_REMEDY)
+    def _is_entry(data: mmap.mmap, at: int, number: int, end: int) -> bool:
+        """Whether entry ``number`` begins at ``at``; if not, the block's entries end there."""
+        if end - at < ENTRY_HEAD_BYTES:
+            return False
+        head = EntryHead._make(ENTRY_HEAD.unpack_from(data, at))
+        if head.size < 0:  # padding
+            return False
+        if head.entry != number:
+            raise CorruptLog(f"entry {head.entry} where {number} follows", at, remedy=_REMEDY)
+        if head.size > end - at - ENTRY_HEAD_BYTES:
+            left = end - at - ENTRY_HEAD_BYTES
+            raise CorruptLog(f"entry {number} of {head.size} bytes, {left} are left", at, remedy=_REMEDY)
+        return True
 
 
 _MOST_ID_BYTES = 4 + 4096

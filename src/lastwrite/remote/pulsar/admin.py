@@ -24,37 +24,38 @@ _MOST_REDIRECTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class CompactionInMemory:
-    """A topic's compaction as its broker goes by it."""
+class TopicInMemory:
+    """A topic as its broker goes by it."""
 
-    mark_delete: Position
-    ledger: int | None  # None: it was never compacted
+    last_confirmed: Position  # the last entry that is written; entry -1 of a ledger without any
+    mark_delete: Position | None  # of its compaction; None: it has no such subscription
+    ledger: int | None  # the compacted one; None: it was never compacted
 
 
-def compaction_in_memory(
+def topic_in_memory(
     admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
-) -> CompactionInMemory | None:  # fmt: skip
+) -> TopicInMemory:  # fmt: skip
     """What the broker that serves the topic says; ``admin`` is any broker's ``http://HOST:PORT``.
-
-    None: the topic has no subscription ``__compaction``.
 
     Raises:
         RemoteFailed: no answer, or none that tells.
     """
     local = topic.local if topic.partition < 0 else f"{topic.local}-partition-{topic.partition}"
     path = f"/admin/v2/persistent/{quote(topic.tenant)}/{quote(topic.namespace)}/{encode_local(local)}/internalStats"
-    known = _get(admin, path, token, timeout, f"asking how {topic} stands")
+    doing = f"asking how {topic} stands"
+    known = _get(admin, path, token, timeout, doing)
     cursors = known.get("cursors")
     cursor = cursors.get(COMPACTION_CURSOR) if isinstance(cursors, dict) else None
-    if not isinstance(cursor, dict):
-        return None
+    try:
+        last = Position.parse(str(known.get("lastConfirmedEntry")))
+        if not isinstance(cursor, dict):
+            return TopicInMemory(last, None, None)
+        mark_delete = Position.parse(str(cursor.get("markDeletePosition")))
+    except InvalidConfig as error:
+        raise RemoteFailed(f"{doing}: {error.problem}", path=admin) from error
     properties = cursor.get("properties")
     ledger = properties.get(LEDGER_PROPERTY) if isinstance(properties, dict) else None
-    try:
-        position = Position.parse(str(cursor.get("markDeletePosition")))
-    except InvalidConfig as error:
-        raise RemoteFailed(f"asking how {topic} stands: {error.problem}", path=admin) from error
-    return CompactionInMemory(position, ledger if isinstance(ledger, int) else None)
+    return TopicInMemory(last, mark_delete, ledger if isinstance(ledger, int) else None)
 
 
 def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -> dict[str, Any]:

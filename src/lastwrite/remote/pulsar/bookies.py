@@ -21,7 +21,7 @@ import hmac
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import google_crc32c
@@ -90,11 +90,12 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class LastEntry:
-    """The end of a ledger as its bookies have it."""
+    """An entry of a ledger, mostly its last one, as a bookie has it."""
 
     entry: int  # the highest that any has; -1: none
     confirmed: int  # up to it every reader may read; its writer knows one more as a rule
     payload: bytes = b""
+    ledger_bytes: int = 0  # of all payloads up to it
 
 
 @dataclass(slots=True)
@@ -155,7 +156,7 @@ class Bookies:
                 found = self._gather(ledger, wave, digest)
                 for entry in range(wave.first, wave.last + 1):
                     payload = found.pop(entry, None)
-                    yield entry, self._ask_each(ledger, entry, digest) if payload is None else payload
+                    yield entry, self._ask_each(ledger, entry, digest).payload if payload is None else payload
                 wave = following
         finally:  # nobody may take for an answer what was asked here and never taken
             self.let_go(following.asked)
@@ -180,16 +181,15 @@ class Bookies:
             answered += 1
             if packet is None:
                 continue
-            entry, confirmed_there, payload = _opened(packet, ledger.id, None, digest, bookie)
-            confirmed = max(confirmed, confirmed_there)
-            if entry > best.entry:
-                best = LastEntry(entry, -1, payload)
+            there = _opened(packet, ledger.id, None, digest, bookie)
+            confirmed = max(confirmed, there.confirmed)
+            if there.entry > best.entry:
+                best = there
         if not answered:
             raise self._none_answers(f"the end of ledger {ledger.id}", troubles)
         if best.entry < confirmed:  # the newest ensemble has nothing yet: what it took over from is whole
-            ((entry, payload),) = self.read(ledger, confirmed, confirmed)
-            best = LastEntry(entry, confirmed, payload)
-        return LastEntry(best.entry, confirmed, best.payload)
+            best = self._ask_each(ledger, confirmed, digest)
+        return replace(best, confirmed=confirmed)
 
     @staticmethod
     def _newest_segment(ledger: Ledger) -> int:
@@ -227,14 +227,14 @@ class Bookies:
                     waited.discard(entry)
                     if packet is not None:
                         self._largest = max(self._largest, len(packet))
-                        found[entry] = _opened(packet, ledger.id, entry, digest, bookie)[2]
+                        found[entry] = _opened(packet, ledger.id, entry, digest, bookie).payload
             except (RemoteFailed, CorruptLog) as error:
                 self._give_up(bookie, error if isinstance(error, RemoteFailed) else _as_failed(error, link.address))
         return found
 
     _largest = 1 << 10  # bytes of the largest packet so far
 
-    def _ask_each(self, ledger: Ledger, entry: int, digest: Digest) -> bytes:
+    def _ask_each(self, ledger: Ledger, entry: int, digest: Digest) -> LastEntry:
         """The entry from whichever of its bookies has it, one after the other."""
         troubles: list[RemoteFailed] = []
         damage: CorruptLog | None = None
@@ -242,7 +242,7 @@ class Bookies:
             try:
                 packet = self._ask_one(bookie, ledger.id, entry)
                 if packet is not None:
-                    return _opened(packet, ledger.id, entry, digest, bookie)[2]
+                    return _opened(packet, ledger.id, entry, digest, bookie)
             except RemoteFailed as error:
                 troubles.append(error)
             except CorruptLog as error:
@@ -395,10 +395,8 @@ def _digest_of(ledger: Ledger) -> Digest:
     return Digest(kind)
 
 
-def _opened(
-    packet: bytes, ledger: int, entry: int | None, digest: Digest, bookie: str
-) -> tuple[int, int, bytes]:  # fmt: skip
-    """The entry's number, what was confirmed then, and its payload; ``entry`` None: whichever it is.
+def _opened(packet: bytes, ledger: int, entry: int | None, digest: Digest, bookie: str) -> LastEntry:
+    """What is in the packet of an entry; ``entry`` None: whichever it is.
 
     Raises:
         CorruptLog: it is another entry, or its digest is wrong.
@@ -407,13 +405,13 @@ def _opened(
     where = f"ledger {ledger}" if entry is None else f"entry {entry} of ledger {ledger}"
     if len(packet) < size:
         raise CorruptLog(f"{where}: {len(packet)} bytes from bookie {bookie}", remedy="see to its disks")
-    found, number, confirmed, _ = _PACKET.unpack_from(packet)
+    found, number, confirmed, ledger_bytes = _PACKET.unpack_from(packet)
     payload = packet[size:]
     if found != ledger or (entry is not None and number != entry) or number < 0:
         raise CorruptLog(f"{where}: bookie {bookie} gives entry {number} of ledger {found}", remedy="see to its disks")
     if packet[_PACKET.size : size] != _digest(digest, packet[: _PACKET.size], payload, b""):
         raise CorruptLog(f"{where}: the digest of what bookie {bookie} gives is wrong", remedy="see to its disks")
-    return number, confirmed, payload
+    return LastEntry(number, confirmed, payload, ledger_bytes)
 
 
 def _digest(kind: Digest, head: bytes, payload: bytes, password: bytes) -> bytes:

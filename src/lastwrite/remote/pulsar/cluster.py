@@ -19,7 +19,7 @@ from lastwrite.errors import CorruptLog, RemoteFailed
 from lastwrite.formats.pulsar.managed_ledger import CursorInfo, PositionInfo
 from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, TopicName
 from lastwrite.formats.pulsar.position import Position
-from lastwrite.remote.pulsar.admin import compaction_in_memory
+from lastwrite.remote.pulsar.admin import TopicInMemory, topic_in_memory
 from lastwrite.remote.pulsar.bookies import Bookies
 from lastwrite.remote.pulsar.broker import Broker, Subscription, find_owner, parse_broker_urls
 from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS
@@ -123,12 +123,15 @@ class Cluster:
 
         The position is true at once, the ledger a moment after an acknowledgement.
         """
+        found = self.told(topic)
+        return None if found is None or found.mark_delete is None else Compaction(found.mark_delete, found.ledger)
+
+    def told(self, topic: TopicName) -> TopicInMemory | None:
+        """The topic as its broker goes by it; None: nobody says."""
         for broker in self.store.brokers():
-            if broker.admin is None:
-                continue
-            with contextlib.suppress(RemoteFailed):
-                found = compaction_in_memory(broker.admin, topic, self.access.token, self.access.timeout)
-                return None if found is None else Compaction(found.mark_delete, found.ledger)
+            if broker.admin is not None:
+                with contextlib.suppress(RemoteFailed):
+                    return topic_in_memory(broker.admin, topic, self.access.token, self.access.timeout)
         return None
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:

@@ -1,0 +1,165 @@
+"""``dump`` of Pulsar topic folders: messages in the order of the topic, entries, blocks, small files. Rows come while
+files are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from lastwrite.audit.pulsar_rows import Place, Row, batch_row, message_rows
+from lastwrite.audit.pulsar_walk import walk
+from lastwrite.audit.window import limited
+from lastwrite.compaction.horizon import Source
+from lastwrite.errors import InvalidConfig
+from lastwrite.formats.pulsar.names import MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.pulsar.reading import LedgerReader
+from lastwrite.logstore.pulsar.topic import Ledger, Topic, find_topics, list_topic
+from lastwrite.model.log import Problem, ProblemKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What one call asks for; None: not asked."""
+
+    topic: str | None = None
+    partition: int | None = None
+    start: Position | None = None
+    only: Position | None = None  # this entry alone, and of it
+    index: int | None = None  # this message of its batch
+    key: str | None = None
+    time_ms: int | None = None
+    whole_batches: bool = False
+    blocks: bool = False
+    compacted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.blocks and (self.key is not None or self.time_ms is not None or self.only is not None):
+            raise InvalidConfig("--index prints where blocks begin, and a key, a time or an id finds messages")
+        if self.whole_batches and self.key is not None:
+            raise InvalidConfig("a key picks messages, not entries")
+        if self.start is not None and self.only is not None:
+            raise InvalidConfig("--from and --message-id exclude each other")
+
+
+def dump_topics(path: str, wanted: Wanted, limit: int | None, say: Callable[[str], None]) -> Iterator[Row]:
+    """The rows of the topic folders at ``path``. ``say`` is told of what is not there and need not be.
+
+    Raises:
+        NotALog, InvalidConfig: before the first row.
+        CorruptLog: after the last row, the first damage; nothing that is whole was left out.
+    """
+    folders = find_topics(path, wanted.topic, wanted.partition)
+    only = os.path.abspath(path) if os.path.isfile(path) else None
+    job = _TopicDump(wanted, say, only)
+    return limited(job.rows(folders), limit, job.problems)
+
+
+class _TopicDump:
+    def __init__(self, wanted: Wanted, say: Callable[[str], None], only: str | None) -> None:
+        self._wanted = wanted
+        self._say = say
+        self._only = only
+        self.problems: list[Problem] = []
+
+    def note(self, problem: Problem) -> None:
+        if problem.kind is ProblemKind.RECOVERED:
+            self._say(str(problem))
+        else:
+            self.problems.append(problem)
+
+    def rows(self, folders: list[str]) -> Iterator[Row]:
+        for folder in folders:
+            topic = list_topic(folder)
+            for problem in topic.problems:
+                self.note(problem)
+            if self._only is not None and os.path.basename(self._only) in (
+                MANIFEST,
+                MANAGED_LEDGER,
+                MANAGED_LEDGER_JSON,
+            ):
+                yield from side_rows(topic, os.path.basename(self._only))
+                continue
+            for ledger, source in self._ledgers(topic):
+                if self._wanted.blocks:
+                    yield from self._blocks(topic, ledger, source)
+                else:
+                    yield from self._entries(topic, ledger, source)
+
+    def _ledgers(self, topic: Topic) -> Iterator[tuple[Ledger, Source]]:
+        if self._only is not None:
+            known = [(ledger, Source.BACKLOG) for ledger in topic.ledgers]
+            known += [(ledger, Source.COMPACTED) for ledger in (topic.compacted, *topic.strays) if ledger is not None]
+            yield from ((ledger, source) for ledger, source in known if self._only.startswith(ledger.path))
+        elif self._wanted.compacted:
+            if topic.compacted is None:
+                self._say(f"{topic.name} was never compacted here")
+            else:
+                yield topic.compacted, Source.COMPACTED
+        else:
+            if topic.horizon is not None and not topic.ledgers:
+                self._say(f"{topic.name} has no raw ledger here; --compacted prints its compacted one")
+            for ledger in topic.ledgers:
+                if self._wanted.only is not None and ledger.id != self._wanted.only.ledger:
+                    continue
+                yield ledger, Source.BACKLOG
+
+    def _entries(self, topic: Topic, ledger: Ledger, source: Source) -> Iterator[Row]:
+        wanted = self._wanted
+        first = self._first(ledger, source)
+        for entry, position, size, _ in walk(LedgerReader(ledger), source is Source.COMPACTED, self.note, first):
+            place = Position(entry.ledger, entry.entry)
+            if wanted.only is not None and place != wanted.only:
+                if place > wanted.only:
+                    return
+                continue
+            if wanted.start is not None and place < wanted.start:
+                continue
+            if wanted.time_ms is not None and entry.metadata.publish_time < wanted.time_ms:
+                continue
+            where = Place(topic.name, ledger.path, position, source)
+            if wanted.whole_batches:
+                rows = iter([batch_row(entry, size, where)])
+            else:
+                rows = message_rows(entry, size, where, whole=True)
+            for row in rows:
+                if row["problem"] is not None:
+                    self.note(Problem(ProblemKind.DAMAGED, row["problem"], ledger.path, position))
+                if wanted.index is not None and row["batch_index"] != wanted.index:
+                    continue
+                if wanted.key is None or row["key"] == wanted.key:
+                    yield row
+
+    def _first(self, ledger: Ledger, source: Source) -> int:
+        """The number of the entry at which to begin; a compacted ledger's ids are not its numbers."""
+        begin = self._wanted.only or self._wanted.start
+        if begin is None or source is Source.COMPACTED or ledger.id > begin.ledger:
+            return 0
+        return ledger.entries if ledger.id < begin.ledger else max(begin.entry, 0)
+
+    def _blocks(self, topic: Topic, ledger: Ledger, source: Source) -> Iterator[Row]:
+        for block in ledger.index.blocks:
+            yield {
+                "topic": topic.name.base, "partition": topic.name.partition, "ledger": ledger.id,
+                "index": "offload", "first_entry": block.first_entry, "part": block.part, "position": block.offset,
+                "end": ledger.index.block_end(block), "source": str(source), "file": ledger.path,
+            }  # fmt: skip
+
+
+def side_rows(topic: Topic, file: str) -> Iterator[Row]:
+    """What the manifest says, or a row a ledger of what the topic's metadata say."""
+    head: Row = {"topic": topic.name.base, "partition": topic.name.partition}
+    if file == MANIFEST:
+        if topic.manifest is not None:
+            yield head | topic.manifest.to_dict() | head
+        return
+    if topic.info is None:
+        return
+    for ledger in topic.info.ledgers:
+        offloaded = ledger.offloaded_as
+        yield head | {
+            "ledger": ledger.ledger, "entries": ledger.entries, "bytes": ledger.size_bytes,
+            "closed_timestamp": ledger.closed_ms, "offloaded": None if offloaded is None else str(offloaded),
+            "properties": {item.name: item.value for item in ledger.properties},
+        }  # fmt: skip

@@ -1,0 +1,281 @@
+"""``inspect`` of Pulsar topic folders: every entry read and counted, ledgers held against their indexes, the manifest
+and the topic's own metadata."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from lastwrite.audit.pulsar_rows import VALUE_LIMIT_BYTES, compression_of
+from lastwrite.audit.pulsar_walk import Walked, checksum_problem, walk
+from lastwrite.audit.window import problem_of
+from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.formats.pulsar.entry import TXN_ABORT, TXN_COMMIT, Entry, messages_of
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.pulsar.reading import LedgerMoved, LedgerReader
+from lastwrite.logstore.pulsar.topic import Ledger, Topic, find_topics, list_topic, name_of
+from lastwrite.logstore.pulsar.view import look
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.topic_inspection import Entries, LedgerInspection, PulsarReport, TopicInspection
+from lastwrite.pipeline.system import System, system_named
+
+MOST_PROBLEMS = 20  # of a topic that are named; the rest are counted
+
+
+def inspect_topics(
+    path: str,
+    topic: str | None,
+    partition: int | None,
+    config: Mapping[str, object] | None,
+    now_ms: int | None,
+    progress: Progress | None,
+) -> PulsarReport:
+    """Read the topic folders at ``path`` whole and say what they are.
+
+    Raises:
+        NotALog, InvalidConfig: nothing was read.
+
+    Damage does not raise: it stands in the report, with file and byte.
+    """
+    began = time.monotonic()
+    system = system_named("pulsar")
+    settings = dict(config or {})
+    system.check_config(settings)
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    report = PulsarReport(path=path, now_ms=now)
+    progress = progress or NoProgress()
+    listed = [(folder, _listed(folder)) for folder in find_topics(path, topic, partition)]
+    total = sum(ledger.size_bytes for _, found in listed if isinstance(found, Topic) for ledger in _all(found))
+    progress.stage("inspect", total)
+    for folder, found in listed:
+        if isinstance(found, Topic):
+            report.partitions.append(_Inspection(found, progress).run(system, settings, now))
+        else:
+            name = name_of(folder)
+            problem = problem_of(found, folder)
+            report.partitions.append(
+                TopicInspection(
+                    topic=name.base, partition=name.partition, folder=folder, problems=[problem], problem_count=1
+                )
+            )
+    report.seconds = round(time.monotonic() - began, 3)
+    return report
+
+
+def _listed(folder: str) -> Topic | LogError:
+    try:
+        return list_topic(folder)
+    except LogError as error:
+        return error
+
+
+def _all(topic: Topic) -> list[Ledger]:
+    return [*topic.ledgers, *([topic.compacted] if topic.compacted is not None else [])]
+
+
+class _Inspection:
+    """One topic on its way to what is said of it."""
+
+    def __init__(self, topic: Topic, progress: Progress) -> None:
+        self._topic = topic
+        self._progress = progress
+        name = topic.name
+        self.found = TopicInspection(topic=name.base, partition=name.partition, folder=topic.folder)
+        self._seen: set[tuple[str, int | None, str]] = set()
+
+    def note(self, problem: Problem) -> None:
+        """Each once, all counted, the first named; damage is never crowded out by lesser things."""
+        mark = (problem.path, problem.position, problem.message)
+        if mark in self._seen:
+            return
+        self._seen.add(mark)
+        found, is_damage_named = self.found, self.found.is_damaged
+        found.problem_count += 1
+        if len(found.problems) < MOST_PROBLEMS:
+            found.problems.append(problem)
+        elif problem.kind is ProblemKind.DAMAGED and not is_damage_named:
+            found.problems[-1] = problem
+
+    def run(self, system: System, settings: Mapping[str, object], now_ms: int) -> TopicInspection:
+        topic, found = self._topic, self.found
+        for problem in topic.problems:
+            self.note(problem)
+        horizon = topic.horizon
+        found.horizon = None if horizon is None else str(horizon)
+        found.manifest = None if topic.manifest is None else topic.manifest.to_dict()
+        transactions = Transactions()
+        for ledger in topic.ledgers:
+            seen = self._ledger(ledger, False, transactions.take)
+            found.ledgers.append(seen)
+            found.contents.add(seen.contents)
+            below = _bytes_below(ledger, horizon, seen)
+            found.backlog_below_bytes += below
+            found.dirty_bytes += seen.contents.bytes - below
+        if topic.ledgers:
+            found.first_id = str(Position(topic.ledgers[0].id, 0))
+            found.last_id = str(Position(topic.ledgers[-1].id, topic.ledgers[-1].entries - 1))
+        found.open_transactions, found.aborted_transactions = transactions.open, transactions.aborted
+        found.read_below = transactions.read_below
+        if topic.compacted is not None:
+            found.compacted = self._compacted(topic.compacted)
+        found.bytes = sum(ledger.size_bytes for ledger in _all(topic))
+        found.other_files = sorted(os.path.basename(ledger.path) for ledger in topic.strays)
+        self._last_ids()
+        self._judge(system, settings, now_ms)
+        return found
+
+    def _ledger(self, ledger: Ledger, is_compacted: bool, take: Callable[[Walked], None]) -> LedgerInspection:
+        seen = LedgerInspection(
+            ledger=ledger.id, file=os.path.basename(ledger.path), file_bytes=ledger.size_bytes,
+            blocks=len(ledger.index.blocks), is_indexed=True,
+        )  # fmt: skip
+        try:
+            for each in walk(LedgerReader(ledger), is_compacted, self.note):
+                if seen.first_entry is None:
+                    seen.first_entry = each.number
+                seen.last_entry = each.number
+                self._count(seen.contents, each, ledger.path)
+                take(each)
+        except CorruptLog as error:
+            self.note(problem_of(error, ledger.path))
+        self._progress.advance(ledger.size_bytes)
+        return seen
+
+    def _count(self, counts: Entries, each: Walked, path: str) -> None:
+        entry = each.entry
+        if entry.crc_holds is False:
+            self.note(problem_of(checksum_problem(entry, path, each.position), path))
+            return
+        try:
+            count_entry(counts, entry, each.size)
+        except UnsupportedFormat as error:
+            self.note(problem_of(error, path, each.position))
+
+    def _compacted(self, ledger: Ledger) -> LedgerInspection:
+        """The compacted ledger, held against its manifest."""
+        ids: list[Position] = []
+        order: list[str] = []
+
+        def take(each: Walked) -> None:
+            place = Position(each.entry.ledger, each.entry.entry)
+            if ids and place <= ids[-1]:
+                order.append(f"{place} follows {ids[-1]}")
+            ids[:] = [ids[0] if ids else place, place]
+
+        seen = self._ledger(ledger, True, take)
+        manifest = self._topic.manifest
+        wrong = [f"its entries do not rise: {order[0]}"] if order else []
+        if ids and manifest is not None and not self.found.is_damaged:
+            if ids[-1] > manifest.horizon:
+                wrong.append(f"entry {ids[-1]} lies beyond the horizon {manifest.horizon}")
+            if (ids[0], ids[-1]) != (manifest.from_, manifest.to):
+                wrong.append(f"it goes from {ids[0]} to {ids[-1]}, by its manifest {manifest.from_} to {manifest.to}")
+            if seen.contents.records != manifest.messages:
+                wrong.append(f"it holds {seen.contents.records} messages, by its manifest {manifest.messages}")
+        for message in wrong:
+            self.note(problem_of(CorruptLog(message, path=ledger.path), ledger.path))
+        return seen
+
+    def _last_ids(self) -> None:
+        try:
+            self.found.last_message_id = look(self._topic.folder, False).last_message_id(False)
+            self.found.last_compacted_message_id = look(self._topic.folder, True).last_message_id(True)
+        except (LogError, LedgerMoved):
+            return  # what is damaged was named already
+
+    def _judge(self, system: System, settings: Mapping[str, object], now_ms: int) -> None:
+        """Whether a round is due, by the rules of a round now."""
+        if self.found.is_damaged:
+            return
+        try:
+            decision = system.decide(system.read(self._topic.folder), settings, now_ms, False)
+        except LogError as error:
+            self.note(problem_of(error, self._topic.folder))
+            return
+        self.found.is_due, self.found.reason = decision.reason is None, decision.reason
+
+
+def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspection) -> int:
+    """About how many bytes of a ledger's entries lie at or below the horizon; exact but for the ledger that it cuts."""
+    if horizon is None or ledger.id > horizon.ledger or not ledger.entries:
+        return 0
+    if ledger.id < horizon.ledger:
+        return seen.contents.bytes
+    return seen.contents.bytes * min(horizon.entry + 1, ledger.entries) // ledger.entries
+
+
+class Transactions:
+    """What became of a topic's transactions, from its entries in their order."""
+
+    def __init__(self) -> None:
+        self._firsts: dict[tuple[int, int], Position] = {}
+        self._aborts: dict[tuple[int, int], bool] = {}
+
+    def take(self, each: Walked) -> None:
+        entry = each.entry
+        transaction = entry.metadata.transaction
+        if transaction is None:
+            return
+        if entry.is_marker:
+            if entry.metadata.marker_type in (TXN_COMMIT, TXN_ABORT):
+                self._aborts[transaction] = entry.metadata.marker_type == TXN_ABORT
+        else:
+            self._firsts.setdefault(transaction, Position(entry.ledger, entry.entry))
+
+    @property
+    def open(self) -> int:
+        return sum(transaction not in self._aborts for transaction in self._firsts)
+
+    @property
+    def aborted(self) -> int:
+        return sum(self._aborts.values())
+
+    @property
+    def read_below(self) -> str | None:
+        """The first entry of an open transaction."""
+        open_ = [first for transaction, first in self._firsts.items() if transaction not in self._aborts]
+        return str(min(open_)) if open_ else None
+
+
+def count_entry(counts: Entries, entry: Entry, size: int) -> None:
+    """Count an entry of ``size`` bytes and its messages.
+
+    Raises:
+        UnsupportedFormat: an unknown codec.
+    """
+    meta = entry.metadata
+    counts.entries += 1
+    counts.bytes += size
+    counts.formats["no checksum" if entry.checksum is None else "checksum"] += 1
+    counts.formats["broker metadata"] += entry.broker is not None
+    if entry.is_marker:
+        counts.markers += 1
+        return
+    counts.codecs[compression_of(meta)] += 1
+    counts.batches += entry.is_batch
+    counts.encrypted += entry.is_encrypted
+    counts.chunks += meta.is_chunk
+    counts.transactional += meta.transaction is not None
+    counts.see_time(meta.publish_time)
+    if not entry.is_readable_batch:
+        counts.records += 1
+        counts.keyless += meta.partition_key is None
+        counts.tombstones += meta.partition_key is not None and not entry.value_bytes and not meta.is_chunk
+        return
+    try:
+        messages = messages_of(entry, VALUE_LIMIT_BYTES)
+    except UnsupportedFormat:
+        raise
+    except LogError:
+        counts.unreadable += 1
+        counts.records += 1
+        return
+    for message in messages:
+        if message.compacted_out:
+            counts.placeholders += 1
+            continue
+        counts.records += 1
+        counts.keyless += message.key is None
+        counts.tombstones += message.key is not None and not message.value

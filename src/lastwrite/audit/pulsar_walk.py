@@ -1,0 +1,65 @@
+"""The entries of a Pulsar ledger from front to back, past whatever is damaged.
+
+An entry that cannot be decoded is passed by its length. Where the framing of a block is lost, the next block is where
+it goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from lastwrite.audit.window import DAMAGE_REMEDY, problem_of
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.formats.pulsar.entry import Entry
+from lastwrite.logstore.pulsar.reading import LedgerMoved, LedgerReader, decoded
+from lastwrite.model.log import Problem
+
+_READ_ENTRIES = 4096
+
+
+class Walked(NamedTuple):
+    """An entry, the byte of the file at which it begins as it was sent, its size, and its number in the ledger."""
+
+    entry: Entry
+    position: int
+    size: int
+    number: int
+
+
+def walk(reader: LedgerReader, is_compacted: bool, note: Callable[[Problem], None], first: int = 0) -> Iterator[Walked]:
+    """The entries of a ledger from number ``first`` on; of a compacted one those that its records hold.
+
+    An entry whose checksum does not hold is given; what is damaged otherwise goes to ``note``.
+
+    Raises:
+        CorruptLog: the file was replaced meanwhile.
+    """
+    path = reader.ledger.path
+    ledger = None if is_compacted else reader.ledger.id
+    number = first
+    while number < reader.count:
+        try:
+            stored = reader.read(number, _READ_ENTRIES)
+        except LedgerMoved:
+            raise CorruptLog("the object was replaced while it was read", path=path, remedy="start again") from None
+        except CorruptLog as error:
+            note(problem_of(error, path))
+            number = reader.behind(number)
+            continue
+        for each in stored:
+            try:
+                entry, body = decoded(each, ledger)
+            except LogError as error:
+                note(problem_of(error, path, each.position))
+                continue
+            yield Walked(entry, each.position + len(each.data) - len(body), len(body), each.number)
+        number += len(stored)
+
+
+def checksum_problem(entry: Entry, path: str, position: int) -> CorruptLog:
+    """What is to say of an entry whose checksum does not hold."""
+    return CorruptLog(
+        f"entry {entry.ledger}:{entry.entry} with checksum {entry.checksum or 0:08x}, which does not hold", position,
+        path, DAMAGE_REMEDY,
+    )  # fmt: skip

@@ -1,0 +1,225 @@
+"""A topic folder that mirrors a topic of a live cluster: what the cluster says counts, here too.
+
+A round on a live topic brings what it needs into a topic folder, works there, and hands the new compacted ledger over.
+Where the folder is kept, the next round finds what it has not to bring again::
+
+    9c…-ledger-41             a raw ledger that is closed: brought once
+    9c…-ledger-42             the open one: brought anew when it has grown, in the place of the former
+    5e…-ledger-77             the compacted ledger, under the number that the cluster knows it by
+    compacted.json            names it, with the cluster's horizon
+
+A ledger is written aside and renamed, its index first; the manifest is replaced in one step when all that it needs is
+there. A crash in between leaves what the next run brings anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.formats.pulsar.compacted import decode_record
+from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
+from lastwrite.formats.pulsar.names import (
+    INDEX_SUFFIX,
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    MANIFEST,
+    SURVEY_SUFFIX,
+    TopicName,
+    object_name,
+    parse_object_name,
+)
+from lastwrite.formats.pulsar.offload import ENTRY_HEAD
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.formats.pulsar.survey import Surveyor
+from lastwrite.logstore import files
+from lastwrite.logstore.pulsar import lock
+from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
+from lastwrite.logstore.pulsar.objects import ObjectWriter, find_aside, read_entries, read_index
+from lastwrite.logstore.pulsar.topic import partition_of
+
+_COUNT_BYTES = 1 << 20  # of entries whose messages are counted at once
+
+
+def mirror_folder(archive: str, topic: TopicName) -> str:
+    """Where the topic's folder lies in an archive."""
+    return os.path.join(os.path.abspath(archive), *topic.managed_ledger.split("/"))
+
+
+@contextlib.contextmanager
+def mirroring(archive: str, topic: TopicName) -> Iterator[Mirror]:
+    """The topic's mirror in an archive, made if it is not there, and ours alone meanwhile.
+
+    Raises:
+        LogHeld: another run works on it.
+        LogError: it cannot be made or listed.
+    """
+    folder = mirror_folder(archive, topic)
+    files.make_folder(folder)
+    with lock.hold(folder, [partition_of(topic)]):
+        yield Mirror(folder, topic)
+
+
+class Mirror:
+    """A topic folder that the caller holds."""
+
+    def __init__(self, folder: str, topic: TopicName) -> None:
+        self.folder = folder
+        self.topic = topic
+        for path in find_aside(folder):
+            files.unlink(path)
+        self._objects: dict[int, list[str]] = {}
+        for name in sorted(os.listdir(folder)):
+            parsed = parse_object_name(name)
+            if parsed is not None:
+                self._objects.setdefault(parsed[1], []).append(os.path.join(folder, name))
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What counts here; None also where it cannot be read: the cluster tells anew."""
+        with contextlib.suppress(CorruptLog):
+            return read_manifest(self.folder)
+        return None
+
+    def find(self, ledger: int, entries: int, uid: uuid.UUID | None = None) -> str | None:
+        """The data object of the ledger with so many entries, under that uuid if one is given; None: it is not here."""
+        for path in self._objects.get(ledger, []):
+            with contextlib.suppress(LogError):
+                last = read_index(path).metadata.last_entry
+                parsed = parse_object_name(os.path.basename(path))
+                if last is not None and last + 1 == entries and uid in (None, parsed and parsed[0]):
+                    return path
+        return None
+
+    def bring(
+        self, ledger: int, metadata: LedgerMetadata, entries: Iterable[tuple[int, bytes]], uid: uuid.UUID | None = None
+    ) -> str:  # fmt: skip
+        """Write a ledger; whatever else was here of it goes. The data object's path.
+
+        ``uid``: of its names; None: made of topic and ledger, so that the next of the same takes its place.
+
+        Raises:
+            LogError: it cannot be written; and what ``entries`` raises.
+        """
+        uid = uid or uuid.uuid5(uuid.NAMESPACE_URL, f"{self.topic.full}/{ledger}")
+        writer = ObjectWriter(self.folder, ledger, uid=uid)
+        try:
+            for entry, data in entries:
+                writer.append(entry, data)
+            path = writer.finish(metadata)
+        finally:
+            writer.abandon()
+        for other in self._objects.get(ledger, []):
+            if other != path:
+                _remove_pair(other)
+        _remove(path + SURVEY_SUFFIX)
+        self._objects[ledger] = [path]
+        files.fsync_dir(self.folder)
+        return path
+
+    def forget(self, ledger: int) -> None:
+        """Remove a ledger that the cluster has no more."""
+        for path in self._objects.pop(ledger, []):
+            _remove_pair(path)
+
+    @property
+    def ledgers(self) -> list[int]:
+        """The ledgers of which something is here."""
+        return sorted(self._objects)
+
+    def keep_metadata(self, node: bytes) -> None:
+        """Write the topic's own list of ledgers."""
+        path = os.path.join(self.folder, MANAGED_LEDGER)
+        files.write(path + ASIDE_SUFFIX, node)
+        files.rename(path + ASIDE_SUFFIX, path)
+        _remove(os.path.join(self.folder, MANAGED_LEDGER_JSON))
+        files.fsync_dir(self.folder)
+
+    def is_compacted(self, ledger: int, horizon: Position) -> None:
+        """Let the manifest say that all up to ``horizon`` is compacted into ``ledger``, which was brought."""
+        (path,) = self._objects[ledger]
+        known = self.manifest
+        if known is not None and known.object == os.path.basename(path):
+            found = replace(known, horizon=horizon)
+        else:
+            found = _described(self.topic, path, ledger, horizon)
+        if found != known:
+            replace_manifest(self.folder, found)
+
+    def is_not_compacted(self) -> None:
+        """Let no manifest say anything."""
+        if os.path.lexists(os.path.join(self.folder, MANIFEST)):
+            files.unlink(os.path.join(self.folder, MANIFEST))
+            files.fsync_dir(self.folder)
+
+    def is_published(self, ledger: int, horizon: Position) -> None:
+        """Give the compacted ledger that counts here the number and the horizon that the cluster knows."""
+        known = read_manifest(self.folder)
+        if known is None or (known.ledger, known.horizon) == (ledger, horizon):
+            return
+        former = os.path.join(self.folder, known.object)
+        parsed = parse_object_name(known.object)
+        assert parsed is not None
+        name = object_name(parsed[0], ledger)
+        path = os.path.join(self.folder, name)
+        if path != former:
+            for suffix in (INDEX_SUFFIX, ""):
+                _remove(path + suffix)
+                files.link(former + suffix, path + suffix)
+            files.fsync_dir(self.folder)
+        replace_manifest(self.folder, replace(known, ledger=ledger, object=name, horizon=horizon))
+        if path != former:
+            _remove_pair(former)
+
+
+def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> Manifest:
+    """The manifest of a compacted ledger that somebody else wrote: by which order it does not say."""
+    first = last = None
+    count = size = messages = 0
+    surveyor = Surveyor()
+    waiting: list[bytes] = []
+    waiting_bytes = 0
+
+    def counted() -> int:
+        """The messages of the entries that wait."""
+        framed = np.frombuffer(b"".join(waiting), dtype=np.uint8)
+        rows, done, _ = surveyor.take(framed, 0, len(framed), 0)
+        if done != len(framed):
+            raise CorruptLog("a record of the compacted ledger cannot be read", None, path)
+        waiting.clear()
+        return int(rows["messages"].sum())
+
+    for entry, data in read_entries(path):
+        if first is None:
+            first = decode_record(data)[0]
+        last = data
+        count += 1
+        size += len(data)
+        waiting += (ENTRY_HEAD.pack(len(data), entry), data)
+        waiting_bytes += len(data)
+        if waiting_bytes >= _COUNT_BYTES:
+            messages, waiting_bytes = messages + counted(), 0
+    if waiting:
+        messages += counted()
+    return Manifest(
+        topic=topic.full, ledger=ledger, object=os.path.basename(path), from_=first or horizon,
+        to=horizon if last is None else decode_record(last)[0], horizon=horizon, entries=count, size_bytes=size,
+        messages=messages,
+    )  # fmt: skip
+
+
+def _remove_pair(path: str) -> None:
+    """A ledger's objects: the index last, so that it can say whose it is."""
+    for suffix in (SURVEY_SUFFIX, "", INDEX_SUFFIX):
+        _remove(path + suffix)
+
+
+def _remove(path: str) -> None:
+    if os.path.lexists(path):
+        files.unlink(path)

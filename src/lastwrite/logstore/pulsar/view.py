@@ -1,0 +1,225 @@
+"""A topic folder at one moment, for who reads it while others may change it.
+
+The manifest is read once and names the compacted ledger that goes with its horizon, so the two are always a pair. What
+was listed before is kept as long as nothing in the folder changes.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lastwrite.compaction.horizon import NOT_BATCHED, Source, last_index, last_source
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, UnsupportedFormat
+from lastwrite.formats.pulsar.entry import Entry, messages_of
+from lastwrite.formats.pulsar.names import MANIFEST
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.pulsar.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
+from lastwrite.logstore.pulsar.survey import ABORT, COMMIT, DATA, Survey, survey_of
+from lastwrite.logstore.pulsar.topic import Ledger, Topic, list_topic
+from lastwrite.model.log import Problem, ProblemKind
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """The pair of horizon and compacted ledger, and the backlog.
+
+    ``undecided``: the offset of the first entry of a transaction that is not decided; nobody reads that or beyond.
+    """
+
+    topic: Topic
+    seen: tuple[object, ...]  # by which a change is noticed
+    horizon: int | None
+    compacted: LedgerReader | None
+    offsets: Sequence[int]  # of the compacted ledger
+    backlog: tuple[LedgerReader, ...]
+    surveys: Mapping[int, Survey]  # by ledger
+    undecided: int | None
+    aborted: frozenset[int]  # transactions, by their numbers in the surveys
+    problems: tuple[Problem, ...]
+
+    @property
+    def borders(self) -> Sequence[int]:
+        return () if self.compacted is None else self.compacted.borders
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last entry."""
+        ends = [Position(one.ledger.id, one.count).offset for one in self.backlog if one.count]
+        return max([*ends, 0 if self.horizon is None else self.horizon + 1])
+
+    def check_pair(self) -> None:
+        """See that the compacted ledger can be read, where there should be one.
+
+        Raises:
+            CorruptLog: the manifest or its ledger is damaged or missing.
+        """
+        if self.compacted is not None:
+            return
+        for problem in self.problems:
+            if problem.kind is ProblemKind.DAMAGED and (
+                problem.path.endswith(MANIFEST)
+                or self.topic.manifest is not None
+                and self.topic.manifest.object in problem.path
+            ):
+                raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
+
+    def backlog_at(self, offset: int) -> tuple[LedgerReader | None, int]:
+        """The ledger that holds the first entry at ``offset`` or behind it, and its number there; None: none does."""
+        wanted = Position.of(max(offset, 0))
+        for reader in self.backlog[bisect_left(self.backlog, wanted.ledger, key=_ledger_id) :]:
+            number = wanted.entry if reader.ledger.id == wanted.ledger else 0
+            if number < reader.count:
+                return reader, number
+        return None, 0
+
+    def is_read(self, ledger: int, number: int) -> bool:
+        """Whether readers get the entry of the backlog: it is no marker, and of no aborted transaction."""
+        return self._run_unread(ledger, number) is None
+
+    def _run_unread(self, ledger: int, number: int) -> int | None:
+        """The first entry of the run of unread ones that holds this one; None: it is read."""
+        found = self.surveys.get(ledger)
+        if found is None or not len(found.runs):
+            return None
+        row = int(np.searchsorted(found.runs[:, 0], number, side="right")) - 1
+        if row < 0:
+            return None
+        first, last, what, transaction = found.runs[row].tolist()
+        if number > last or (what == DATA and transaction not in self.aborted):
+            return None
+        return int(first)
+
+    def last_message_id(self, reads_compacted: bool) -> dict[str, int]:
+        """The last message as a broker answers it, with or without ``readCompacted``: ledger, entry, and in a batch the
+        index; -1, -1: there is none. Errors as ``LedgerReader.read``."""
+        last = self._last_readable()
+        offset = None if last is None else Position(last.ledger, last.entry).offset
+        source = last_source(offset, self.horizon, reads_compacted and self.compacted is not None)
+        if source is Source.COMPACTED:
+            assert self.compacted is not None
+            if not self.compacted.count:
+                return {"ledger": -1, "entry": -1, "batch_index": 0}
+            last = _entry(self.compacted, self.compacted.count - 1, None)
+        if source is None or last is None:
+            return {"ledger": -1, "entry": -1, "batch_index": NOT_BATCHED}
+        meta = last.metadata
+        index = last_index(source, meta.num_messages_in_batch, meta.compacted_batch_indexes, _removed(last))
+        return {"ledger": last.ledger, "entry": last.entry, "batch_index": index}
+
+    def _last_readable(self) -> Entry | None:
+        """The backlog's last entry that readers get."""
+        for reader in reversed(self.backlog):
+            number = reader.count - 1
+            if self.undecided is not None:
+                number = min(number, self.undecided - Position(reader.ledger.id, 0).offset - 1)
+            while number >= 0:
+                unread = self._run_unread(reader.ledger.id, number)
+                if unread is None:
+                    return _entry(reader, number, reader.ledger.id)
+                number = unread - 1
+        return None
+
+
+def _entry(reader: LedgerReader, number: int, ledger: int | None) -> Entry:
+    (stored,) = reader.read(number, 1)
+    try:
+        return decoded(stored, ledger)[0]
+    except LogError as error:
+        raise error.located(reader.ledger.path, stored.position) from error
+
+
+def _removed(entry: Entry) -> Iterator[bool]:
+    """Of each message of a batch whether compaction took it; none where nobody can look inside."""
+    if not entry.is_encrypted:
+        yield from (message.compacted_out for message in messages_of(entry))
+
+
+def _ledger_id(reader: LedgerReader) -> int:
+    return reader.ledger.id
+
+
+def look(folder: str, reads_compacted: bool, before: TopicView | None = None) -> TopicView:
+    """The topic folder as it is now; ``before`` itself where nothing has changed since.
+
+    ``reads_compacted``: only what lies beyond the horizon has to be known of the backlog.
+
+    Raises:
+        LedgerMoved: it changed meanwhile.
+        LogError: it cannot be read.
+    """
+    seen = _identity(folder)
+    if before is not None and before.seen == seen:
+        return before
+    try:
+        topic = list_topic(folder)
+        problems = list(topic.problems)
+        surveys = _surveys(topic, topic.horizon if reads_compacted else None, problems)
+    except LogError:
+        if _identity(folder) != seen:
+            raise LedgerMoved from None
+        raise
+    if _identity(folder)[0] != seen[0]:  # the manifest's: it may name an object that was not there when we listed
+        raise LedgerMoved
+    known = {} if before is None else {_key(one.ledger): one for one in before.backlog}
+    backlog = tuple(known.get(_key(ledger)) or LedgerReader(ledger) for ledger in topic.ledgers)
+    compacted = None if topic.compacted is None else LedgerReader(topic.compacted)
+    undecided, aborted = outcomes(surveys)
+    return TopicView(
+        topic=topic, seen=seen, horizon=None if topic.horizon is None else topic.horizon.offset, compacted=compacted,
+        offsets=() if compacted is None else CompactedOffsets(compacted), backlog=backlog, surveys=surveys,
+        undecided=undecided, aborted=aborted, problems=tuple(problems),
+    )  # fmt: skip
+
+
+def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) -> dict[int, Survey]:
+    """The surveys of the ledgers with entries beyond ``horizon``; what cannot be read is added to ``problems``."""
+    found: dict[int, Survey] = {}
+    for ledger in topic.ledgers:
+        if horizon is not None and Position(ledger.id, ledger.entries - 1) <= horizon:
+            continue
+        try:
+            found[ledger.id] = survey_of(ledger)
+        except CommitConflict:
+            raise LedgerMoved from None
+        except (CorruptLog, UnsupportedFormat) as error:
+            kind = ProblemKind.DAMAGED if isinstance(error, CorruptLog) else ProblemKind.UNSUPPORTED
+            problems.append(Problem(kind, error.problem, error.path or ledger.path, error.at, error.remedy))
+    return found
+
+
+def outcomes(surveys: Mapping[int, Survey]) -> tuple[int | None, frozenset[int]]:
+    """The offset of the first entry of a transaction that is not decided; the numbers of those that were aborted."""
+    firsts: dict[int, int] = {}
+    ends: dict[int, bool] = {}
+    for ledger, found in sorted(surveys.items()):
+        for first, _, what, transaction in found.runs.tolist():
+            if what == DATA:
+                firsts.setdefault(transaction, Position(ledger, first).offset)
+            elif what in (COMMIT, ABORT):
+                ends[transaction] = what == ABORT
+    undecided = min((first for transaction, first in firsts.items() if transaction not in ends), default=None)
+    return undecided, frozenset(transaction for transaction, is_abort in ends.items() if is_abort)
+
+
+def _key(ledger: Ledger) -> tuple[object, ...]:
+    return ledger.path, ledger.size_bytes, ledger.mtime_ns
+
+
+def _identity(folder: str) -> tuple[object, ...]:
+    """What changes whenever a file of the folder comes, goes or is replaced, the manifest above all."""
+    found: list[object] = []
+    for path in (os.path.join(folder, MANIFEST), folder):
+        try:
+            seen = os.stat(path)
+            found.append((seen.st_ino, seen.st_size, seen.st_mtime_ns))
+        except FileNotFoundError:
+            found.append(None)
+        except OSError as error:
+            raise to_log_error(error, path, "look at it") from error
+    return tuple(found)

@@ -1,0 +1,61 @@
+"""For the daemon: cheap looks at an archive, and how what it sets aside is noted in a topic's folder.
+
+An object never changes under its name, and fetch, rounds and surveys write aside and rename. So the folder's time alone
+says whether anything has.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.pulsar import lock
+from lastwrite.logstore.pulsar.topic import find_topics, name_of, partition_of
+from lastwrite.logstore.uncleanable import Notes
+from lastwrite.logstore.watching import RESTS_NS, SETTLED_NS, Glance
+from lastwrite.model.log import TopicPartition
+
+
+def glance(archive: str) -> list[Glance]:
+    """Every topic folder of an archive, by name; none of one that is still empty.
+
+    Raises:
+        LogError: it cannot be listed.
+    """
+    try:
+        folders = find_topics(archive)
+    except NotALog:
+        if os.path.isdir(archive):
+            return []
+        raise
+    now_ns = time.time_ns()
+    found = []
+    for folder in folders:
+        try:
+            seen = os.stat(folder)
+        except FileNotFoundError:
+            continue  # it went between two looks
+        except OSError as error:
+            raise to_log_error(error, folder, "look at the topic folder") from error
+        age_ns = now_ns - seen.st_mtime_ns
+        state = (seen.st_ino, seen.st_mtime_ns) if age_ns > SETTLED_NS else None
+        found.append(Glance(partition_of(name_of(folder)), folder, state, age_ns > RESTS_NS))
+    return sorted(found, key=lambda glance: glance.name)
+
+
+def _text_of(name: TopicPartition) -> str:
+    return TopicName.parse(name.topic).with_partition(name.partition).full
+
+
+def _name_of(text: str) -> TopicPartition | None:
+    try:
+        return partition_of(TopicName.parse(text))
+    except InvalidConfig:
+        return None
+
+
+# Each topic's folder is a root of its own.
+NOTES = Notes(lock.PLACE, _text_of, _name_of, lambda folder, name: folder)

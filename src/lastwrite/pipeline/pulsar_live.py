@@ -1,0 +1,330 @@
+"""``lastwrite compact persistent://tenant/namespace/topic``: a round on a topic that brokers serve.
+
+It is the round on a topic folder, with two steps around it::
+
+    hold      subscribe __compaction, exclusively: no other compactor may, the broker's own neither
+    bring     what lies beyond the horizon, and the compacted ledger, from bookies into a topic folder
+    compact   the folder, as any other
+    publish   the new compacted ledger to bookies, and its horizon to the broker
+
+What is brought and worked on lies in a scratch folder, or in an archive that is kept: the next round then brings only
+what is new. No ledger of the topic is fenced, closed or changed, and producers and consumers notice nothing.
+
+Where the open ledger ends, its broker says: readers of the bookies know it an entry or more later.
+
+Source: Pulsar 4.2.4 ``CompactorTool``; spec/pulsar.md sections 7, 13, 18, 19, 30.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from lastwrite.compaction.cleaner_settings import CleanerConfig
+from lastwrite.compaction.pulsar_live_settings import LiveConfig, rules_of
+from lastwrite.compaction.pulsar_settings import PulsarConfig
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, ManagedLedgerInfo
+from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.files import faults
+from lastwrite.logstore.pulsar.manifest import Manifest
+from lastwrite.logstore.pulsar.mirror import Mirror, mirroring
+from lastwrite.logstore.pulsar.objects import read_entries, read_index
+from lastwrite.logstore.scratch import make_folder, remove_folder
+from lastwrite.logstore.throttle import make_throttle, spender
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.report import CompactionReport, PartitionReport, Status
+from lastwrite.pipeline.engine import Options
+from lastwrite.remote.pulsar.bookies import Ledger
+from lastwrite.remote.pulsar.broker import Subscription
+from lastwrite.remote.pulsar.cluster import Access, Cluster, Compaction, Hold, looking_at
+from lastwrite.remote.pulsar.ledgers import Quorums
+from lastwrite.remote.pulsar.publish import publish, sweep
+
+Run = Callable[[str, str, Options], CompactionReport]
+
+
+def compact_live(
+    url: str, partition: int | None, options: Options, archive: str | None, run: Run, progress: Progress | None
+) -> CompactionReport:  # fmt: skip
+    """Compact a topic, all its partitions if it has some and the name or ``partition`` says none.
+
+    Args:
+        options: of the round; its settings say where the cluster is. A dry run publishes nothing and holds nobody off;
+            ``to`` is an archive for the result, which is then not published either.
+        archive: what is brought stays there; None: it goes with the run.
+        run: does a round on a path: of an archive, and the topic's name in it.
+
+    Raises:
+        InvalidConfig: nothing says where the cluster is; or a ledger lies in an object store alone.
+        NotALog: there is no such topic.
+        LogHeld: it is being compacted.
+        RemoteFailed: no answer.
+        CorruptLog: what bookies give is damaged, or the compacted ledger is lost.
+    """
+    progress = progress or NoProgress()
+    PulsarConfig.from_names(rules_of(options.config))
+    config = LiveConfig.from_names(options.config)
+    publishes = not options.dry_run and options.to is None
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(_access(config)))
+        names = topics_of(cluster, url, partition)
+        holds = {name: stack.enter_context(Hold(cluster, name)) for name in names} if publishes else {}
+        if archive is None:
+            scratch = make_folder()
+            stack.callback(remove_folder, scratch)
+            archive = str(scratch)
+        live = [
+            _Live(cluster, config, name, archive, options, progress, holds.get(name)) for name in names
+        ]  # fmt: skip
+        for each in live:
+            each.bring()
+        whole = names[0].base if len(names) > 1 or partition is None else names[0].full
+        report = run(archive, whole, replace(options, config=rules_of(options.config)))
+        if publishes:
+            for each in live:
+                each.publish(report)
+        return report
+
+
+def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
+    """About how many bytes a topic has that compaction has not seen, of all its partitions; by metadata alone.
+
+    A broker compares this with its ``compactionThreshold``.
+
+    Raises: as ``compact_live``.
+    """
+    live = LiveConfig.from_names(config)
+    with Cluster(_access(live)) as cluster:
+        return sum(_backlog_of(cluster, name) for name in topics_of(cluster, topic, None))
+
+
+def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicName]:
+    """The topics that a name means: its partitions, or itself.
+
+    Raises:
+        InvalidConfig: it has no such partition.
+    """
+    topic = TopicName.parse(url)
+    if topic.is_partition:
+        if partition not in (None, topic.partition):
+            raise InvalidConfig(f"{topic} is partition {topic.partition}, not {partition}", path=url)
+        return [topic]
+    count = cluster.store.partitions(topic)
+    if partition is not None:
+        if partition >= count:
+            raise InvalidConfig(f"{topic} has {count} partitions", path=url, remedy="they count from 0")
+        return [topic.with_partition(partition)]
+    return [topic.with_partition(n) for n in range(count)] or [topic]
+
+
+def _access(config: LiveConfig) -> Access:
+    return Access(
+        metadata_store=config.metadata_store, ledgers=config.ledgers, brokers=config.brokers, token=config.token,
+        mark_deletes_a_second=config.mark_deletes_a_second,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Live:
+    """One topic on its way through a round. ``hold``: nobody else may compact it; None: we only look."""
+
+    cluster: Cluster
+    config: LiveConfig
+    topic: TopicName
+    archive: str
+    options: Options
+    progress: Progress
+    hold: Hold | None
+    base: Compaction | None = None  # how far it is compacted as we begin
+    brought: Manifest | None = None
+
+    # ------------------------------------------------------------------ bring
+
+    def bring(self) -> None:
+        """Make the topic's folder what the cluster says."""
+        if self.hold is not None:
+            sweep(self.hold)
+            self._bring(self.hold.again())
+        else:
+            with looking_at(self.cluster, self.topic) as looking:
+                self._bring(looking)
+
+    def _bring(self, asked: Subscription) -> None:
+        store = self.cluster.store
+        self.base = self.cluster.compaction_of(self.topic)
+        compacted = self._compacted()
+        horizon = None if compacted is None or self.base is None else self.base.horizon
+        ends = _Ends(self.cluster, self.topic, asked)
+        found = store.managed_ledger(self.topic)
+        if found is None:
+            raise NotALog(f"{self.topic} has no ledgers", path=store.address, remedy="give a topic that was written to")
+        info = _with_ends(found[1], self.cluster, ends)
+        with mirroring(self.archive, self.topic) as mirror:
+            for each in info.ledgers:
+                self._bring_raw(mirror, each, horizon)
+            known = {each.ledger for each in info.ledgers} | {self.base.ledger if self.base is not None else None}
+            for ledger in mirror.ledgers:  # of a topic of that name that was deleted, or of a round that failed
+                if ledger not in known and (horizon is None or ledger > horizon.ledger):
+                    mirror.forget(ledger)
+            mirror.keep_metadata(info.encode())
+            if compacted is None or horizon is None:
+                mirror.is_not_compacted()
+            else:
+                self._bring_compacted(mirror, compacted, horizon)
+            self.brought = mirror.manifest
+
+    def _compacted(self) -> Ledger | None:
+        """The compacted ledger that brokers serve from; None: there is none."""
+        if self.base is None or self.base.ledger is None:
+            return None
+        found = self.cluster.store.ledger(self.base.ledger)
+        if found is None and not self.config.goes_on:
+            raise CorruptLog(
+                f"{self.topic} is compacted into ledger {self.base.ledger}, and that is gone: its readers get nothing",
+                path=self.cluster.store.address,
+                remedy="if a broker was stopped just now, try again in a minute; else --unclean compacts anew what "
+                "raw ledgers still have",
+            )
+        return found
+
+    def _bring_raw(self, mirror: Mirror, info: LedgerInfo, horizon: Position | None) -> None:
+        entries = info.entries or 0
+        if not entries or (horizon is not None and Position(info.ledger, entries - 1) <= horizon):
+            return
+        if mirror.find(info.ledger, entries, info.offloaded_as) is not None:
+            return
+        ledger = self.cluster.store.ledger(info.ledger)
+        if ledger is None or (info.offload is not None and info.offload.bookkeeper_deleted):
+            raise InvalidConfig(
+                f"ledger {info.ledger} of {self.topic} lies in an object store alone, offloaded",
+                path=self.archive,
+                remedy="bring the bucket's objects into an archive with lastwrite fetch, then name it with --archive",
+            )
+        self._write(mirror, ledger, entries, f"ledger {info.ledger} of {self.topic}", info)
+
+    def _bring_compacted(self, mirror: Mirror, compacted: Ledger, horizon: Position) -> None:
+        last = compacted.metadata.last_entry
+        if not compacted.metadata.is_closed or last is None:
+            raise CorruptLog(
+                f"the compacted ledger {compacted.id} of {self.topic} is not closed", path=self.cluster.store.address,
+                remedy="let the broker compact the topic once",
+            )  # fmt: skip
+        if mirror.find(compacted.id, last + 1) is None:
+            self._write(mirror, compacted, last + 1, f"compacted ledger {compacted.id} of {self.topic}")
+        mirror.is_compacted(compacted.id, horizon)
+
+    def _write(
+        self, mirror: Mirror, ledger: Ledger, entries: int, what: str, info: LedgerInfo | None = None
+    ) -> None:  # fmt: skip
+        self.progress.note(f"bringing {what}: {entries} entries")
+        spend = self._spender("read", CleanerConfig.from_names(self.options.config).rates.reading)
+
+        def brought() -> Iterator[tuple[int, bytes]]:
+            for entry, data in self.cluster.bookies.read(ledger, 0, entries - 1):
+                spend(len(data))
+                yield entry, data
+
+        mirror.bring(ledger.id, ledger.metadata, brought(), None if info is None else info.offloaded_as)
+
+    # ------------------------------------------------------------------ publish
+
+    def publish(self, report: CompactionReport) -> None:
+        """Hand the round's new compacted ledger over, and say so in the report."""
+        name = self.topic.base, self.topic.partition
+        found = next(each for each in report.partitions if (each.topic, each.partition) == name)
+        try:
+            with mirroring(self.archive, self.topic) as mirror:
+                self._publish(mirror, found)
+        except LogError as error:
+            found.status, found.reason = Status.FAILED, str(error)
+
+    def _publish(self, mirror: Mirror, report: PartitionReport) -> None:
+        manifest = mirror.manifest
+        if manifest is None or manifest == self.brought:
+            return
+        assert self.hold is not None
+        self.progress.note(f"publishing {manifest.entries} entries as the compacted ledger of {self.topic}")
+        path = f"{mirror.folder}/{manifest.object}"
+        spend = self._spender("written", CleanerConfig.from_names(self.options.config).rates.writing)
+
+        def records() -> Iterator[bytes]:
+            for _, data in read_entries(path):
+                spend(len(data))
+                yield data
+
+        custom = read_index(path).metadata.custom
+        done = publish(
+            self.hold, self.base, manifest.horizon, records, self._quorums(), custom, self.options.now_ms,
+            partial(_reach, self.topic),
+        )  # fmt: skip
+        mirror.is_published(done.ledger, done.horizon)
+        report.published = {"ledger": done.ledger, "horizon": str(done.horizon), "removed_ledgers": list(done.removed)}
+
+    def _quorums(self) -> Quorums:
+        if self.config.quorums is not None:
+            return Quorums(*self.config.quorums)
+        found = self.cluster.store.managed_ledger(self.topic)
+        for each in reversed((found[1] if found is not None else ManagedLedgerInfo()).ledgers):
+            ledger = self.cluster.store.ledger(each.ledger)
+            if ledger is not None:
+                own = ledger.metadata
+                return Quorums(own.ensemble, own.quorum, own.quorum if own.ack_quorum is None else own.ack_quorum)
+        return Quorums()
+
+    def _spender(self, what: str, rate: float) -> Callable[[int], None]:
+        both = CleanerConfig.from_names(self.options.config).rates.both
+        return spender([make_throttle("", each, 1, what) for each in (both, rate) if math.isfinite(each)])
+
+
+def _reach(topic: TopicName, step: str) -> None:
+    faults.reach(step, topic.full)
+
+
+class _Ends:
+    """Where a topic's open ledger ends: as far as any reader knows, or as its broker says."""
+
+    def __init__(self, cluster: Cluster, topic: TopicName, asked: Subscription) -> None:
+        told = cluster.told(topic)
+        self._cluster = cluster
+        self._known = [asked.last_message().position, *([] if told is None else [told.last_confirmed])]
+
+    def of(self, ledger: Ledger) -> int:
+        """The last entry that is safe; -1: none."""
+        end = self._cluster.bookies.last_entry(ledger)
+        known = [position.entry for position in self._known if position.ledger == ledger.id]
+        return min(max([end.confirmed, *known]), end.entry)
+
+
+def _with_ends(info: ManagedLedgerInfo, cluster: Cluster, ends: _Ends) -> ManagedLedgerInfo:
+    """The topic's ledgers, of the open one too how many entries it has by now."""
+    ledgers = []
+    for each in info.ledgers:
+        if not each.is_closed and (ledger := cluster.store.ledger(each.ledger)) is not None:
+            closed = ledger.metadata.last_entry if ledger.metadata.is_closed else None
+            each = replace(each, entries=(ends.of(ledger) if closed is None else closed) + 1)
+        ledgers.append(each)
+    return replace(info, ledgers=tuple(ledgers))
+
+
+def _backlog_of(cluster: Cluster, topic: TopicName) -> int:
+    found = cluster.store.managed_ledger(topic)
+    if found is None:
+        raise NotALog(f"{topic} has no ledgers", path=cluster.store.address, remedy="give a topic that was written to")
+    base = cluster.compaction_of(topic)
+    horizon = Position(-1, -1) if base is None else base.horizon
+    total = 0
+    for each in found[1].ledgers:
+        if each.ledger < horizon.ledger:
+            continue
+        entries, size = each.entries or 0, each.size_bytes or 0
+        if not each.is_closed and (ledger := cluster.store.ledger(each.ledger)) is not None:
+            end = cluster.bookies.last_entry(ledger)
+            entries, size = end.entry + 1, end.ledger_bytes
+        seen = horizon.entry + 1 if each.ledger == horizon.ledger else 0
+        total += size * max(entries - seen, 0) // max(entries, 1)
+    return total

@@ -1,0 +1,77 @@
+"""Topics that a real cluster stored and compacted, compacted by us from the same raw entries: nobody needs a broker.
+
+Each round gets the ledgers that the topic had then. Horizon and compacted ledger are to be the real ones: the horizon
+stops before a transaction that is open, and passes over markers and what was aborted.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.formats.pulsar.compacted import decode_record
+from lastwrite.formats.pulsar.entry import decode_entry, is_undecodable, plain_payload
+from lastwrite.formats.pulsar.managed_ledger import ManagedLedgerInfo
+from lastwrite.formats.pulsar.names import MANAGED_LEDGER
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.pulsar.manifest import read_manifest
+from lastwrite.model.report import Status
+from lastwrite.pipeline.inline import INLINE
+from tests.pulsar_corpus import CORPUS, TOPICS, compacted_entries, horizon, raw_entries
+from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
+
+EVENTS = {
+    "compactionServiceFactoryClassName": "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory",
+    "topicCompactionRetainNullKey": True,
+    "exposingBrokerEntryMetadataToClientEnabled": True,
+}
+
+
+def lay_out(name: str, number: int, folder: Path) -> None:
+    """What the topic had when the real compactor made that round; a ledger that both rounds ended in grew."""
+    told = [horizon(name, each)["horizon"] for each in (1, 2)]
+    grew = told[0]["ledger"] if told[0]["ledger"] == told[1]["ledger"] and number == 1 else None
+    node = CORPUS / "topics" / name / str(number) / "managed-ledger"
+    shutil.copy(node, folder / MANAGED_LEDGER)
+    raw = raw_entries(name)
+    for info in ManagedLedgerInfo.decode_node(node.read_bytes()).ledgers:
+        entries = [
+            data
+            for (ledger, entry), data in sorted(raw.items())
+            if ledger == info.ledger and not (ledger == grew and entry > told[0]["entry"])
+        ]
+        if entries:
+            put_ledger(folder, info.ledger, entries, block_bytes=20_000)
+
+
+def known(records: Iterable[tuple[Position, bytes]]) -> list[tuple[object, ...]]:
+    """What entries hold, of metadata the fields that a broker knows: it drops others from a batch, and we do not."""
+    found = []
+    for position, body in records:
+        entry = decode_entry(body, *position)
+        plain = entry.payload if not entry.is_readable_batch or is_undecodable(entry) else plain_payload(entry)
+        metadata = replace(entry.metadata, unknown=b"") if entry.is_readable_batch else entry.metadata
+        found.append((position, entry.prefix, entry.crc_holds, metadata, plain))
+    return found
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_round_after_round_it_is_what_the_real_compactor_made(tmp_path: Path, name: str) -> None:
+    folder = topic_folder(tmp_path, TOPICS[name])
+    config = EVENTS if name == "events" else {}
+    for number in (1, 2):
+        lay_out(name, number, folder)
+        (report,) = lastwrite.compact(
+            str(folder), config=config, now_ms=1, like_broker=True, spark=INLINE
+        ).partitions  # fmt: skip
+        assert report.status is Status.CLEANED, report.reason
+        told, manifest = horizon(name, number), read_manifest(str(folder))
+        assert manifest is not None
+        assert manifest.horizon == Position(told["horizon"]["ledger"], told["horizon"]["entry"])
+        records = [decode_record(entry) for entry in compacted_entries(name, number)]
+        assert known(read_compacted(folder)) == known((position, body) for position, _, body in records)

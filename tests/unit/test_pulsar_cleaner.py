@@ -1,0 +1,194 @@
+"""The daemon over an archive of Pulsar's topics, what ``plan`` says of a backlog, and throttles, in this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.cleaner.loop import Cleaner
+from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.formats.pulsar.entry import Message, encode_entry, encode_single
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.uncleanable import FILE
+from lastwrite.model.log import TopicPartition
+from lastwrite.pipeline.inline import INLINE
+from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
+
+TOPICS = ("persistent://public/default/a", "persistent://public/default/b-partition-3")
+NOW = 1_700_000_000_000
+OVER = {"compactionThreshold": "1K"}
+
+
+def entries(count: int, size: int = 100, keys: int = 5) -> list[bytes]:
+    return [
+        encode_entry(*encode_single(Message(key=b"k%d" % (n % keys), value=b"%0*d" % (size, n), publish_time=NOW + n)))
+        for n in range(count)
+    ]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    for topic in TOPICS:
+        put_ledger(topic_folder(tmp_path, topic), 10, entries(20))
+    return tmp_path
+
+
+def clean(root: Path, config: dict[str, object]) -> tuple[int, list[Event]]:
+    """One pass; the exit status and what was told."""
+    events: list[Event] = []
+    status = lastwrite.clean([str(root)], config, once=True, spark=INLINE, tell=events.append)
+    return status, events
+
+
+def cleaned(events: list[Event]) -> list[str]:
+    return sorted(str(event.report.name) for event in events if isinstance(event, RoundEnded))
+
+
+def test_a_topic_with_more_than_the_threshold_to_compact_is_compacted(archive: Path) -> None:
+    status, events = clean(archive, OVER)
+    assert (status, cleaned(events)) == (0, ["persistent://public/default/a", "persistent://public/default/b-3"])
+    assert len(read_compacted(topic_folder(archive, TOPICS[0]))) == 5
+    assert clean(archive, OVER) == (0, []), "nothing has come since"
+    put_ledger(topic_folder(archive, TOPICS[0]), 12, entries(3))
+    assert clean(archive, OVER) == (0, []), "not enough has"
+    assert cleaned(clean(archive, {"compactionThreshold": 300})[1]) == ["persistent://public/default/a"]
+    last, _ = read_compacted(topic_folder(archive, TOPICS[0]))[-1]
+    assert last == Position(12, 2)
+
+
+@pytest.mark.parametrize("threshold", [0, "1M"])
+def test_at_or_below_the_threshold_nothing_happens(archive: Path, threshold: object) -> None:
+    assert clean(archive, {"brokerServiceCompactionThresholdInBytes": threshold}) == (0, [])
+    [report, _] = lastwrite.plan(
+        str(archive), config={"brokerServiceCompactionThresholdInBytes": threshold}, spark=INLINE
+    ).partitions
+    assert str(report.status) == "cleaned", "who asks for a round need not wait"
+
+
+def test_somebody_has_to_say_from_when_on(archive: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="which of these topics are compacted"):
+        clean(archive, {})
+    with pytest.raises(NotALog, match="no such folder"):
+        clean(tmp_path / "nothing", OVER)
+
+
+def test_one_topic_alone_may_be_the_root(archive: Path) -> None:
+    folder = topic_folder(archive, TOPICS[1])
+    assert cleaned(clean(folder, OVER)[1]) == ["persistent://public/default/b-3"]
+    assert not (topic_folder(archive, TOPICS[0]) / "compacted.json").exists()
+
+
+def test_a_damaged_topic_is_set_aside_and_released(archive: Path) -> None:
+    folder = topic_folder(archive, TOPICS[1])
+    path = put_ledger(folder, 10, entries(20))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    status, events = clean(archive, OVER)
+    assert (status, cleaned(events)) == (3, ["persistent://public/default/a"])
+    [told] = [event for event in events if isinstance(event, SetAside)]
+    assert told.name == TopicPartition("persistent://public/default/b", 3) and path.name in told.entry.reason
+    assert list(json.loads((folder / FILE).read_text())["partitions"]) == [TOPICS[1]]
+    assert clean(archive, OVER) == (0, []), "until its next try is due"
+    [_, report] = lastwrite.plan(str(archive), spark=INLINE).partitions
+    assert report.uncleanable == told.entry
+    assert list(lastwrite.release(str(archive))) == [told.name] and not (folder / FILE).exists()
+
+
+def test_the_daemon_sees_what_comes_and_stops_when_asked(archive: Path) -> None:
+    events: list[Event] = []
+    cleaners: list[Cleaner] = []
+    config = {**OVER, "brokerServiceCompactionMonitorIntervalInSeconds": 1}
+    thread = threading.Thread(
+        target=lastwrite.clean, args=([str(archive)], config),
+        kwargs={"spark": INLINE, "tell": events.append, "started": cleaners.append},
+    )  # fmt: skip
+    thread.start()
+    wait_for(lambda: len(cleaned(events)) == 2)
+    put_ledger(topic_folder(archive, "persistent://t/n/late"), 7, entries(20))
+    wait_for(lambda: "persistent://t/n/late" in cleaned(events))
+    cleaners[0].ask_to_stop()
+    thread.join(5)
+    assert not thread.is_alive() and not any(isinstance(event, Note) for event in events)
+
+
+def wait_for(condition: object, seconds: float = 15.0) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+# ---------------------------------------------------------------------- the backlog
+
+
+def managed_ledger(folder: Path, *ledgers: tuple[int, int, int, int]) -> None:
+    """The topic's list: id, entries, bytes and when it was closed (0: it is open)."""
+    known = [
+        {"ledgerId": ledger, "entries": count, "size": size, "timestamp": closed}
+        for ledger, count, size, closed in ledgers
+    ]
+    (folder / "managed-ledger.json").write_text(json.dumps({"ledgerInfo": known}))
+
+
+def test_plan_says_what_the_backlog_costs_and_what_could_go(tmp_path: Path) -> None:
+    folder = topic_folder(tmp_path)
+    sizes = []
+    for ledger in (10, 12):
+        some = entries(20)
+        put_ledger(folder, ledger, some)
+        sizes.append(sum(map(len, some)))
+    managed_ledger(folder, (10, 20, sizes[0], NOW - 120_000), (12, 20, sizes[1], NOW - 30_000), (15, 0, 0, 0))
+    config = {"defaultRetentionTimeInMinutes": 1, "defaultRetentionSizeInMB": -1}
+    [report] = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE).partitions
+    found = report.backlog
+    assert found is not None and report.to_dict()["backlog"]["segments"] == 2
+    assert (found.segments, found.bytes, found.segments_beyond, found.bytes_beyond) == (2, sum(sizes), 1, 0)
+    assert (found.segments_free, found.bytes_free) == (1, sizes[0])
+    assert found.reason == "ledger 12: it was closed 30000 ms ago, and retention is 60000 ms"
+    assert lastwrite.plan(str(folder), now_ms=NOW, spark=INLINE).partitions[0].backlog == pytest.approx(
+        found.__class__(
+            segments=2, bytes=sum(sizes), segments_beyond=1, bytes_beyond=0, segments_free=2, bytes_free=sum(sizes),
+            reason=None,
+        )
+    )  # fmt: skip
+
+
+def test_of_a_backlog_beyond_the_horizon_nothing_could_go(tmp_path: Path) -> None:
+    """A transaction that is open holds the horizon in ledger 12, so that ledger 12 lies beyond it."""
+    folder = topic_folder(tmp_path)
+    put_ledger(folder, 10, entries(20))
+    meta, payload = encode_single(Message(key=b"k", value=b"v", publish_time=NOW))
+    pending = encode_entry(replace(meta, txnid_least_bits=1, txnid_most_bits=0), payload)
+    put_ledger(folder, 12, [*entries(2), pending])
+    [report] = lastwrite.compact(str(folder), now_ms=NOW, spark=INLINE).partitions
+    assert report.backlog is not None
+    assert (report.backlog.segments, report.backlog.segments_beyond, report.backlog.segments_free) == (1, 1, 1)
+    [again] = lastwrite.plan(str(folder), now_ms=NOW, spark=INLINE).partitions
+    assert str(again.status) == "skipped" and again.backlog == report.backlog
+
+
+# ---------------------------------------------------------------------- throttles
+
+
+@pytest.mark.parametrize("slow", ["Read", "Write"])
+def test_reading_and_writing_have_rates_of_their_own(tmp_path: Path, slow: str) -> None:
+    folder = topic_folder(tmp_path)
+    put_ledger(folder, 10, entries(2000, keys=500))
+    begin = time.monotonic()
+    config = {f"compaction{slow}MaxBytesPerSecond": 300_000}
+    [report] = lastwrite.compact(str(folder), config=config, now_ms=NOW, spark=INLINE).partitions
+    seconds = time.monotonic() - begin
+    counted = report.bytes_read if slow == "Read" else report.bytes_written
+    assert seconds >= counted / 300_000 - 0.3  # that much may have been saved up
+    assert report.bytes_read > 4 * report.bytes_written
+    if slow == "Write":
+        assert seconds < report.bytes_read / 300_000 - 0.3
