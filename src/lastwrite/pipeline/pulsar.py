@@ -144,9 +144,6 @@ class PulsarSystem:
         """By the surveys, with the places of a compacted batch that are empty."""
         return store.record_count(log)
 
-    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
-        return None
-
     def index_checker(self, piece: Piece) -> IndexChecker:
         return store.IndexChecker(piece)
 

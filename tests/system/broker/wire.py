@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from types import TracebackType
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ PRODUCE, PRODUCE_VERSION = 0, 7
 INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION = 22, 1
 
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+NOT_LEADER_OR_FOLLOWER = 6  # a broker that has just started may say so for a moment
+
+_PATIENCE_S = 30.0
 
 _CLIENT = b"lastwrite-tests"
 
@@ -55,12 +59,16 @@ class Wire:
         # transactional id, acks of all, time-out in ms; one topic, one partition
         body = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + name
         body += struct.pack(">iii", 1, 0, len(sent)) + sent
-        answer = self._ask(PRODUCE, PRODUCE_VERSION, body)
-        topics, partitions, partition, error_code, base_offset = struct.unpack_from(
-            f">i{len(name)}xiihq", answer
-        )  # fmt: skip
-        assert (topics, partitions, partition) == (1, 1, 0)
-        return Answer(error_code, base_offset)
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            answer = self._ask(PRODUCE, PRODUCE_VERSION, body)
+            topics, partitions, partition, error_code, base_offset = struct.unpack_from(
+                f">i{len(name)}xiihq", answer
+            )  # fmt: skip
+            assert (topics, partitions, partition) == (1, 1, 0)
+            if error_code != NOT_LEADER_OR_FOLLOWER or time.monotonic() > deadline:
+                return Answer(error_code, base_offset)
+            time.sleep(0.1)
 
     def close(self) -> None:
         self._socket.close()
