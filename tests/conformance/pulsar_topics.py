@@ -193,6 +193,9 @@ class Topic:
                 value = b"".join(self._raw_single() for _ in range(count))
                 if rng.random() < 0.2:
                     fields[9] = len(value)
+            elif kind == "marker":
+                fields[20] = rng.choice((0, 10, 11, 13, 99))
+                value = b""
             elif kind == "undecodable":
                 # Of zlib alone a broker's compaction takes it: another codec's error ends its run, for good.
                 fields |= {8: 2, 9: 100, 11: 2}
