@@ -183,7 +183,7 @@ class Topic:
             value = f"{self._sent} raw".encode()
             self._sent += 1
             kind = rng.choice(
-                ("single", "single", "batch", "batch", "one", "undecodable", "encrypted", "encrypted batch")
+                ("single", "single", "batch", "batch", "one", "undecodable", "encrypted", "encrypted batch", "marker")
             )
             if rng.random() < 0.8:
                 fields[6] = key
