@@ -91,6 +91,21 @@ def compact_live(
         return report
 
 
+def bring_live(
+    url: str, config: Mapping[str, object], archive: str, progress: Progress | None = None
+) -> list[TopicName]:  # fmt: skip
+    """Bring a topic, all its partitions if the name says none, into an archive whole: with the raw ledgers below the
+    horizon, which a round has no need of. Nothing changes in the cluster. Raises: as ``compact_live``.
+    """
+    live = LiveConfig.from_names(config)
+    options = Options(config=config, now_ms=0, dry_run=True)
+    with Cluster(_access(live)) as cluster:
+        names = topics_of(cluster, url, None)
+        for name in names:
+            _Live(cluster, live, name, archive, options, progress or NoProgress(), None, is_whole=True).bring()
+    return names
+
+
 def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
     """About how many bytes a topic has that compaction has not seen, of all its partitions; by metadata alone.
 
@@ -145,6 +160,7 @@ class _Live:
     options: Options
     progress: Progress
     hold: Hold | None
+    is_whole: bool = False  # bring also what a round has no need of
     base: Compaction | None = None  # how far it is compacted as we begin
     brought: Manifest | None = None
 
@@ -172,7 +188,7 @@ class _Live:
         with mirroring(self.archive, self.topic) as mirror:
             self._refuse_foreign(mirror, info, horizon)
             for each in info.ledgers:
-                self._bring_raw(mirror, each, horizon)
+                self._bring_raw(mirror, each, None if self.is_whole else horizon)
             # Those without an entry, as the open one after a reload, are nothing that could be missed here.
             mirror.keep_metadata(replace(info, ledgers=tuple(each for each in info.ledgers if each.entries)).encode())
             if compacted is None or horizon is None:
