@@ -33,7 +33,6 @@ from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.system import Decision, Format, IndexChecker, Renewed, SegmentAppender
 
-
 _PIECE_BYTES = 8 << 20  # parts are joined for next to nothing, so that a single ledger is work for all
 
 

@@ -28,8 +28,8 @@ from lastwrite.errors import CorruptLog
 from lastwrite.formats.pulsar import entry_log_kernels as kernels
 from lastwrite.formats.pulsar.names import parse_entry_log_name
 from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.mapping import mapped
 from lastwrite.logstore.pulsar.objects import ObjectWriter
-from lastwrite.logstore.rocketmq.mapping import mapped
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import Problem, ProblemKind
 
