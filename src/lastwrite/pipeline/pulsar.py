@@ -18,7 +18,7 @@ from lastwrite.compaction.named_settings import LONG_MAX
 from lastwrite.compaction.pulsar_settings import THRESHOLDS, PulsarConfig
 from lastwrite.compaction.retention import Retention
 from lastwrite.errors import LogError
-from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, PulsarFormat
+from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar import aside, lock, publish, store, watching
 from lastwrite.logstore.pulsar.backlog import raw_ledgers
@@ -108,7 +108,13 @@ class PulsarSystem:
         fresh = sum(s.size_bytes for s in log.segments if first_dirty <= s.base_offset < end)
         whole = fresh + sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
         # By event time the fold begins with what survived; a broker compares all it reads, and so parts of messages.
-        compares_all = settings.by_event_time or like_broker
+        strategy = Strategy.EVENT_TIME if settings.by_event_time else Strategy.OFFSET
+        if strategy is Strategy.OFFSET and not like_broker and store.has_parts(log):
+            strategy = Strategy.GROUPS
+        compares_all = strategy is not Strategy.OFFSET or like_broker
+        reading = LIKE_BROKER if like_broker else 0
+        reading |= KEEPS_PREFIX if settings.keeps_broker_metadata else 0
+        reading |= TELLS_GROUPS if strategy is Strategy.GROUPS else 0
         return Decision(
             first_dirty=first_dirty,
             end=end,
@@ -122,8 +128,8 @@ class PulsarSystem:
                 # A delete acts at once: its horizon is 0, and no clock stands before that.
                 now_ms=max(now_ms, 0), tombstone_retention_ms=0, ages_by_write_time=True,
                 keep_keyless=settings.retain_null_key,
-                strategy=Strategy.EVENT_TIME if settings.by_event_time else Strategy.OFFSET,
-                reading=(LIKE_BROKER if like_broker else 0) | (KEEPS_PREFIX if settings.keeps_broker_metadata else 0),
+                strategy=strategy,
+                reading=reading,
             ),
         )  # fmt: skip
 
@@ -234,7 +240,7 @@ def _new_ledger(new: Renewed) -> NewLedger | None:
     return NewLedger(
         path=made.log_path, horizon=Position.of(new.first_dirty - 1), messages=made.records,
         order=EVENT_TIME if new.policy.strategy is Strategy.EVENT_TIME else PUBLISHING,
-        retain_null_key=new.policy.keep_keyless,
+        retain_null_key=new.policy.keep_keyless, parts=store.has_parts(new.log),
     )  # fmt: skip
 
 

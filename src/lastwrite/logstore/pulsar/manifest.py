@@ -4,7 +4,7 @@
 
     {"version": 1, "topic": "persistent://public/default/orders", "ledger": 13, "object": "2f…-ledger-13",
      "from": "10:1", "to": "12:7", "horizon": "12:9", "entries": 3, "bytes": 279, "messages": 4,
-     "order": "publishing", "retain_null_key": false, "checksum": "8a2e10c4"}
+     "order": "publishing", "retain_null_key": false, "parts": false, "checksum": "8a2e10c4"}
 
 What lies up to the horizon is read from the ledger, what lies beyond from the raw ledgers. The file is replaced by one
 rename, so it names the old ledger or the new one, and both are whole. ``checksum`` is the CRC-32C of the rest, as JSON
@@ -51,6 +51,7 @@ class Manifest:
     messages: int
     order: str = PUBLISHING
     retain_null_key: bool = False
+    parts: bool = False  # there may be messages in chunks
 
     def to_dict(self) -> dict[str, Any]:
         """As it lies in the file, without the checksum."""
@@ -58,7 +59,7 @@ class Manifest:
             "version": _VERSION, "topic": self.topic, "ledger": self.ledger, "object": self.object,
             "from": str(self.from_), "to": str(self.to), "horizon": str(self.horizon), "entries": self.entries,
             "bytes": self.size_bytes, "messages": self.messages, "order": self.order,
-            "retain_null_key": self.retain_null_key,
+            "retain_null_key": self.retain_null_key, "parts": self.parts,
         }  # fmt: skip
 
     def encode(self) -> bytes:
@@ -88,7 +89,7 @@ class Manifest:
                 from_=_place(content, "from"), to=_place(content, "to"), horizon=_place(content, "horizon"),
                 entries=_count(content, "entries"), size_bytes=_count(content, "bytes"),
                 messages=_count(content, "messages"), order=_text(content, "order"),
-                retain_null_key=content["retain_null_key"] is True,
+                retain_null_key=content["retain_null_key"] is True, parts=content.get("parts") is True,
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, InvalidConfig) as error:
             raise CorruptLog(f"a field of the manifest is missing or wrong: {error}", remedy=_REMEDY) from error

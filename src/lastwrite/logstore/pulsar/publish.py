@@ -66,6 +66,7 @@ class NewLedger:
     messages: int
     order: str
     retain_null_key: bool
+    parts: bool
 
 
 # ---------------------------------------------------------------------- the steps
@@ -120,6 +121,7 @@ def _manifest(topic: TopicName, name: str, ledger: int, new: NewLedger) -> Manif
     return Manifest(
         topic=topic.full, ledger=ledger, object=name, from_=first, to=last, horizon=new.horizon, entries=entries,
         size_bytes=index.metadata.length, messages=new.messages, order=new.order, retain_null_key=new.retain_null_key,
+        parts=new.parts,
     )  # fmt: skip
 
 

@@ -272,6 +272,20 @@ def record_count(log: PartitionLog) -> int:
     return count
 
 
+def has_parts(log: PartitionLog) -> bool:
+    """Whether there are chunks of messages beside the last of each, as far as is known of the compacted ledger."""
+    for segment in log.segments:
+        if segment.base_offset:
+            seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
+            if seen is not None and seen.parts:
+                return True
+        else:
+            manifest = read_manifest(log.folder)
+            if manifest is not None and manifest.parts:
+                return True
+    return False
+
+
 class IndexChecker:
     """Holds the blocks that an index names against the entries of a piece."""
 

@@ -9,7 +9,8 @@ entry begins, by which a ledger of large blocks is cut into pieces.
 what does not match is made anew. Checksums of entries are the scan's matter; here each length and id is checked::
 
     0 magic LWSV · 4 version i32 · 8 size of the object i64 · 16 its mtime, ns, i64 · 24 entries i64 · 32 messages i64
-    40 largest publish time i64 · 48 runs i64 · 56 marks i64 · 64 runs, marks, rows of i64, little-endian · crc-32c u32
+    40 largest publish time i64 · 48 parts i64 · 56 runs i64 · 64 marks i64 · 72 runs, marks, rows of i64, little-endian
+    last crc-32c u32
 
 Source: spec/pulsar.md sections 4.6, 4.7, 23.1; the file is ours.
 """
@@ -43,8 +44,8 @@ ABORT = 3
 DATA = 4  # of a transaction
 
 _MAGIC = b"LWSV"
-_VERSION = 1
-_HEAD = struct.Struct("<4siqqqqqqq")
+_VERSION = 2
+_HEAD = struct.Struct("<4siqqqqqqqq")
 _RUN, _MARK = 4, 2  # columns
 _CHUNK_BYTES = 4 << 20
 _MOST_CHUNK_BYTES = 256 << 20
@@ -67,6 +68,7 @@ class Survey:
     entries: int
     messages: int
     largest_publish_ms: int
+    parts: int  # chunks of messages, without the last of each
     runs: Int64Array
     marks: Int64Array
 
@@ -74,7 +76,7 @@ class Survey:
         """The file's bytes, for a data object of that size and time."""
         head = _HEAD.pack(
             _MAGIC, _VERSION, size_bytes, mtime_ns, self.entries, self.messages, self.largest_publish_ms,
-            len(self.runs), len(self.marks),
+            self.parts, len(self.runs), len(self.marks),
         )  # fmt: skip
         data = head + self.runs.astype("<i8").tobytes() + self.marks.astype("<i8").tobytes()
         return data + _digest(data)
@@ -84,15 +86,18 @@ class Survey:
         """The survey of the file's bytes; None where they are of another object, of another release, or damaged."""
         if len(data) < _HEAD.size + 4 or data[-4:] != _digest(data[:-4]):
             return None
-        magic, version, size, mtime, entries, messages, largest, runs, marks = _HEAD.unpack_from(data)
+        magic, version, size, mtime, entries, messages, largest, parts, runs, marks = _HEAD.unpack_from(data)
         if (magic, version, size, mtime) != (_MAGIC, _VERSION, size_bytes, mtime_ns):
             return None
-        if min(entries, messages, runs, marks) < 0 or _HEAD.size + 8 * (_RUN * runs + _MARK * marks) + 4 != len(data):
+        if min(entries, messages, parts, runs, marks) < 0 or _HEAD.size + 8 * (_RUN * runs + _MARK * marks) + 4 != len(
+            data
+        ):
             return None
         rows = np.frombuffer(data, dtype="<i8", count=_RUN * runs + _MARK * marks, offset=_HEAD.size)
         return cls(
-            entries, messages, largest, rows[: _RUN * runs].reshape(-1, _RUN), rows[_RUN * runs :].reshape(-1, _MARK)
-        )
+            entries, messages, largest, parts, rows[: _RUN * runs].reshape(-1, _RUN),
+            rows[_RUN * runs :].reshape(-1, _MARK),
+        )  # fmt: skip
 
 
 def _digest(data: bytes) -> bytes:
@@ -155,7 +160,7 @@ def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
 def _survey(ledger: Ledger, spend: Spend) -> Survey:
     runs = _Runs()
     marks: list[tuple[int, int]] = []
-    messages, largest, following = 0, -1, 0
+    messages, largest, parts, following = 0, -1, 0, 0
     next_mark = _MARK_BYTES
     for table, shift in _chunks(ledger, spend):
         numbers = table["offset"] & MAX_ENTRY
@@ -173,12 +178,13 @@ def _survey(ledger: Ledger, spend: Spend) -> Survey:
             next_mark = int(begins[at]) + _MARK_BYTES
         messages += int(table["records"].sum())
         largest = max(largest, int(table["publish_time"].max()))
+        parts += int(table["is_part"].sum())
     if following != ledger.entries:
         raise CorruptLog(
             f"{following} entries, and its index says {ledger.entries}", ledger.size_bytes, ledger.path, _RESTORE
         )  # fmt: skip
     return Survey(
-        ledger.entries, messages, largest, runs.rows(), np.array(marks, dtype=np.int64).reshape(-1, _MARK)
+        ledger.entries, messages, largest, parts, runs.rows(), np.array(marks, dtype=np.int64).reshape(-1, _MARK)
     )  # fmt: skip
 
 
