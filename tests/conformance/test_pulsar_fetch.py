@@ -128,6 +128,19 @@ def test_journals_give_the_same(tmp_path: Path, journals: list[str]) -> None:
     assert entries_of(report.topics[0]) == raw_entries("shapes")
 
 
+def test_an_entry_log_that_was_written_with_direct_io(tmp_path: Path) -> None:
+    folder = unpack("direct", tmp_path / "direct")
+    for journal in folder.rglob("*.txn"):
+        journal.unlink()
+    report = lastwrite.fetch(
+        [str(folder / "0")], str(tmp_path / "archive"), topic="direct",
+        metadata=said("direct", 1, "stats-internal.json"),
+    )  # fmt: skip
+    assert damaged(report) == []
+    assert entries_of(report.topics[0]) == raw_entries("direct")
+    assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries("direct", 1)
+
+
 def test_a_bookie_that_was_killed_has_its_entries_in_the_journal_alone(tmp_path: Path) -> None:
     folder = unpack("killed", tmp_path / "killed")
     report = lastwrite.fetch(
