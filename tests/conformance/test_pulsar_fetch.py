@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, LogError, NotALog
+from lastwrite.formats.pulsar.entry_log import encode_header, encode_record
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.logstore import files
 from lastwrite.logstore.pulsar.manifest import read_manifest
@@ -223,6 +225,25 @@ def test_a_damaged_copy_is_passed_over_and_two_are_named(tmp_path: Path, bookies
         messages = [problem.message for problem in report.topics[0].problems]
         assert any("digest" in message for message in messages)
         assert (entries_of(report.topics[0]) == raw_entries("odd")) is (status == 0)
+
+
+def test_many_damaged_entries_are_counted_and_foreign_digests_named(tmp_path: Path) -> None:
+    (tmp_path / "bookie").mkdir()
+    records = [encode_record(7, n, b"entry") for n in range(9)]
+    broken = [record[:-1] + b"!" for record in records]
+    metadata = {"state": "x", "ledgers": [{"ledgerId": 7, "entries": 9, "size": 45}, {"ledgerId": 9, "entries": 0}]}
+    (tmp_path / "stats.json").write_text(json.dumps(metadata))
+    for content, expected in (
+        (broken, ["no digest of ledger 7 holds, neither as CRC-32C nor as CRC-32"]),
+        ([*broken[:8], records[8]], [*(f"the digest of entry 7:{n} does not hold" for n in range(5)),
+                                     "the same of 3 more entries of ledger 7"]),
+    ):  # fmt: skip
+        (tmp_path / "bookie" / "0.log").write_bytes(encode_header() + b"".join(content))
+        report = lastwrite.fetch(
+            [str(tmp_path / "bookie")], str(tmp_path / "archive"), topic="x", metadata=str(tmp_path / "stats.json")
+        )
+        assert damaged(report)[: len(expected)] == expected
+        assert report.exit_status == 3
 
 
 def test_a_log_cut_short_or_of_something_else_is_named(tmp_path: Path, bookies: list[str]) -> None:
