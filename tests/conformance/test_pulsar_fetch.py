@@ -274,6 +274,33 @@ def test_metadata_of_many_topics_lie_in_a_folder(tmp_path: Path, bookies: list[s
         assert list(entries_of(topic, is_compacted=True).values()) == compacted_entries(name, 2)
 
 
+def test_an_empty_compacted_ledger_is_brought_where_its_size_is_said(tmp_path: Path, bookies: list[str]) -> None:
+    stats = json.loads(Path(said("odd", 2, "stats-internal.json")).read_text())
+    stats["compactedLedger"] |= {"ledgerId": 12345, "entries": 0, "size": 0}
+    stats["cursors"]["__compaction"]["properties"]["CompactedTopicLedger"] = 12345
+    (tmp_path / "stats.json").write_text(json.dumps(stats))
+    report = lastwrite.fetch(
+        bookies, str(tmp_path / "archive"), topic=TOPICS["odd"], metadata=str(tmp_path / "stats.json")
+    )
+    assert report.exit_status == 0
+    manifest = read_manifest(report.topics[0].folder)
+    assert manifest is not None
+    assert (manifest.ledger, manifest.entries) == (12345, 0)
+    assert str(manifest.horizon) == stats["cursors"]["__compaction"]["markDeletePosition"]
+
+
+def test_ledgers_below_the_horizon_need_not_be_there(tmp_path: Path, bookies: list[str]) -> None:
+    stats = json.loads(Path(said("odd", 2, "stats-internal.json")).read_text())
+    stats["ledgers"].insert(0, {"ledgerId": 1, "entries": 7, "size": 9, "offloaded": True})
+    (tmp_path / "stats.json").write_text(json.dumps(stats))
+    report = lastwrite.fetch(
+        bookies, str(tmp_path / "archive"), topic=TOPICS["odd"], metadata=str(tmp_path / "stats.json")
+    )
+    assert report.exit_status == 0
+    assert [ledger.how for ledger in report.topics[0].ledgers][0] is HowFetched.MISSING
+    assert "compaction needs it no more" in report.topics[0].problems[0].message
+
+
 def test_an_archive_that_was_compacted_further_is_not_set_back(tmp_path: Path, bookies: list[str]) -> None:
     for number in (2, 1):
         report = lastwrite.fetch(

@@ -74,6 +74,9 @@ class StoredLedger:
         return int(holes[0]) if len(holes) else len(entries)
 
 
+NOTHING = StoredLedger(-1, np.empty(0, kernels.STORED), -1, ())
+
+
 class Bookies:
     """The files of some bookies. ``problems``: what is not as it should be with a file as a whole.
 
