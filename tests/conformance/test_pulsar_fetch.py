@@ -17,7 +17,7 @@ from lastwrite.formats.pulsar.entry_log import encode_header, encode_record
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.logstore import files
 from lastwrite.logstore.pulsar.manifest import read_manifest
-from lastwrite.logstore.pulsar.objects import find_aside, read_entries, read_index
+from lastwrite.logstore.pulsar.objects import ObjectWriter, find_aside, read_entries, read_index
 from lastwrite.model.fetched import FetchedTopic, FetchReport, HowFetched
 from lastwrite.model.log import ProblemKind
 from tests.pulsar_corpus import CORPUS, TOPICS, compacted_entries, horizon, raw_entries, unpack
@@ -339,9 +339,13 @@ def test_what_is_not_said_or_not_there_is_refused(tmp_path: Path, bookies: list[
         lastwrite.fetch([str(CORPUS / "offloaded")], str(tmp_path), topic="others")
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_a_fetch_that_fails_at_any_step_is_finished_by_the_next(
-    tmp_path: Path, bookies: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bookies: list[str], monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
+    if is_killed:  # then nobody tidies up
+        monkeypatch.setattr(ObjectWriter, "abandon", lambda writer: None)
+
     def bring(archive: Path) -> FetchReport:
         return lastwrite.fetch(
             [str(CORPUS / "offloaded"), *bookies], str(archive), topic=TOPICS["odd"],
