@@ -1,5 +1,5 @@
-"""``read`` of what was fetched from a real cluster, against what its clients get: messages, and the last one's id, which
-readers wait for."""
+"""``read`` of what was fetched from a real cluster, against what its clients get: the messages, and the id of the last,
+which readers wait for."""
 
 from __future__ import annotations
 
