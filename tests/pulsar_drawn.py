@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,7 +26,7 @@ from lastwrite.formats.pulsar.entry import (
     plain_payload,
 )
 from lastwrite.formats.pulsar.position import Position
-from lastwrite.model.columns import IS_DELETE, IS_SINGLE, KEYLESS, SHADOWED, TIME_SHIFT, TOMBSTONE, ByteArray
+from lastwrite.model.columns import IN_GROUP, IS_DELETE, IS_SINGLE, KEYLESS, SHADOWED, TIME_SHIFT, TOMBSTONE, ByteArray
 
 START_MS = 1_700_000_000_000
 KEYS = (None, b"", b"a", b"b", b"key-0001", "ü".encode() * 20, b"/wA=")
@@ -53,7 +53,12 @@ def singles(draw: st.DrawFn) -> bytes:
     meta, payload = encode_single(draw(messages()), codec=draw(CODECS), states_size=draw(st.booleans()))
     if draw(st.integers(0, 5)) == 0:
         count = draw(st.integers(1, 3))
-        meta = replace(meta, uuid="u", num_chunks_from_msg=count, chunk_id=draw(st.integers(0, count - 1)))
+        meta = replace(
+            meta,
+            uuid=draw(st.sampled_from(("u", "w", None))),
+            num_chunks_from_msg=count,
+            chunk_id=draw(st.integers(0, count - 1)),
+        )
     return framed(draw, meta, payload)
 
 
@@ -154,8 +159,13 @@ class Slot:
     version: int = 0
 
 
-def slots_of(entry: Entry, like_broker: bool = False) -> list[Slot] | None:
-    """The records of an entry as a round counts them; None: a batch that cannot be read."""
+def slots_of(
+    entry: Entry, like_broker: bool = False, group_of: Callable[[bytes], int] | None = None
+) -> list[Slot] | None:
+    """The records of an entry as a round counts them; None: a batch that cannot be read.
+
+    ``group_of``: versions are groups of chunks, and this gives the number of a uuid.
+    """
     meta = entry.metadata
     if meta.is_marker:
         return []
@@ -165,7 +175,12 @@ def slots_of(entry: Entry, like_broker: bool = False) -> list[Slot] | None:
             size = len(entry.payload) if meta.uncompressed_size is None else meta.uncompressed_size
         if meta.partition_key is None:
             return [Slot(KEYLESS)]
-        if (meta.num_chunks_from_msg or 1) > (meta.chunk_id or 0) + 1 and not like_broker:
+        is_part = (meta.num_chunks_from_msg or 1) > (meta.chunk_id or 0) + 1 and not like_broker
+        if group_of is not None:
+            group = group_of(meta.uuid.encode()) if (meta.num_chunks_from_msg or 1) > 1 and meta.uuid else 0
+            state = TOMBSTONE if size == 0 and not is_part else 0
+            return [Slot(state, None, meta.partition_key, group | IN_GROUP * is_part)]
+        if is_part:
             return [Slot(0)]
         return [_slot(None, meta.partition_key, size == 0, meta.event_time or 0, IS_SINGLE)]
     try:
@@ -184,7 +199,8 @@ def slots_of(entry: Entry, like_broker: bool = False) -> list[Slot] | None:
             found.append(Slot(KEYLESS, index))
         else:
             is_delete = not value or (bool(single.null_value) and not like_broker)
-            found.append(_slot(index, single.partition_key, is_delete, single.event_time or 0, 0))
+            slot = _slot(index, single.partition_key, is_delete, single.event_time or 0, 0)
+            found.append(slot if group_of is None else replace(slot, version=0))
     return None if kept and len(found) != len(kept) else found
 
 

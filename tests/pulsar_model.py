@@ -81,7 +81,10 @@ class ModelTopic:
             return False
         everything = [(place, decode_entry(body, *place)) for place, body in self.compacted] + read
         latest = _latest(everything, rules)
-        kept = [(place, _copied(place, entry, latest, rules)) for place, entry in everything]
+        stray = _stray_parts(everything, rules)
+        kept = [
+            (place, None if place in stray else _copied(place, entry, latest, rules)) for place, entry in everything
+        ]
         self.compacted = [(place, body) for place, body in kept if body is not None]
         self.horizon = horizon
         return True
@@ -116,8 +119,30 @@ def _latest(entries: Sequence[tuple[Position, Entry]], rules: Rules) -> dict[byt
     return latest
 
 
+def _stray_parts(entries: Sequence[tuple[Position, Entry]], rules: Rules) -> set[Position]:
+    """Parts before the last record of their key, unless that is their own message's last part. By event time none."""
+    last: dict[bytes, Entry] = {}
+    stray: set[Position] = set()
+    for place, entry in reversed(entries) if not rules.event_time else ():
+        meta = entry.metadata
+        if is_undecodable(entry):
+            continue
+        if entry.is_readable_batch:
+            for message in messages_of(entry):
+                if message.key is not None and not message.compacted_out:
+                    last.setdefault(message.key, entry)
+        elif meta.partition_key is not None:
+            if not is_part(entry, rules):
+                last.setdefault(meta.partition_key, entry)
+            elif meta.partition_key in last:
+                other = last[meta.partition_key].metadata
+                if (other.num_chunks_from_msg or 0) < 2 or other.uuid is None or other.uuid != meta.uuid:
+                    stray.add(place)
+    return stray
+
+
 def is_part(entry: Entry, rules: Rules) -> bool:
-    """A part of a message that is not its last: it stays, unless a broker is to be followed."""
+    """A part of a message that is not its last: it does not compete, unless a broker is to be followed."""
     meta = entry.metadata
     parts = meta.num_chunks_from_msg or 0
     return not rules.like_broker and parts > 1 and (meta.chunk_id or 0) < parts - 1
@@ -176,7 +201,8 @@ KEYS = (b"a", b"b", b"c", b"", "ü".encode(), b"a longer key, of more bytes than
 class Author:
     """Writes entries in every shape that clients and brokers have; ``seed`` decides all."""
 
-    def __init__(self, seed: int, keys: Sequence[bytes] = KEYS) -> None:
+    def __init__(self, seed: int, keys: Sequence[bytes] = KEYS, *, is_checked: bool = False) -> None:
+        self._is_checked = is_checked  # each entry has a checksum
         self._random = random.Random(seed)
         self._keys = keys
         self._clock = START_MS
@@ -232,7 +258,7 @@ class Author:
         draw = self._random
         self._clock += draw.randrange(50)
         broker = BrokerMetadata(broker_timestamp=self._clock, index=7) if draw.random() < 0.1 else None
-        return encode_entry(meta, payload, broker=broker, checksum=draw.random() < 0.95)
+        return encode_entry(meta, payload, broker=broker, checksum=self._is_checked or draw.random() < 0.95)
 
     def _single(self, **changes: Any) -> bytes:
         codec = self._random.choice(tuple(Codec))

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.election import drop_losers, elect, fold, mark, new_table, partition, partition_order
-from lastwrite.model.columns import IS_DELETE, IS_SINGLE, SHADOWED, TIME_SHIFT
+from lastwrite.compaction.election import (
+    drop_losers,
+    elect,
+    elect_groups,
+    fold,
+    mark,
+    new_table,
+    partition,
+    partition_order,
+)
+from lastwrite.model.columns import IN_GROUP, IS_DELETE, IS_SINGLE, SHADOWED, TIME_SHIFT
 
 # Keys as fingerprints: lanes that agree in one half only, or in their bucket only.
 FINGERPRINTS = [(first << 60 | low, second) for first in (0, 1, 15) for low in (1, 3, 2**40 + 1) for second in (0, 7)]
@@ -99,42 +110,80 @@ def by_event_time(records: list[tuple[str, int, bool, bool]]) -> tuple[dict[str,
     return {key: holder for key, (holder, _) in latest.items()}, losers
 
 
+def told(
+    kernel: Callable[..., int], blocks: list[list[tuple[int, int]]], bits: int, dirty: int, exact: bool
+) -> tuple[int, set[tuple[int, int]], list[str]]:
+    """What a kernel says of blocks of (key, version): the winners' count, who has lost, and the keys' names."""
+    names: list[str] = []
+    keys: list[bytes] = []
+    sorted_blocks, ends = [], np.zeros((len(blocks), 1 << bits), np.uint32)
+    for n, block in enumerate(blocks):
+        here = [f"{key}-{(ordinal * 7 + n) % 2}" if exact else str(key) for ordinal, (key, _) in enumerate(block)]
+        names += here
+        entries = np.zeros((len(block), 3), np.uint64)
+        entries[:, :2] = entries_of([key for key, _ in block])
+        entries[:, 2] = np.array([version for _, version in block], np.uint64)
+        out, order = np.zeros_like(entries), np.zeros(len(block), np.uint32)
+        partition(entries, len(block), bits, out, ends[n])
+        partition_order(entries, len(block), bits, order, ends[n])
+        sorted_blocks.append(out)
+        keys += [here[at].encode() for at in order]
+    key_at = np.cumsum([0, *map(len, keys)]).astype(np.int64) if exact else np.zeros(0, np.int64)
+    losers, lost = np.zeros(len(blocks), np.int64), np.zeros(len(names), np.uint32)
+    winners = kernel(
+        np.array([block.ctypes.data for block in sorted_blocks], np.int64), 3, ends, np.full(len(blocks), dirty),
+        lost, losers, new_table(ends, True), key_at, np.frombuffer(b"".join(keys), np.uint8),
+    )  # fmt: skip
+    starts = np.cumsum([0, *map(len, blocks)])
+    found = [(n, int(at)) for n in range(len(blocks)) for at in lost[starts[n] : starts[n] + losers[n]]]
+    assert len(found) == len(set(found))
+    return winners, set(found), names
+
+
 @pytest.mark.parametrize("exact", [False, True])
 @given(blocks=TIMED_BLOCKS, bits=st.integers(0, 4), dirty=st.integers(0, 30))
 def test_by_event_time_a_keys_records_meet_in_the_logs_order(
     exact: bool, blocks: list[list[tuple[int, int, bool, bool]]], bits: int, dirty: int
 ) -> None:
     """Clean records, below ``dirty``, take part like all others."""
-    places, records, keys = [], [], []
-    sorted_blocks, ends = [], np.zeros((len(blocks), 1 << bits), np.uint32)
-    for n, block in enumerate(blocks):
-        names = [f"{key}-{(ordinal * 7 + n) % 2}" if exact else str(key) for ordinal, (key, *_) in enumerate(block)]
-        places += [(n, ordinal) for ordinal in range(len(block))]
-        records += [(name, *row[1:]) for name, row in zip(names, block, strict=True)]
-        versions = [
-            time << TIME_SHIFT | IS_SINGLE * is_single | IS_DELETE * is_delete
-            for _, time, is_single, is_delete in block
+    versioned = [
+        [
+            (key, time << TIME_SHIFT | IS_SINGLE * is_single | IS_DELETE * is_delete)
+            for key, time, is_single, is_delete in block
         ]
-        entries = np.zeros((len(block), 3), np.uint64)
-        entries[:, :2] = entries_of([key for key, *_ in block])
-        entries[:, 2] = np.array(versions, np.uint64)
-        out, order = np.zeros_like(entries), np.zeros(len(block), np.uint32)
-        partition(entries, len(block), bits, out, ends[n])
-        partition_order(entries, len(block), bits, order, ends[n])
-        sorted_blocks.append(out)
-        keys += [names[at].encode() for at in order]
-    key_at = np.cumsum([0, *map(len, keys)]).astype(np.int64) if exact else np.zeros(0, np.int64)
-    losers, lost = np.zeros(len(blocks), np.int64), np.zeros(len(places), np.uint32)
-    winners = fold(
-        np.array([block.ctypes.data for block in sorted_blocks], np.int64), 3, ends, np.full(len(blocks), dirty),
-        lost, losers, new_table(ends, True), key_at, np.frombuffer(b"".join(keys), np.uint8),
-    )  # fmt: skip
-    starts = np.cumsum([0, *map(len, blocks)])
-    found = [(n, int(at)) for n in range(len(blocks)) for at in lost[starts[n] : starts[n] + losers[n]]]
-    held, expected = by_event_time(records)
-    assert len(found) == len(set(found))
-    assert set(found) == {places[at] for at in expected}
+        for block in blocks
+    ]
+    winners, found, names = told(fold, versioned, bits, dirty, exact)
+    places = [(n, ordinal) for n, block in enumerate(blocks) for ordinal in range(len(block))]
+    rows = [row for block in blocks for row in block]
+    held, expected = by_event_time([(name, *row[1:]) for name, row in zip(names, rows, strict=True)])
+    assert found == {places[at] for at in expected}
     assert winners == len(held)
+
+
+GROUPED = st.tuples(st.integers(0, 5), st.integers(0, 3), st.booleans())
+GROUPED_BLOCKS = st.lists(st.lists(GROUPED, max_size=30), max_size=4)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@given(blocks=GROUPED_BLOCKS, bits=st.integers(0, 4))
+def test_parts_go_with_the_last_of_them(exact: bool, blocks: list[list[tuple[int, int, bool]]], bits: int) -> None:
+    """Rows of key, group (0: none) and whether it is a part that more of its group shall follow."""
+    versioned = [[(key, group << 1 | IN_GROUP * is_part) for key, group, is_part in block] for block in blocks]
+    winners, found, names = told(elect_groups, versioned, bits, 0, exact)
+    places = [(n, ordinal) for n, block in enumerate(blocks) for ordinal in range(len(block))]
+    rows = [row for block in blocks for row in block]
+    last: dict[str, int] = {}
+    for at, (name, (_, _, is_part)) in enumerate(zip(names, rows, strict=True)):
+        if not is_part:
+            last[name] = at
+    expected = set()
+    for at, (name, (_, group, is_part)) in enumerate(zip(names, rows, strict=True)):
+        later = last.get(name, -1)
+        if later > at and not (is_part and group and group == rows[later][1]):
+            expected.add(places[at])
+    assert found == expected
+    assert winners == len(last)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.formats.fingerprint import SECRET_WORDS, fingerprint, secret_from
-from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, PulsarFormat
+from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
 from lastwrite.formats.pulsar.codecs import Codec, Codecs
 from lastwrite.formats.pulsar.entry import (
     Message,
@@ -30,6 +30,7 @@ from lastwrite.model.columns import (
     ABORTED,
     COPY,
     DROP,
+    IN_GROUP,
     IS_ABORTED,
     IS_TRANSACTIONAL,
     NO_HORIZON,
@@ -94,6 +95,11 @@ def rebuilt(
     return [(out[row[0] : row[0] + row[1]].tobytes(), int(row[5])) for row in rows]
 
 
+def group_number(uuid: bytes) -> int:
+    """What the chunks of one message have for a version, save that they are chunks."""
+    return int(fingerprint(buffer_of(uuid), 0, len(uuid), SECRET)[0]) & ~IN_GROUP
+
+
 def split_whole(form: PulsarFormat, data: bytes, lowest: int = BASE) -> tuple[ByteArray, BatchTable]:
     buffer = buffer_of(data)
     table, consumed, wanted, held = form.split(buffer, 0, len(buffer), lowest)
@@ -101,7 +107,7 @@ def split_whole(form: PulsarFormat, data: bytes, lowest: int = BASE) -> tuple[By
     return buffer, table
 
 
-@given(st.lists(entries(), max_size=8), st.integers(0, 3), st.integers(200, 900), st.booleans(), st.data())
+@given(st.lists(entries(), max_size=8), st.integers(0, 7), st.integers(200, 900), st.booleans(), st.data())
 def test_a_round_over_drawn_entries(
     bodies: list[bytes], reading: int, block_bytes: int, is_compacted: bool, data: st.DataObject
 ) -> None:
@@ -120,7 +126,8 @@ def test_a_round_over_drawn_entries(
         assert row["producer_id"] == (-1 if txn is None else txn[0] << 48 | txn[1])
 
     states, competing = walked(form, buffer, table)
-    slots = [slots_of(entry, bool(reading & LIKE_BROKER)) for entry in decoded]
+    group_of = group_number if reading & TELLS_GROUPS else None
+    slots = [slots_of(entry, bool(reading & LIKE_BROKER), group_of) for entry in decoded]
     expected_states: list[int] = []
     expected_keys: list[tuple[int, bytes, int]] = []
     keep: list[int] = []
@@ -335,6 +342,8 @@ def test_a_survey_needs_no_payload(bodies: list[bytes]) -> None:
         marker = entry.metadata.marker_type
         assert one["marker"] == (-1 if marker is None else marker)
         assert one["transaction"] == row["producer_id"]
+        chunks = entry.metadata.num_chunks_from_msg or 0
+        assert one["is_part"] == (chunks > 1 and (entry.metadata.chunk_id or 0) < chunks - 1)
         if entry.is_batch and entry.is_encrypted and not entry.is_marker:
             assert one["messages"] == max(1, entry.metadata.num_messages_in_batch or 0)
         else:

@@ -27,7 +27,7 @@ import numpy as np
 from numba import njit
 
 from lastwrite.intrinsics import load64
-from lastwrite.model.columns import IS_DELETE, IS_SINGLE, SHADOWED, TIME_SHIFT, UInt64Array
+from lastwrite.model.columns import IN_GROUP, IS_DELETE, IS_SINGLE, SHADOWED, TIME_SHIFT, UInt64Array
 
 ENTRY_BYTES = 16  # 24 with a version
 _ENTRIES_A_BUCKET = 16_384  # with a table of 32,768 slots of 16 bytes: half a second-level cache
@@ -184,6 +184,58 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys)
                         continue
                 lost[to] = ordinal
                 to += 1
+            losers[k] = to - first_row[k]
+    return winners
+
+
+@njit(cache=True, nogil=True)
+def elect_groups(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
+    """As ``elect``, where some records are parts of a larger one, which has its key's place at its last part.
+
+    A version is a number that the parts of one record have in common, 0 for none, and the bit IN_GROUP on all but the
+    last. Such a part never wins: what came before it has the key until the last part is there. It loses where a later
+    record has its key, unless that is its own last part.
+    """
+    winners = 0
+    exact = len(key_at) > 0
+    stride = 8 * columns
+    blocks, buckets = ends.shape
+    first_row = _first_rows(ends)
+    for b in range(buckets):
+        slots = _slots_of(ends, b)
+        mask = slots - 1
+        for s in range(slots):
+            table[s, 0] = 0
+        for k in range(blocks - 1, -1, -1):
+            low = np.int64(ends[k, b - 1]) if b else 0
+            rows = rows_at[k]
+            border = dirty_from[k]
+            to = first_row[k] + losers[k]
+            for i in range(np.int64(ends[k, b]) - 1, low - 1, -1):
+                one = load64(rows, i * stride)
+                two = load64(rows, i * stride + 8)
+                version = load64(rows, i * stride + 16)
+                is_part = version & np.uint64(IN_GROUP) != 0
+                group = version & ~np.uint64(IN_GROUP)
+                lane = two >> np.uint64(32)
+                slot = np.int64(one) & mask
+                seen = False
+                while table[slot, 0] != 0:
+                    if table[slot, 0] == one and table[slot, 1] == lane:
+                        if not exact or _same_key(key_at, keys, first_row[k] + i, np.int64(table[slot, 2])):
+                            seen = True
+                            break
+                    slot = (slot + 1) & mask
+                if seen and not (is_part and group != 0 and group == table[slot, 3]):
+                    lost[to] = two & np.uint64(0xFFFFFFFF)
+                    to += 1
+                elif not is_part:
+                    winners += 1
+                    if np.int64(two & np.uint64(0xFFFFFFFF)) >= border:
+                        table[slot, 0] = one
+                        table[slot, 1] = lane
+                        table[slot, 2] = np.uint64(first_row[k] + i)
+                        table[slot, 3] = group
             losers[k] = to - first_row[k]
     return winners
 

@@ -63,6 +63,10 @@ TIME_SHIFT = 2
 IS_SINGLE = 2  # no member of a batch: of equal times it is the newer one
 IS_DELETE = 1
 
+# A record's version where some are parts of a larger one: a number of the whole, even and 0 for none, and this bit on
+# all parts but the last.
+IN_GROUP = 1
+
 # Actions on a batch, decided by the rules, carried out by the format.
 COPY = 0  # byte for byte
 REBUILD = 1  # thinned, or stamped with a horizon

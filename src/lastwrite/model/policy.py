@@ -25,6 +25,7 @@ class Strategy(IntEnum):
     TIMESTAMP = 1
     HEADER = 2
     EVENT_TIME = 3  # a delete lets the key's time be forgotten, so records are compared in the log's order alone
+    GROUPS = 4  # by offset; parts of a larger record stay and go with its last
 
     @property
     def has_versions(self) -> bool:

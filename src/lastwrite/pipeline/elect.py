@@ -23,6 +23,8 @@ from lastwrite.pipeline.profile import step
 
 _AROUND_BYTES = 128 << 10  # mapped beyond a stretch, at its two ends
 
+_KERNELS = {Strategy.EVENT_TIME: election.fold, Strategy.GROUPS: election.elect_groups}
+
 NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
 
 
@@ -99,11 +101,11 @@ def losers_among(
     rows_at: Sequence[int], columns: int, ends: np.ndarray, dirty_from: Sequence[int], key_at: Int64Array,
     keys: ByteArray, strategy: Strategy,
 ) -> tuple[int, list[np.ndarray]]:  # fmt: skip
-    """``election.elect`` (by event time ``fold``) with its buffers: the winners' count, and each block's losers."""
+    """``election.elect``, or the strategy's own, with its buffers: the winners' count, and each block's losers."""
     sizes = ends[:, -1].astype(np.int64)
     losers: Int64Array = np.zeros(len(sizes), dtype=np.int64)
     lost = np.empty(int(sizes.sum()), dtype=np.uint32)
-    kernel = election.fold if strategy is Strategy.EVENT_TIME else election.elect
+    kernel = _KERNELS.get(strategy, election.elect)
     winners = kernel(
         np.array(rows_at, dtype=np.int64), columns, ends, np.array(dirty_from, dtype=np.int64), lost, losers,
         election.new_table(ends, columns > 2 or len(key_at) > 0), key_at, keys,

@@ -11,7 +11,8 @@ compacted ones are read alike: an entry tells what it is. How it is laid out in 
   is copied. All other metadata are copied byte for byte.
 - A single message, an encrypted batch (by the key in clear) and a batch that cannot be read are one record each, or of
   the last kind as many as its metadata can rightly claim; of these none competes: the entry stays.
-- Of a message in chunks the last chunk competes by the key, and the others stay; ``LIKE_BROKER``: each competes.
+- Of a message in chunks the last chunk competes by the key, and the others stay; ``TELLS_GROUPS``: they stay and go
+  with it (``Strategy.GROUPS``); ``LIKE_BROKER``: each competes, of which a broker keeps the last.
 - A marker has no record. Transactional entries carry the transaction's number as their producer.
 
 What ``split`` finds out of each entry beyond a batch's columns stays in this instance until the next ``split``; the
@@ -37,6 +38,7 @@ from lastwrite.model.policy import Policy
 
 LIKE_BROKER = kernels.LIKE_BROKER
 KEEPS_PREFIX = kernels.KEEPS_PREFIX
+TELLS_GROUPS = kernels.TELLS_GROUPS
 
 _ROWS = 2048
 _KEEP = "nothing was changed; restore this ledger from a replica or a backup"
@@ -73,8 +75,8 @@ class _Fault(NamedTuple):
 class PulsarFormat:
     """Entries of raw and compacted ledgers. Holds reusable buffers: one instance a worker, no sharing.
 
-    ``plain_limit`` bounds the bytes of payloads that are open at once. ``reading``: LIKE_BROKER and KEEPS_PREFIX as
-    bits, which a System hands on as ``Policy.reading``. Without ``checks`` no checksum is looked at.
+    ``plain_limit`` bounds the bytes of payloads that are open at once. ``reading``: LIKE_BROKER, KEEPS_PREFIX and
+    TELLS_GROUPS as bits, which a System hands on as ``Policy.reading``. Without ``checks`` no checksum is looked at.
     """
 
     name = "pulsar"
@@ -239,7 +241,8 @@ class PulsarFormat:
         """Nothing: ``walk`` passes by the event times and has written the versions.
 
         A version is the event time above the bits IS_SINGLE (no member of a batch) and IS_DELETE. An event time that
-        is absent, or below 0 to Java, is 0.
+        is absent, or below 0 to Java, is 0. With TELLS_GROUPS it is a fingerprint of the uuid that the chunks of one
+        message have in common, with the bit IN_GROUP on all but the last; 0 for others.
         """
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int:

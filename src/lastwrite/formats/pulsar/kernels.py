@@ -38,6 +38,7 @@ from lastwrite.model.columns import (
     ABORTED,
     COPY,
     DROP,
+    IN_GROUP,
     IS_ABORTED,
     IS_DELETE,
     IS_SINGLE,
@@ -67,6 +68,8 @@ ENTRY = np.dtype(
             "kept_at",  # the first of them, with its tag
             "plain_size",  # uncompressed_size; -1: absent
             "marker",  # marker_type; -1: none
+            "uuid_at",  # of a message in chunks
+            "uuid_length",  # -1: none
         )
     ]
 )
@@ -87,10 +90,12 @@ IS_BATCHED = 8  # has num_messages_in_batch
 IS_HUGE = 16  # claims to open to more than may be held at once
 HAS_CHECKSUM = 32
 HAS_TRANSACTION = 64
+IS_CHUNKED = 128  # a chunk of a message that has more
 
 # How entries are read, as bits (``Policy.reading``).
 LIKE_BROKER = 1  # as release 4.2.4 counts: each chunk competes, and a value is empty by its length alone
 KEEPS_PREFIX = 2  # a broker's metadata stay in front of an entry
+TELLS_GROUPS = 4  # a record's version says which message in chunks it is of
 
 # Codes that kernels report; ``chunk`` has the words for them.
 OK = 0
@@ -193,6 +198,7 @@ def _metadata(data, at, end, row, entry):
     entry.kept_at = 0
     entry.plain_size = -1
     entry.marker = -1
+    entry.uuid_length = -1
     marks = np.int64(0)
     while at < end:
         place = at
@@ -246,6 +252,9 @@ def _metadata(data, at, end, row, entry):
                 entry.key_length = size
             elif tag == 106:  # 13 encryption_keys
                 marks |= IS_ENCRYPTED
+            elif tag == 210:  # 26 uuid
+                entry.uuid_at = at
+                entry.uuid_length = size
             elif tag == 250 and size > 0:  # 31, packed
                 if entry.kept == 0:
                     entry.kept_at = place
@@ -262,8 +271,8 @@ def _metadata(data, at, end, row, entry):
                 return False, place
     if seen != 7:
         return False, at
-    if chunks > 1 and chunk < chunks - 1:
-        marks |= IS_PART
+    if chunks > 1:
+        marks |= IS_CHUNKED | (IS_PART if chunk < chunks - 1 else 0)
     row.codec = codec
     row.producer_id = -1
     if halves == 3:
@@ -601,6 +610,15 @@ def _is_dense(plain, at, end, data, entry):
     return count == entry.kept
 
 
+@njit(cache=True, nogil=True)
+def _group(data, entry, secret):
+    """The version of a single entry where groups are told: see ``PulsarFormat.add_versions``."""
+    if entry.marks & IS_CHUNKED == 0 or entry.uuid_length < 0:
+        return np.uint64(IN_GROUP if entry.marks & IS_PART else 0)
+    one, two = fingerprint(data, entry.uuid_at, entry.uuid_length, secret)
+    return one & ~np.uint64(IN_GROUP) | np.uint64(IN_GROUP if entry.marks & IS_PART else 0)
+
+
 @njit(cache=True, nogil=True, forceinline=True)
 def _version(event_time, is_single, is_tombstone):
     """See ``PulsarFormat.add_versions``."""
@@ -623,6 +641,7 @@ def walk(plain, buffer, table, entries, first, last, reading, secret, ordinal, s
     source = address(plain)
     data = address(buffer)
     exact = len(keys) > 0
+    grouped = reading & TELLS_GROUPS != 0
     timed = found.shape[1] > 2
     for b in range(first, last):
         row = table[b]
@@ -639,16 +658,19 @@ def walk(plain, buffer, table, entries, first, last, reading, secret, ordinal, s
             length = entry.key_length
             if length < 0:
                 states[seen] = KEYLESS
-            elif entry.marks & IS_PART:
+            elif entry.marks & IS_PART and not grouped:
                 states[seen] = 0
             else:
-                is_tombstone = entry.value_length <= 0
+                is_tombstone = entry.value_length <= 0 and entry.marks & IS_PART == 0
                 states[seen] = TOMBSTONE if is_tombstone else 0
                 one, two = fingerprint(source, row.plain_start, length, secret)
                 found[filled, 0] = one
                 found[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
                 if timed:
-                    found[filled, 2] = _version(entry.event_time, True, is_tombstone)
+                    if grouped:
+                        found[filled, 2] = _group(data, entry, secret)
+                    else:
+                        found[filled, 2] = _version(entry.event_time, True, is_tombstone)
                 if exact:
                     keys[filled, 0] = row.plain_start
                     keys[filled, 1] = length
@@ -682,7 +704,7 @@ def walk(plain, buffer, table, entries, first, last, reading, secret, ordinal, s
                 found[filled, 0] = one
                 found[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
                 if timed:
-                    found[filled, 2] = _version(event_time, False, is_tombstone)
+                    found[filled, 2] = np.uint64(0) if grouped else _version(event_time, False, is_tombstone)
                 if exact:
                     keys[filled, 0] = key_at
                     keys[filled, 1] = key_length

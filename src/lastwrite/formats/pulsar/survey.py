@@ -24,6 +24,7 @@ SURVEYED = np.dtype(
         ("marker", np.int64),  # marker_type; -1: none
         ("transaction", np.int64),  # of data and of markers, as ``producer_id`` in a batch table; -1: none
         ("publish_time", np.int64),
+        ("is_part", np.int64),  # 1: a chunk of a message, not its last
     ]
 )
 
@@ -69,3 +70,4 @@ def _survey(table, entries, found):
         one.marker = entry.marker
         one.transaction = row.producer_id
         one.publish_time = row.max_timestamp
+        one.is_part = 1 if entry.marks & kernels.IS_PART else 0

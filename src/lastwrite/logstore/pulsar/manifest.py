@@ -4,7 +4,7 @@
 
     {"version": 1, "topic": "persistent://public/default/orders", "ledger": 13, "object": "2f…-ledger-13",
      "from": "10:1", "to": "12:7", "horizon": "12:9", "entries": 3, "bytes": 279, "messages": 4,
-     "order": "publishing", "retain_null_key": false, "checksum": "8a2e10c4"}
+     "order": "publishing", "retain_null_key": false, "parts": false, "checksum": "8a2e10c4"}
 
 What lies up to the horizon is read from the ledger, what lies beyond from the raw ledgers. The file is replaced by one
 rename, so it names the old ledger or the new one, and both are whole. ``checksum`` is the CRC-32C of the rest, as JSON
@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -50,10 +51,20 @@ class Manifest:
     messages: int
     order: str = PUBLISHING
     retain_null_key: bool = False
+    parts: bool = False  # there may be messages in chunks
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it lies in the file, without the checksum."""
+        return {
+            "version": _VERSION, "topic": self.topic, "ledger": self.ledger, "object": self.object,
+            "from": str(self.from_), "to": str(self.to), "horizon": str(self.horizon), "entries": self.entries,
+            "bytes": self.size_bytes, "messages": self.messages, "order": self.order,
+            "retain_null_key": self.retain_null_key, "parts": self.parts,
+        }  # fmt: skip
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        content = _content(self)
+        content = self.to_dict()
         return json.dumps(content | {"checksum": _checksum(content)}, indent=1).encode() + b"\n"
 
     @classmethod
@@ -78,7 +89,7 @@ class Manifest:
                 from_=_place(content, "from"), to=_place(content, "to"), horizon=_place(content, "horizon"),
                 entries=_count(content, "entries"), size_bytes=_count(content, "bytes"),
                 messages=_count(content, "messages"), order=_text(content, "order"),
-                retain_null_key=content["retain_null_key"] is True,
+                retain_null_key=content["retain_null_key"] is True, parts=content.get("parts") is True,
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, InvalidConfig) as error:
             raise CorruptLog(f"a field of the manifest is missing or wrong: {error}", remedy=_REMEDY) from error
@@ -86,16 +97,6 @@ class Manifest:
         if named is None or named[1] != found.ledger or found.order not in (PUBLISHING, EVENT_TIME):
             raise CorruptLog("the fields of the manifest contradict each other", remedy=_REMEDY)
         return found
-
-
-def _content(manifest: Manifest) -> dict[str, object]:
-    """As it lies in the file, without the checksum."""
-    return {
-        "version": _VERSION, "topic": manifest.topic, "ledger": manifest.ledger, "object": manifest.object,
-        "from": str(manifest.from_), "to": str(manifest.to), "horizon": str(manifest.horizon),
-        "entries": manifest.entries, "bytes": manifest.size_bytes, "messages": manifest.messages,
-        "order": manifest.order, "retain_null_key": manifest.retain_null_key,
-    }  # fmt: skip
 
 
 def _checksum(content: object) -> str:

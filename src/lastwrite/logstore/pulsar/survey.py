@@ -9,7 +9,8 @@ entry begins, by which a ledger of large blocks is cut into pieces.
 what does not match is made anew. Checksums of entries are the scan's matter; here each length and id is checked::
 
     0 magic LWSV · 4 version i32 · 8 size of the object i64 · 16 its mtime, ns, i64 · 24 entries i64 · 32 messages i64
-    40 largest publish time i64 · 48 runs i64 · 56 marks i64 · 64 runs, marks, rows of i64, little-endian · crc-32c u32
+    40 largest publish time i64 · 48 parts i64 · 56 runs i64 · 64 marks i64 · 72 runs, marks, rows of i64, little-endian
+    last crc-32c u32
 
 Source: spec/pulsar.md sections 4.6, 4.7, 23.1; the file is ours.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +34,7 @@ from lastwrite.logstore import files
 from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX
 from lastwrite.logstore.pulsar.topic import Ledger
 from lastwrite.logstore.reading import SegmentReader
+from lastwrite.logstore.throttle import Spend
 from lastwrite.model.columns import ByteArray, Int64Array
 
 # What the entries of a run are.
@@ -41,8 +44,8 @@ ABORT = 3
 DATA = 4  # of a transaction
 
 _MAGIC = b"LWSV"
-_VERSION = 1
-_HEAD = struct.Struct("<4siqqqqqqq")
+_VERSION = 2
+_HEAD = struct.Struct("<4siqqqqqqqq")
 _RUN, _MARK = 4, 2  # columns
 _CHUNK_BYTES = 4 << 20
 _MOST_CHUNK_BYTES = 256 << 20
@@ -65,6 +68,7 @@ class Survey:
     entries: int
     messages: int
     largest_publish_ms: int
+    parts: int  # chunks of messages, without the last of each
     runs: Int64Array
     marks: Int64Array
 
@@ -72,7 +76,7 @@ class Survey:
         """The file's bytes, for a data object of that size and time."""
         head = _HEAD.pack(
             _MAGIC, _VERSION, size_bytes, mtime_ns, self.entries, self.messages, self.largest_publish_ms,
-            len(self.runs), len(self.marks),
+            self.parts, len(self.runs), len(self.marks),
         )  # fmt: skip
         data = head + self.runs.astype("<i8").tobytes() + self.marks.astype("<i8").tobytes()
         return data + _digest(data)
@@ -82,23 +86,30 @@ class Survey:
         """The survey of the file's bytes; None where they are of another object, of another release, or damaged."""
         if len(data) < _HEAD.size + 4 or data[-4:] != _digest(data[:-4]):
             return None
-        magic, version, size, mtime, entries, messages, largest, runs, marks = _HEAD.unpack_from(data)
+        magic, version, size, mtime, entries, messages, largest, parts, runs, marks = _HEAD.unpack_from(data)
         if (magic, version, size, mtime) != (_MAGIC, _VERSION, size_bytes, mtime_ns):
             return None
-        if min(entries, messages, runs, marks) < 0 or _HEAD.size + 8 * (_RUN * runs + _MARK * marks) + 4 != len(data):
+        if min(entries, messages, parts, runs, marks) < 0 or _HEAD.size + 8 * (_RUN * runs + _MARK * marks) + 4 != len(
+            data
+        ):
             return None
         rows = np.frombuffer(data, dtype="<i8", count=_RUN * runs + _MARK * marks, offset=_HEAD.size)
         return cls(
-            entries, messages, largest, rows[: _RUN * runs].reshape(-1, _RUN), rows[_RUN * runs :].reshape(-1, _MARK)
-        )
+            entries, messages, largest, parts, rows[: _RUN * runs].reshape(-1, _RUN),
+            rows[_RUN * runs :].reshape(-1, _MARK),
+        )  # fmt: skip
 
 
 def _digest(data: bytes) -> bytes:
     return int(crc32c(np.frombuffer(data, dtype=np.uint8), 0, len(data))).to_bytes(4, "little")
 
 
-def survey_of(ledger: Ledger) -> Survey:
-    """The survey of a ledger: as it lies beside it, else of a pass over it now.
+def free(size_bytes: int) -> None:
+    """A ``spend`` that asks for nothing."""
+
+
+def survey_of(ledger: Ledger, spend: Spend = free) -> Survey:
+    """The survey of a ledger: as it lies beside it, else of a pass over it now; ``spend`` is told of the bytes read.
 
     Raises:
         CorruptLog: lengths or ids contradict the format, or are not those that the index names.
@@ -106,32 +117,29 @@ def survey_of(ledger: Ledger) -> Survey:
         CommitConflict: the object changed or vanished.
         LogError: it cannot be read.
     """
-    return _survey_once(ledger.path, ledger.size_bytes, ledger.mtime_ns, ledger.id, ledger.entries)
+    found = kept_survey(ledger.path, ledger.size_bytes, ledger.mtime_ns)
+    if found is None or found.entries != ledger.entries:
+        found = _survey(ledger, spend)
+    if len(_made) >= _MOST_MADE:
+        _made.clear()
+    _made[ledger.path, ledger.size_bytes, ledger.mtime_ns] = found
+    return found
 
 
-def keep_survey(ledger: Ledger) -> Survey:
-    """As ``survey_of``; written beside the ledger where it was not."""
-    found = survey_of(ledger)
+def keep_survey(ledger: Ledger, spend: Spend = free) -> Survey:
+    """As ``survey_of``; written beside the ledger where it was not. That it cannot be written is no trouble."""
+    found = survey_of(ledger, spend)
     path = ledger.path + SURVEY_SUFFIX
     if _read(path, ledger.size_bytes, ledger.mtime_ns) is None:
-        files.write(path + ASIDE_SUFFIX, found.encode(ledger.size_bytes, ledger.mtime_ns), is_synced=False)
-        files.rename(path + ASIDE_SUFFIX, path)
+        with suppress(LogError):
+            files.write(path + ASIDE_SUFFIX, found.encode(ledger.size_bytes, ledger.mtime_ns), is_synced=False)
+            files.rename(path + ASIDE_SUFFIX, path)
     return found
 
 
 def kept_survey(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
     """The survey of the data object at ``path``, of that size and time; None where it was not made."""
     return _made.get((path, size_bytes, mtime_ns)) or _read(path + SURVEY_SUFFIX, size_bytes, mtime_ns)
-
-
-def _survey_once(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int) -> Survey:
-    found = kept_survey(path, size_bytes, mtime_ns)
-    if found is None or found.entries != entries:
-        found = _survey(path, size_bytes, mtime_ns, ledger, entries)
-    if len(_made) >= _MOST_MADE:
-        _made.clear()
-    _made[path, size_bytes, mtime_ns] = found
-    return found
 
 
 def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
@@ -149,17 +157,17 @@ def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
 # ---------------------------------------------------------------------- the pass
 
 
-def _survey(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int) -> Survey:
+def _survey(ledger: Ledger, spend: Spend) -> Survey:
     runs = _Runs()
     marks: list[tuple[int, int]] = []
-    messages, largest, following = 0, -1, 0
+    messages, largest, parts, following = 0, -1, 0, 0
     next_mark = _MARK_BYTES
-    for table, shift in _chunks(path, size_bytes, mtime_ns, ledger << ENTRY_BITS):
+    for table, shift in _chunks(ledger, spend):
         numbers = table["offset"] & MAX_ENTRY
         if int(numbers[0]) != following:
             raise CorruptLog(
-                f"entry {int(numbers[0])} lies where entry {following} must", shift + int(table["position"][0]), path,
-                _RESTORE,
+                f"entry {int(numbers[0])} lies where entry {following} must", shift + int(table["position"][0]),
+                ledger.path, _RESTORE,
             )  # fmt: skip
         following = int(numbers[-1]) + 1
         runs.add(numbers, table["transaction"], _what(table))
@@ -170,21 +178,23 @@ def _survey(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int
             next_mark = int(begins[at]) + _MARK_BYTES
         messages += int(table["records"].sum())
         largest = max(largest, int(table["publish_time"].max()))
-    if following != entries:
+        parts += int(table["is_part"].sum())
+    if following != ledger.entries:
         raise CorruptLog(
-            f"{following} entries, and its index says {entries}", size_bytes, path, _RESTORE
+            f"{following} entries, and its index says {ledger.entries}", ledger.size_bytes, ledger.path, _RESTORE
         )  # fmt: skip
     return Survey(
-        entries, messages, largest, runs.rows(), np.array(marks, dtype=np.int64).reshape(-1, _MARK)
+        ledger.entries, messages, largest, parts, runs.rows(), np.array(marks, dtype=np.int64).reshape(-1, _MARK)
     )  # fmt: skip
 
 
-def _chunks(path: str, size_bytes: int, mtime_ns: int, lowest: int) -> Iterator[tuple[SurveyTable, int]]:
+def _chunks(ledger: Ledger, spend: Spend) -> Iterator[tuple[SurveyTable, int]]:
     """The entries of a data object, some at a time; and what their positions lack to those in the object."""
+    path, size_bytes, lowest = ledger.path, ledger.size_bytes, ledger.id << ENTRY_BITS
     surveyor = Surveyor()
     buffer: ByteArray = np.empty(min(_CHUNK_BYTES, max(size_bytes, 1)), dtype=np.uint8)
     position = start = end = 0  # of buffer[0] in the file; of what is not split yet
-    with SegmentReader(path, size_bytes, mtime_ns) as reader:
+    with SegmentReader(path, size_bytes, ledger.mtime_ns) as reader:
         while position + start < size_bytes:
             wanted = 0
             if end > start:
@@ -211,6 +221,7 @@ def _chunks(path: str, size_bytes: int, mtime_ns: int, lowest: int) -> Iterator[
             position, end, start = position + start, end - start, 0
             n = min(left, len(buffer) - end)
             reader.read_into(buffer[end : end + n], position + end)
+            spend(n)
             end += n
         reader.check_unchanged()
 
