@@ -225,7 +225,7 @@ def main() -> int:
     parser.add_argument("rows", nargs="*", choices=[[], *(row.name for row in ROWS)], help="default: all")
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=250_000)
-    parser.add_argument("--value", type=int, default=100, help="bytes; 100 make messages of about 150")
+    parser.add_argument("--value", type=int, default=120, help="bytes; 120 make messages of about 150")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
     home = Path(os.environ.get("TMPDIR", "/tmp"))

@@ -201,7 +201,8 @@ KEYS = (b"a", b"b", b"c", b"", "ü".encode(), b"a longer key, of more bytes than
 class Author:
     """Writes entries in every shape that clients and brokers have; ``seed`` decides all."""
 
-    def __init__(self, seed: int, keys: Sequence[bytes] = KEYS) -> None:
+    def __init__(self, seed: int, keys: Sequence[bytes] = KEYS, *, is_checked: bool = False) -> None:
+        self._is_checked = is_checked  # each entry has a checksum
         self._random = random.Random(seed)
         self._keys = keys
         self._clock = START_MS
@@ -257,7 +258,7 @@ class Author:
         draw = self._random
         self._clock += draw.randrange(50)
         broker = BrokerMetadata(broker_timestamp=self._clock, index=7) if draw.random() < 0.1 else None
-        return encode_entry(meta, payload, broker=broker, checksum=draw.random() < 0.95)
+        return encode_entry(meta, payload, broker=broker, checksum=self._is_checked or draw.random() < 0.95)
 
     def _single(self, **changes: Any) -> bytes:
         codec = self._random.choice(tuple(Codec))

@@ -24,7 +24,7 @@ _PLACES = {
     "dump": "lastwrite.audit.dump",
     "explain": "lastwrite.audit.explain",
     "export": "lastwrite.serving.export",
-    "fetch": "lastwrite.logstore.pulsar.fetching",
+    "fetch": "lastwrite.pipeline.fetch",
     "release": "lastwrite.pipeline.release",
     "restore": "lastwrite.pipeline.restore",
     "send": "lastwrite.remote.rocketmq.send",
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from lastwrite.audit.inspect import inspect as inspect
     from lastwrite.audit.verify import verify as verify
     from lastwrite.cleaner.clean import clean as clean
-    from lastwrite.logstore.pulsar.fetching import fetch as fetch
     from lastwrite.pipeline.compact import compact as compact
     from lastwrite.pipeline.compact import plan as plan
     from lastwrite.pipeline.dispatch import dispatch as dispatch
+    from lastwrite.pipeline.fetch import fetch as fetch
     from lastwrite.pipeline.release import release as release
     from lastwrite.pipeline.restore import restore as restore
     from lastwrite.remote.rocketmq.send import send as send

@@ -10,22 +10,29 @@ are brought into archives as the offloader would leave them. Then
 - ours is attached to the topic in place of the broker's, and real readers get from it what they got before, sometimes
   after a reload; the broker's next run goes on from it.
 
+A last round is sometimes done on the live topic, brought from the bookies and published by us. The broker then has
+nothing to do; and where it forgets all compaction and begins anew, it comes to the same.
+
 What lies below the horizon is sometimes taken from the archives: no later round needs it.
 """
 
 from __future__ import annotations
 
+import base64
 import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import lastwrite
 from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.model.report import Status
+from lastwrite.model.work import Limits
 from lastwrite.pipeline.inline import INLINE
 from tests import pulsar_archive as archive
 from tests import pulsar_entries as entries_of
@@ -58,7 +65,7 @@ class _Rounds:
         self._rng = random.Random(f"pulsar-{seed}")
         self._settings_name = settings_of(seed)
         self._settings = SETTINGS[self._settings_name]
-        _, self._driver, self._sender = oracle.standalone(settings_of(seed))
+        self._broker, self._driver, self._sender = oracle.standalone(settings_of(seed))
         base = f"persistent://public/default/seed-{seed}"
         partitions = self._rng.choice((0, 0, 0, 3))
         self._driver.create(base, partitions)
@@ -79,6 +86,8 @@ class _Rounds:
             self._bring()
             self._compact(is_last=number == rounds - 1)
             self._met["rounds"] += 1
+        if self._settings_name != EVENT_TIME and self._rng.random() < 0.3:  # by event time the way there matters
+            self._compact_live()
         self._met[f"topics: {self._settings_name}"] += 1
         return self._met
 
@@ -137,7 +146,11 @@ class _Rounds:
 
     def _ours(self, root: Path, *, like_broker: bool) -> tuple[bool, list[bytes]]:
         """Whether a round was due, and the compacted ledger that counts after it; its horizon is checked."""
-        report = lastwrite.compact(str(root), config=dict(self._settings), spark=INLINE, like_broker=like_broker)
+        with _small_pieces(self._rng) if self._rng.random() < 0.4 else nullcontext():
+            report = lastwrite.compact(
+                str(root), config=dict(self._settings), spark=INLINE, like_broker=like_broker,
+                exact=self._rng.random() < 0.2,
+            )  # fmt: skip
         (partition,) = report.partitions
         assert partition.status in (Status.CLEANED, Status.SKIPPED), (partition.reason, partition.problems)
         folder = archive.topic_folder(root, self._name)
@@ -185,6 +198,36 @@ class _Rounds:
         self._met["messages left"] += len(sides[0])
         self._met["chunks that a broker drops"] += len(chunks[0]) - len(chunks[1])
 
+    def _compact_live(self) -> None:
+        """A round of ours alone, then the broker's from scratch."""
+        self._sender.play(self._name, self._topic.steps())
+        self._bring()
+        before = self._driver.horizon(self._name)
+        store = {"metadataStoreUrl": f"zk:{self._broker.metadata_store}"}
+        report = lastwrite.compact(
+            self._name, config={**self._settings, **store}, spark=INLINE, like_broker=True
+        )  # fmt: skip
+        (partition,) = report.partitions
+        assert partition.status in (Status.CLEANED, Status.SKIPPED), (partition.reason, partition.problems)
+        ours = self._driver.horizon(self._name)
+        is_new = ours is not None and (before is None or ours.compacted_ledger != before.compacted_ledger)
+        assert is_new == (partition.status is Status.CLEANED), (ours, before, partition.reason)
+        answer = self._driver.compact(self._name)
+        assert not answer["did"], (answer, ours)
+        if ours is None:
+            return
+        records = self._driver.dump(ours.compacted_ledger)
+        read = self._read()
+        self._driver.ask("unsubscribe", topic=self._name, subscription="__compaction")
+        self._driver.compact(self._name)
+        self._horizon = self._driver.horizon(self._name)
+        assert self._horizon is not None
+        if is_new:  # else a reload may have moved the mark behind the last entry
+            assert self._horizon[:2] == ours[:2]
+        self._same(records, self._driver.dump(self._horizon.compacted_ledger))
+        assert self._read() == read
+        self._met["rounds on the live topic"] += 1
+
     # ---- real readers
 
     def _attach(self, ours: Sequence[bytes], theirs: Sequence[bytes], *, is_own: bool) -> None:
@@ -207,6 +250,8 @@ class _Rounds:
                 self._without_chunks(after), self._without_chunks(before)
             )
             self._met["messages read from ours"] += len(after)
+            if self._topic.is_plain:
+                self._read_by_another_client(after)
             time.sleep(max(0.0, self._committed + COMMIT_PAUSE_S - time.monotonic()))
             self._driver.unload(self._name)
 
@@ -219,11 +264,37 @@ class _Rounds:
             self._met["topics that cannot be read"] += 1
             return None
 
+    def _read_by_another_client(self, wanted: Sequence[Mapping[str, Any]]) -> None:
+        found = self._sender.read(self._name)
+        assert found == [
+            (each["ledger"], each["entry"], each["index"], each["key"] or "", base64.b64decode(each["value"] or ""))
+            for each in wanted
+            if each["key"] or each["value"]
+        ]
+        self._met["messages read by the C++ client"] += len(found)
+
     def _without_chunks(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         return [
             each for each in messages
             if not entries_of.entry(self._raw[each["ledger"]][each["entry"]]).is_chunk
         ]  # fmt: skip
+
+
+@contextmanager
+def _small_pieces(rng: random.Random) -> Iterator[None]:
+    """A ledger is cut into many pieces, and the result put together from many parts, as large ones are."""
+    piece_bytes, bits = rng.choice((1, 500, 3000)), rng.randrange(4)
+    limits = Limits(chunk_bytes=rng.choice((100, 900)), block_entries=rng.randrange(1, 9), slice_bytes=100)
+    with (
+        patch("lastwrite.pipeline.engine._PIECE_BYTES", piece_bytes),
+        patch("lastwrite.pipeline.engine._LEAST_PIECE_BYTES", piece_bytes),
+        patch("lastwrite.pipeline.engine._LEAST_PART_BYTES", 1),
+        patch("lastwrite.pipeline.runner.InlineRunner.workers", 3),
+        patch("lastwrite.pipeline.engine.bucket_bits", lambda _: bits),
+        patch("lastwrite.pipeline.memory.MemoryPlan.limits", lambda _: limits),
+        patch("lastwrite.logstore.pulsar.aside.BLOCK_BYTES", rng.choice((200, 1500))),
+    ):
+        yield
 
 
 def _messages(records: Sequence[bytes]) -> list[tuple[Place, int, bytes, bytes | None]]:

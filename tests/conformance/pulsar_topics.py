@@ -72,7 +72,7 @@ class Topic:
                 self.keys.append(self.rng.choice(("", "ключ", "k" * 300, " ", f"\U0001f511{n}", '"', "/wA=")))
         self._keyless = self.rng.choice((0.0, 0.0, 0.1, 0.5))
         self._empty = self.rng.choice((0.0, 0.1, 0.4))
-        self._plain_only = self.rng.random() < 0.15
+        self.is_plain = self.rng.random() < 0.25  # nothing that a client without keys or patience could not read
 
     def steps(self) -> list[Step]:
         """What comes in a round: of nearly nothing to some hundred messages."""
@@ -80,9 +80,7 @@ class Topic:
         made: list[Step] = []
         kinds = (self._java, self._java, self._java, self._cpp, self._wire, self._transaction, self._unload)
         for _ in range(rng.choice((1, 2, 5, 10))):
-            step = self._java() if self._plain_only else rng.choice(kinds)()
-            if step is not None:
-                made.append(step)
+            made.append(self._java() if self.is_plain else rng.choice(kinds)())
         if self.open and rng.random() < 0.5:
             made.append(JavaStep([self._end(self.open.pop())]))
         return made
@@ -127,9 +125,9 @@ class Topic:
         rng = self.rng
         lines: list[Line] = []
         for _ in range(rng.randrange(1, 4)):
-            line: Line = {"codec": rng.choice(CODECS), "encrypt": not self._plain_only and rng.random() < 0.15}
+            line: Line = {"codec": rng.choice(CODECS), "encrypt": not self.is_plain and rng.random() < 0.15}
             kind = rng.choice(("single", "single", "batch", "batch", "batch", "chunk"))
-            if kind == "chunk" and not self._plain_only and not line["encrypt"] and rng.random() < 0.5:
+            if kind == "chunk" and not self.is_plain and not line["encrypt"] and rng.random() < 0.5:
                 value = base64.b64encode(rng.randbytes(rng.randrange(500, 4000))).decode()
                 line |= {"messages": [self._message() | {"value": value}], "chunk": 700}
             else:
@@ -185,7 +183,7 @@ class Topic:
             value = f"{self._sent} raw".encode()
             self._sent += 1
             kind = rng.choice(
-                ("single", "single", "batch", "batch", "one", "undecodable", "encrypted", "encrypted batch")
+                ("single", "single", "batch", "batch", "one", "undecodable", "encrypted", "encrypted batch", "marker")
             )
             if rng.random() < 0.8:
                 fields[6] = key
@@ -195,6 +193,9 @@ class Topic:
                 value = b"".join(self._raw_single() for _ in range(count))
                 if rng.random() < 0.2:
                     fields[9] = len(value)
+            elif kind == "marker":
+                fields[20] = rng.choice((0, 10, 11, 13, 99))
+                value = b""
             elif kind == "undecodable":
                 # Of zlib alone a broker's compaction takes it: another codec's error ends its run, for good.
                 fields |= {8: 2, 9: 100, 11: 2}
@@ -268,6 +269,23 @@ class Sender:
                     self._wire.send(topic, step.frames)
                 case UnloadStep():
                     self._driver.unload(topic)
+
+    def read(self, topic: str) -> list[tuple[int, int, int, str, bytes]]:
+        """What a reader of the C++ client gets of the compacted topic: ledger, entry, index, key, value.
+
+        It delivers the empty places of batches, as messages without key and value (spec/pulsar.md section 16): those
+        are left out.
+        """
+        reader = self._cpp.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+        found = []
+        while reader.has_message_available():
+            each = reader.read_next(10_000)
+            place = each.message_id()
+            if each.partition_key() or each.data():
+                key, index = each.partition_key(), place.batch_index()
+                found.append((place.ledger_id(), place.entry_id(), index, key, each.data()))
+        reader.close()
+        return found
 
     def close(self) -> None:
         self._cpp.close()

@@ -22,7 +22,7 @@ from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
-from tests.pulsar_corpus import CORPUS, TOPICS, compacted_entries, horizon, raw_entries
+from tests.pulsar_corpus import CORPUS, TOPICS, compacted_entries, horizon, raw_entries, unpack
 from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
 
 EVENTS = {
@@ -75,3 +75,22 @@ def test_round_after_round_it_is_what_the_real_compactor_made(tmp_path: Path, na
         assert manifest.horizon == Position(told["horizon"]["ledger"], told["horizon"]["entry"])
         records = [decode_record(entry) for entry in compacted_entries(name, number)]
         assert known(read_compacted(folder)) == known((position, body) for position, _, body in records)
+
+
+@pytest.mark.parametrize("name", ["shapes", "odd", "files"])
+def test_a_round_goes_on_from_what_the_real_compactor_left(tmp_path: Path, name: str) -> None:
+    """The compacted ledger of the real first round, from the bookies' own files, and the raw entries behind it."""
+    bookies = unpack("bookies", tmp_path / "bookies")
+    said = CORPUS / "topics" / name
+    lastwrite.fetch(
+        [str(bookies / str(number)) for number in range(3)], str(tmp_path / "archive"), topic=TOPICS[name],
+        metadata=str(said / "2" / "managed-ledger"), cursor=str(said / "1" / "cursor"), recover=True,
+    )  # fmt: skip
+    folder = topic_folder(tmp_path / "archive", TOPICS[name])
+    first = read_manifest(str(folder))
+    assert first is not None and first.ledger == horizon(name, 1)["ledger"]
+    (report,) = lastwrite.compact(str(folder), now_ms=1, like_broker=True, spark=INLINE).partitions
+    assert report.status is Status.CLEANED, report.reason
+    records = [decode_record(entry) for entry in compacted_entries(name, 2)]
+    assert known(read_compacted(folder)) == known((position, body) for position, _, body in records)
+    assert not list(folder.glob(f"{first.object}*"))

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, LogError, NotALog
@@ -300,3 +302,47 @@ def test_a_fetch_that_fails_at_any_step_is_finished_by_the_next(
         assert entries_of(report.topics[0]) == raw_entries("odd")
         assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries("odd", 2)
         assert find_aside(report.topics[0].folder) == []
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(where=st.integers(0), bits=st.integers(1, 255), size=st.integers(1, 9))
+def test_no_damage_to_one_bookie_changes_what_is_brought(
+    tmp_path_factory: pytest.TempPathFactory, bookies: list[str], where: int, bits: int, size: int
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    bad = Path(shutil.copytree(bookies[where % 3], folder / "bookie"))
+    log = max((bad / "current").glob("*.log"), key=lambda path: path.stat().st_size)
+    data = bytearray(log.read_bytes())
+    at = where % len(data)
+    data[at : at + size] = bytes(byte ^ bits for byte in data[at : at + size])
+    log.write_bytes(bytes(data))
+    sources = [str(bad), *(bookie for bookie in bookies if bookie != bookies[where % 3])]
+    report = lastwrite.fetch(
+        sources, str(folder / "archive"), topic=TOPICS["shapes"], metadata=said("shapes", 2, "stats-internal.json")
+    )
+    assert entries_of(report.topics[0]) == raw_entries("shapes")
+    assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries("shapes", 2)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(where=st.integers(0), bits=st.integers(1, 255), cut=st.booleans())
+def test_a_damaged_map_file_is_brought_as_it_was_or_not_at_all(
+    tmp_path_factory: pytest.TempPathFactory, where: int, bits: int, cut: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    shutil.copytree(CORPUS / "filesystem", folder / "files")
+    member = sorted((folder / "files").rglob("data"))[where % 2]
+    data = member.read_bytes()
+    at = where % len(data)
+    member.write_bytes(data[:at] if cut else data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :])
+    try:
+        report = lastwrite.fetch([str(folder / "files")], str(folder / "archive"))
+    except NotALog:  # the only one that says of which topic it is
+        return
+    raw = raw_entries("files")
+    for topic in report.topics:
+        found = entries_of(topic)
+        assert found == {place: raw[place] for place in found}
+        whole = {ledger for ledger, _ in found}
+        assert found == {place: entry for place, entry in raw.items() if place[0] in whole}
+        assert len(whole) >= 2 or report.exit_status != 0

@@ -20,6 +20,7 @@ from lastwrite.logstore.pulsar.topic import find_topics, list_topic, locate
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.model.report import PartitionReport, Status
 from lastwrite.pipeline.inline import INLINE
+from lastwrite.pipeline.pulsar import PULSAR
 from lastwrite.pipeline.system import system_named
 from tests.pulsar_topics import TOPIC, put_ledger, read_compacted, topic_folder
 
@@ -343,3 +344,13 @@ def test_a_survey_is_made_once_and_believed_as_long_as_its_object_is_the_same(tm
     (other,) = list_topic(str(folder)).ledgers
     kept.write_bytes(encoded)
     assert survey.survey_of(other).entries == 1
+
+
+def test_what_a_survey_reads_is_counted(tmp_path: Path) -> None:
+    folder = topic_folder(tmp_path)
+    path = put_ledger(folder, 10, [single("a", b"v" * 1000) for _ in range(20)])
+    spent: list[int] = []
+    for expected in (path.stat().st_size, 0):
+        spent.clear()
+        assert PULSAR.read(str(folder), spent.append).segments
+        assert sum(spent) == expected

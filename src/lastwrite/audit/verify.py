@@ -39,6 +39,7 @@ from lastwrite.audit.contents import (
     proof_of,
     read_contents,
 )
+from lastwrite.audit.pulsar_verify import verify as verify_topics
 from lastwrite.audit.settle import LogFacts, Settled, SettleUnit, settle
 from lastwrite.compaction.promises import COUNTS, FINDINGS, KEYS, KEYS_ALIVE, Finding, bucket_bits
 from lastwrite.errors import InvalidConfig, LogError, UnsupportedFormat
@@ -61,9 +62,10 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.verification import Comparison, PartitionVerification, VerifyReport, VerifyStatus, Violation
 from lastwrite.model.work import Limits, Piece
 from lastwrite.pipeline.compact import runner_for
+from lastwrite.pipeline.memory import plan_memory
 from lastwrite.pipeline.runner import Failed, Runner, SparkRunner
 from lastwrite.pipeline.session import local_workers
-from lastwrite.pipeline.system import System, kafka_alone
+from lastwrite.pipeline.system import System, kafka_alone, system_named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +98,8 @@ def verify(
     """Check the partitions at ``path``, each against what it was at ``before``.
 
     Args:
-        path: a log root, a partition's folder, or one of its files.
+        path: a log root, a partition's folder, or one of its files; or topic folders of Pulsar's, whose structure and
+            compacted ledger are checked, without Spark (``audit.pulsar_verify``).
         before: the same as it was before compaction; None: check the structure only. Two single partitions are
             compared whatever they are called; else partitions meet by name.
         config: settings under upstream's names; ``index.interval.bytes`` says how dense indexes should be.
@@ -113,6 +116,12 @@ def verify(
     Damage and broken promises do not raise: they stand in the report.
     """
     begin = time.perf_counter()
+    if system_named(system, str(path)).name == "pulsar":
+        if before is not None:
+            raise InvalidConfig(
+                "verify compares Kafka's logs only, so far", path=str(path), remedy="leave out what it was before"
+            )
+        return verify_topics(str(path), topic, partition, plan_memory(memory, 1).limits())
     found = kafka_alone(system, str(path), "verify")
     settings = dict(config or {})
     found.check_config(settings)

@@ -26,8 +26,13 @@ class SettingsSource:
         InvalidConfig: from the first reading. A later one that fails leaves the settings as they are.
     """
 
-    def __init__(self, system: System, read: Callable[[], Mapping[str, object]], path: str | None) -> None:
+    def __init__(
+        self, system: System, read: Callable[[], Mapping[str, object]], path: str | None,
+        rules: Callable[[Mapping[str, object]], Mapping[str, object]] = dict,
+    ) -> None:  # fmt: skip
+        """``rules``: those of the settings that are for compaction, and not of where the logs are."""
         self._system = system
+        self._rules = rules
         self._read = read
         self._path = path
         self._seen = self._identity()
@@ -51,7 +56,7 @@ class SettingsSource:
 
     def _load(self) -> Settings:
         names = dict(self._read())
-        self._system.check_config(names)
+        self._system.check_config(self._rules(names))
         return Settings(names, CleanerConfig.from_names(names, self._system.look_ms))
 
     def _identity(self) -> tuple[int, ...] | None:

@@ -10,6 +10,7 @@ import typer
 
 from lastwrite.cli.options import (
     DEFAULT_MASTER,
+    ArchiveOption,
     ConfigFileOption,
     ConfigOption,
     ConfOption,
@@ -25,6 +26,7 @@ from lastwrite.cli.output import Output, in_time, in_words, moment
 
 if TYPE_CHECKING:
     from lastwrite.cleaner.events import Event, RoundEnded
+    from lastwrite.cleaner.live import LiveCleaner
     from lastwrite.cleaner.loop import Cleaner
 
 
@@ -32,7 +34,7 @@ def clean(
     context: typer.Context,
     roots: Annotated[
         list[str],
-        typer.Argument(metavar="ROOT…", help="Log roots (a broker's log.dirs), stores, archives.", show_default=False),
+        typer.Argument(metavar="ROOT…", help="Log roots, stores, archives, persistent://… topics.", show_default=False),
     ],
     threads: Annotated[
         int | None,
@@ -54,6 +56,7 @@ def clean(
     ] = "127.0.0.1",
     keep_scans: KeepScansOption = False,
     system: SystemOption = None,
+    archive: ArchiveOption = None,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
@@ -64,7 +67,8 @@ def clean(
     Picks the dirtiest partition first, runs its round, takes out what retention has expired, and looks again; sleeps
     log.cleaner.backoff.ms when nothing is due. Topics' settings come from the cluster's metadata log where it lies
     in one of the roots; else say --config cleanup.policy=compact. The file of --config-file is read again when it
-    changes.
+    changes. Pulsar's topics, of an archive or of a live cluster, are compacted as soon as there is more to compact than
+    --config compactionThreshold=SIZE says.
 
     A root that a broker holds is left alone until the broker ends. A partition whose round fails is set aside, shown
     by inspect and plan, tried again after growing pauses, and released by "lastwrite release". SIGTERM and Ctrl-C
@@ -85,7 +89,7 @@ def clean(
         else:
             output.text([event_line(event)])
 
-    def started(cleaner: Cleaner) -> None:
+    def started(cleaner: Cleaner | LiveCleaner) -> None:
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: cleaner.ask_to_stop())
 
@@ -93,7 +97,7 @@ def clean(
         roots, config=lambda: settings(config, config_file), config_file=config_file, once=once, threads=threads,
         memory=memory, master=master, conf=pairs("--conf", conf), metrics_port=metrics_port,
         metrics_host=metrics_host, tell=tell, started=started, keep_scans=keep_scans,
-        system=system,
+        system=system, archive=archive,
     )  # fmt: skip
 
 

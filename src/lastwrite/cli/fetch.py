@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli.inspect import problem_lines
-from lastwrite.cli.options import JsonOption
+from lastwrite.cli.options import ConfigFileOption, ConfigOption, JsonOption, settings
 from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.model.fetched import FetchedTopic, FetchReport
 
@@ -19,7 +19,8 @@ def fetch(
         typer.Argument(
             metavar="SOURCE…",
             show_default=False,
-            help="Folders: of a bucket's objects, of MapFiles, a bookie's ledger or journal directory.",
+            help="Folders: of a bucket's objects, of MapFiles, a bookie's ledger or journal directory; or "
+            "persistent://… of a live cluster.",
         ),
     ],
     to: Annotated[
@@ -48,9 +49,11 @@ def fetch(
             "--recover", help="Take entries of an open ledger that no writer had confirmed, as its recovery would."
         ),
     ] = False,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Bring Pulsar topics into an archive: offloaded ledgers, a file system's MapFiles, bookies' entry logs.
+    """Bring Pulsar topics into an archive: from offloaded ledgers, MapFiles, bookies' entry logs, or a live cluster.
 
     A topic becomes a folder ARCHIVE/tenant/namespace/persistent/name that plan, compact, read, inspect and dump take.
     Fetching again adds what is new.
@@ -58,7 +61,17 @@ def fetch(
     import lastwrite
 
     output: Output = context.obj
-    report = lastwrite.fetch(sources, to, topic=topic, metadata=metadata, cursor=cursor, copies=copy, recover=recover)
+    report = lastwrite.fetch(
+        sources,
+        to,
+        topic=topic,
+        metadata=metadata,
+        cursor=cursor,
+        copies=copy,
+        recover=recover,
+        config=settings(config, config_file),
+        progress=output.progress(),
+    )
     if output.as_json:
         output.document(report.to_dict())
     else:

@@ -74,7 +74,7 @@ def _show(output: Output, report: VerifyReport) -> None:
         ("partition", "status", "segments", "batches", "records", "size", "why"),
         [
             (
-                f"{p.topic}-{p.partition}", p.status, counted(p.segments), counted(p.batches), counted(p.records),
+                str(p.name), p.status, counted(p.segments), counted(p.batches), counted(p.records),
                 in_words(p.bytes), p.reason,
             )
             for p in report.partitions
@@ -91,7 +91,7 @@ def _show(output: Output, report: VerifyReport) -> None:
             ),
             [
                 (
-                    f"{p.topic}-{p.partition}", counted(c.records_before), counted(c.records_after),
+                    str(p.name), counted(c.records_before), counted(c.records_after),
                     counted(c.superseded), counted(c.expired), counted(c.keyless), counted(c.aborted + c.markers),
                     counted(c.keys), counted(c.keys_alive), counted(c.violation_count),
                 )

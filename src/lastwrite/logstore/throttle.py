@@ -32,9 +32,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypeAlias
 
 from lastwrite.errors import LogError
 from lastwrite.model.work import Limits, Rates, Throttle
+
+Spend: TypeAlias = Callable[[int], None]  # to be told of bytes; waits, and raises LogError where the work shall stop
 
 _PACE = struct.Struct("=dddd")
 _STOP = _PACE.size
@@ -165,7 +168,7 @@ def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str
     return Throttle(path, bytes_per_second, what)
 
 
-def spender(throttles: Sequence[Throttle]) -> Callable[[int], None]:
+def spender(throttles: Sequence[Throttle]) -> Spend:
     """What to call with each number of bytes: ``Pacer.spend`` of all of them. Without a throttle nobody waits."""
     pacers = [pacer_of(throttle) for throttle in throttles]
 

@@ -74,9 +74,10 @@ class FetchReport:
 
     @property
     def exit_status(self) -> int:
-        """3 where something is damaged or missing; what is whole was brought."""
+        """3 where something is damaged or missing, 1 where something cannot be read; what is whole was brought."""
         every = [*self.problems, *(problem for topic in self.topics for problem in topic.problems)]
-        return 3 if any(problem.kind is ProblemKind.DAMAGED for problem in every) else 0
+        kinds = {problem.kind for problem in every}
+        return 3 if ProblemKind.DAMAGED in kinds else 1 if ProblemKind.UNSUPPORTED in kinds else 0
 
     def to_dict(self) -> dict[str, object]:
         return {

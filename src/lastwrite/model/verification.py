@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from lastwrite.model.log import Problem
+from lastwrite.model.log import Problem, TopicPartition
 
 
 class VerifyStatus(StrEnum):
@@ -97,6 +97,10 @@ class PartitionVerification:
     problems: list[Problem] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)  # nothing is wrong, but could be better
     comparison: Comparison | None = None  # None: there was nothing to compare with, or one of both is damaged
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     def worsen(self, status: VerifyStatus, reason: str) -> None:
         """Give it ``status``, unless it has a worse one."""

@@ -28,6 +28,7 @@ from lastwrite.compaction.untouched import rewritten_runs
 from lastwrite.compaction.verdict import Verdict
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.formats.fingerprint import SECRET_WORDS
+from lastwrite.logstore.throttle import spender
 from lastwrite.model.kept import KeepUnit, Kept, KeptScan
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.policy import Policy, Strategy
@@ -170,6 +171,7 @@ class Engine:
         self._exchange = exchange
         self._workers = workers
         self._limits = limits
+        self._spend = spender(limits.reading)
         self._options = options
         self._progress = progress
         self._stage_seconds = dict.fromkeys(("plan", "scan", "elect", "rewrite", "commit"), 0.0)
@@ -223,7 +225,7 @@ class Engine:
             self._options.check()
             if not self._options.dry_run and self._options.to is None:
                 self._system.recover(folder)
-            log = self._system.read(folder)
+            log = self._system.read(folder, self._spend)
         except UnsupportedFormat as error:
             job.end(Status.SKIPPED, str(error))
             return job

@@ -29,6 +29,7 @@ from lastwrite.logstore.aside import AsideSegment, remove_aside
 from lastwrite.logstore.overlap import side_by_side
 from lastwrite.logstore.producers import read_history
 from lastwrite.logstore.reading import SegmentReader
+from lastwrite.logstore.throttle import Spend
 from lastwrite.logstore.watching import Glance, glance
 from lastwrite.model.backlog import Backlog
 from lastwrite.model.columns import BatchTable
@@ -102,7 +103,7 @@ class KafkaSystem:
     def recover(self, folder: str) -> None:
         store.recover(folder)
 
-    def read(self, folder: str) -> PartitionLog:
+    def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         return store.read_partition(folder)
 
     # ------------------------------------------------------------------ rules

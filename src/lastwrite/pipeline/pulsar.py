@@ -25,12 +25,15 @@ from lastwrite.logstore.pulsar.backlog import raw_ledgers
 from lastwrite.logstore.pulsar.manifest import EVENT_TIME, PUBLISHING
 from lastwrite.logstore.pulsar.publish import NewLedger
 from lastwrite.logstore.pulsar.topic import find_topics, name_of, partition_of
+from lastwrite.logstore.throttle import Spend
 from lastwrite.logstore.watching import Glance
 from lastwrite.model.backlog import Backlog
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.system import Decision, Format, IndexChecker, Renewed, SegmentAppender
+
+_PIECE_BYTES = 8 << 20  # parts are joined for next to nothing, so that a single ledger is work for all
 
 
 class PulsarSystem:
@@ -81,10 +84,9 @@ class PulsarSystem:
 
     def recover(self, folder: str) -> None:
         publish.recover(folder)
-        store.keep_surveys(folder)
 
-    def read(self, folder: str) -> PartitionLog:
-        return store.read_topic(folder)
+    def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
+        return store.read_topic(folder, spend)
 
     # ------------------------------------------------------------------ rules
 
@@ -119,7 +121,7 @@ class PulsarSystem:
             elect_from=0 if compares_all else first_dirty,
             dirty_ratio=fresh / whole if whole else 0.0,
             reason=None if fresh else _nothing_new(log),
-            waits=_waits(fresh, settings.compaction_threshold_bytes),
+            waits=self.waits(fresh, config),
             cleanable_bytes=fresh,
             index_interval_bytes=aside.BLOCK_BYTES,
             policy=Policy(
@@ -131,6 +133,19 @@ class PulsarSystem:
             ),
         )  # fmt: skip
 
+    def waits(self, fresh: int, config: Mapping[str, object]) -> str | None:
+        """Why no broker would compact a topic by itself of which compaction has not seen so many bytes; None: it would.
+
+        Source: spec/pulsar.md section 18.
+        """
+        settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
+        threshold = settings.compaction_threshold_bytes
+        if threshold == 0:
+            return "compactionThreshold is 0: it is compacted when somebody asks"
+        if fresh <= threshold:
+            return f"{fresh} bytes lie beyond the horizon, and compactionThreshold is {threshold}"
+        return None
+
     def group(
         self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
     ) -> list[list[int]]:
@@ -140,7 +155,7 @@ class PulsarSystem:
     # ------------------------------------------------------------------ pieces
 
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
-        return store.cuts_of(log.segments[segment], piece_bytes)
+        return store.cuts_of(log.segments[segment], min(piece_bytes, _PIECE_BYTES))
 
     def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
         """The log tells them in the first place."""
@@ -207,21 +222,13 @@ class PulsarSystem:
         return [None] * len(wave)
 
 
-def _waits(fresh: int, threshold: int) -> str | None:
-    """Why no broker would compact the topic by itself (spec/pulsar.md section 18)."""
-    if threshold == 0:
-        return "compactionThreshold is 0: it is compacted when somebody asks"
-    if fresh <= threshold:
-        return f"{fresh} bytes lie beyond the horizon, and compactionThreshold is {threshold}"
-    return None
-
-
 def _nothing_new(log: PartitionLog) -> str:
     """Why the horizon cannot move."""
     if log.first_unstable_offset is not None:
         return f"a transaction that is not decided begins at {Position.of(log.first_unstable_offset)}"
     if log.checkpoint is not None:
-        return f"no message lies beyond the horizon, {Position.of(log.checkpoint - 1)}"
+        behind = Position.of(log.checkpoint)
+        return f"no message lies beyond the horizon, {behind.ledger}:{behind.entry - 1}"
     return "there is no message"
 
 

@@ -91,6 +91,21 @@ def compact_live(
         return report
 
 
+def bring_live(
+    url: str, config: Mapping[str, object], archive: str, progress: Progress | None = None
+) -> list[TopicName]:  # fmt: skip
+    """Bring a topic, all its partitions if the name says none, into an archive whole: with the raw ledgers below the
+    horizon, which a round has no need of. Nothing changes in the cluster. Raises: as ``compact_live``.
+    """
+    live = LiveConfig.from_names(config)
+    options = Options(config=config, now_ms=0, dry_run=True)
+    with Cluster(_access(live)) as cluster:
+        names = topics_of(cluster, url, None)
+        for name in names:
+            _Live(cluster, live, name, archive, options, progress or NoProgress(), None, is_whole=True).bring()
+    return names
+
+
 def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
     """About how many bytes a topic has that compaction has not seen, of all its partitions; by metadata alone.
 
@@ -98,9 +113,14 @@ def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
 
     Raises: as ``compact_live``.
     """
+    return sum(backlogs(topic, config).values())
+
+
+def backlogs(topic: str, config: Mapping[str, object]) -> dict[TopicName, int]:
+    """As ``backlog_bytes``, partition by partition; of a topic without partitions its own."""
     live = LiveConfig.from_names(config)
     with Cluster(_access(live)) as cluster:
-        return sum(_backlog_of(cluster, name) for name in topics_of(cluster, topic, None))
+        return {name: _backlog_of(cluster, name) for name in topics_of(cluster, topic, None)}
 
 
 def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicName]:
@@ -140,6 +160,7 @@ class _Live:
     options: Options
     progress: Progress
     hold: Hold | None
+    is_whole: bool = False  # bring also what a round has no need of
     base: Compaction | None = None  # how far it is compacted as we begin
     brought: Manifest | None = None
 
@@ -165,18 +186,27 @@ class _Live:
             raise NotALog(f"{self.topic} has no ledgers", path=store.address, remedy="give a topic that was written to")
         info = _with_ends(found[1], self.cluster, ends)
         with mirroring(self.archive, self.topic) as mirror:
+            self._refuse_foreign(mirror, info, horizon)
             for each in info.ledgers:
-                self._bring_raw(mirror, each, horizon)
-            known = {each.ledger for each in info.ledgers} | {self.base.ledger if self.base is not None else None}
-            for ledger in mirror.ledgers:  # of a topic of that name that was deleted, or of a round that failed
-                if ledger not in known and (horizon is None or ledger > horizon.ledger):
-                    mirror.forget(ledger)
-            mirror.keep_metadata(info.encode())
+                self._bring_raw(mirror, each, None if self.is_whole else horizon)
+            # Those without an entry, as the open one after a reload, are nothing that could be missed here.
+            mirror.keep_metadata(replace(info, ledgers=tuple(each for each in info.ledgers if each.entries)).encode())
             if compacted is None or horizon is None:
                 mirror.is_not_compacted()
             else:
                 self._bring_compacted(mirror, compacted, horizon)
+            mirror.clear_compacted(None if compacted is None else compacted.id)
             self.brought = mirror.manifest
+
+    def _refuse_foreign(self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None) -> None:
+        """Say no to an archive of another topic of that name: its messages would come back to life."""
+        known = {each.ledger for each in info.ledgers}
+        for ledger in mirror.raw_ledgers:
+            if ledger not in known and (horizon is None or ledger > horizon.ledger):
+                raise InvalidConfig(
+                    f"the archive has ledger {ledger} of {self.topic}, which the cluster does not know",
+                    path=mirror.folder, remedy="was the topic deleted and made anew? give another archive",
+                )  # fmt: skip
 
     def _compacted(self) -> Ledger | None:
         """The compacted ledger that brokers serve from; None: there is none."""

@@ -32,6 +32,7 @@ from lastwrite.logstore.rocketmq import publish as publishing
 from lastwrite.logstore.rocketmq.aside import AsideFiles
 from lastwrite.logstore.rocketmq.copies import copy_config
 from lastwrite.logstore.rocketmq.publish import Change, Pair
+from lastwrite.logstore.throttle import Spend
 from lastwrite.logstore.uncleanable import Notes
 from lastwrite.logstore.watching import Glance
 from lastwrite.model.backlog import Backlog
@@ -89,7 +90,7 @@ class RocketmqSystem:
     def recover(self, folder: str) -> None:
         publishing.recover(store.root_of(folder), store.name_of(folder))
 
-    def read(self, folder: str) -> PartitionLog:
+    def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         return store.read_queue(folder)
 
     # ------------------------------------------------------------------ rules

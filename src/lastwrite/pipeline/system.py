@@ -18,6 +18,7 @@ from lastwrite.compaction.retention import Retention
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.logstore.pulsar.topic import locate as locate_topic
 from lastwrite.logstore.rocketmq.reading import locate
+from lastwrite.logstore.throttle import Spend
 from lastwrite.logstore.uncleanable import Notes
 from lastwrite.logstore.watching import Glance
 from lastwrite.model.backlog import Backlog
@@ -159,7 +160,9 @@ class System(Protocol):
 
     def name_of(self, folder: str) -> TopicPartition: ...
 
-    def read(self, folder: str) -> PartitionLog: ...
+    def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
+        """``spend`` is told of the bytes of records that are read for that."""
+        ...
 
     def decide(
         self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool,

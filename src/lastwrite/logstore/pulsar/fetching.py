@@ -19,35 +19,25 @@ Source: Pulsar 4.2.4, BookKeeper 4.17.3; spec/pulsar.md sections 7, 13, 22 to 24
 
 from __future__ import annotations
 
-import contextlib
 import os
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.formats.pulsar.compacted import decode_record, ledger_custom_metadata
-from lastwrite.formats.pulsar.entry import Entry, decode_entry, messages_of
 from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, LedgerState, custom_items
 from lastwrite.formats.pulsar.managed_ledger import LedgerInfo
-from lastwrite.formats.pulsar.names import (
-    INDEX_SUFFIX,
-    MANAGED_LEDGER,
-    MANAGED_LEDGER_JSON,
-    TopicName,
-    object_name,
-    parse_object_name,
-)
+from lastwrite.formats.pulsar.names import MANAGED_LEDGER, MANAGED_LEDGER_JSON, TopicName, parse_object_name
 from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore import files
 from lastwrite.logstore.pulsar.bookies import Bookies, StoredLedger, is_bookie
 from lastwrite.logstore.pulsar.folders import MANAGED_LEDGER_NAME, Form, Offloaded, find_offloaded, write_map_file
-from lastwrite.logstore.pulsar.lock import hold
-from lastwrite.logstore.pulsar.manifest import Manifest, read_manifest, replace_manifest
-from lastwrite.logstore.pulsar.objects import ObjectWriter, find_aside, read_entries, read_index
+from lastwrite.logstore.pulsar.mirror import Mirror, mirror_folder, mirroring
+from lastwrite.logstore.pulsar.objects import read_index
 from lastwrite.logstore.pulsar.said import Said, find_said, read_said
+from lastwrite.logstore.pulsar.topic import list_topic
 from lastwrite.model.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.model.log import Problem, ProblemKind
 
 _NEED_LIST = "give the topic's metadata: pulsar-admin topics stats-internal TOPIC, or the metadata store's node"
 _OTHER_SOURCE = "name further sources: the bucket's folder, the bookies' folders and their journals"
@@ -80,9 +70,41 @@ def fetch(
     run.look_into_bookies(plans)
     return FetchReport(
         archive=run.archive,
-        topics=tuple(_Bringing(run, plan).topic() for plan in plans),
+        topics=tuple(_bring(run, plan) for plan in plans),
         problems=(*run.problems, *(run.bookies.problems if run.bookies else ())),
     )
+
+
+def objects_of(archive: str, name: TopicName) -> set[tuple[str, int]]:
+    """All data objects in the folders of a namespace's topics: their paths, and when they were written in ns."""
+    namespace = os.path.dirname(mirror_folder(archive, name))
+    return {
+        (path, os.stat(path).st_mtime_ns)
+        for folder, _, names in os.walk(namespace)
+        for path in (os.path.join(folder, file) for file in names if parse_object_name(file) is not None)
+    }
+
+
+def describe(
+    archive: str, name: TopicName, source: str, former: Collection[tuple[str, int]] = ()
+) -> FetchedTopic:  # fmt: skip
+    """What lies in a topic's folder after somebody brought it from ``source``; ``former``: what ``objects_of`` gave
+    before."""
+    topic = list_topic(mirror_folder(archive, name))
+    ledgers = []
+    for one in [*topic.ledgers, *([topic.compacted] if topic.compacted is not None else [])]:
+        was_there = (one.path, one.mtime_ns) in former
+        ledgers.append(
+            FetchedLedger(
+                ledger=one.id, how=HowFetched.PRESENT if was_there else HowFetched.WRITTEN, entries=one.entries,
+                size_bytes=one.size_bytes, path=one.path, source="" if was_there else source,
+                is_open=not one.metadata.is_closed, is_compacted=one.is_compacted,
+            )
+        )  # fmt: skip
+    return FetchedTopic(
+        topic=name.full, folder=topic.folder, horizon=None if topic.horizon is None else str(topic.horizon),
+        ledgers=tuple(ledgers), problems=topic.problems,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -203,10 +225,11 @@ class _Run:
             if number is None:
                 continue
             entries = self.stored.get(number)
-            if entries is None or not len(entries.rows):
+            if entries is None or not entries.end or entries.end < len(entries.rows):
                 plan.problems.append(
                     Problem(
-                        ProblemKind.DAMAGED, f"ledger {number}, which says how far the topic is compacted, is not here",
+                        ProblemKind.DAMAGED,
+                        f"ledger {number}, which says how far the topic is compacted, is not here whole",
                         self.archive, None, _OTHER_SOURCE,
                     )
                 )  # fmt: skip
@@ -216,72 +239,45 @@ class _Run:
         self.stored |= self.bookies.find(compacted - wanted)
 
 
+def _bring(run: _Run, plan: _Plan) -> FetchedTopic:
+    with mirroring(run.archive, plan.name) as mirror:
+        return _Bringing(run, plan, mirror).topic()
+
+
 class _Bringing:
     """One topic on its way into its folder."""
 
-    def __init__(self, run: _Run, plan: _Plan) -> None:
-        self._run, self._plan, self._said = run, plan, plan.said
-        self._name = plan.name
-        self._folder = os.path.join(run.archive, plan.name.managed_ledger)
+    def __init__(self, run: _Run, plan: _Plan, mirror: Mirror) -> None:
+        self._run, self._plan, self._said, self._mirror = run, plan, plan.said, mirror
+        self._folder = mirror.folder
         self._problems = list(plan.problems)
 
     def topic(self) -> FetchedTopic:
-        files.make_folder(self._folder)
-        with hold(self._folder, [TopicPartition(self._name.base, self._name.partition)]):
-            for path in find_aside(self._folder):
-                files.unlink(path)
-            present = self._present()
-            self._keep_metadata()
-            ledgers = [found for info in self._plan.ledgers() if (found := self._ledger(info, present)) is not None]
-            horizon = None
-            if self._said.compacted_ledger is not None and self._said.horizon is not None:
-                compacted = self._compacted(self._said.compacted_ledger, self._said.horizon)
-                if compacted is not None:
-                    ledgers.append(compacted)
-                    horizon = str(self._said.horizon)
-            files.fsync_dir(self._folder)
+        """Bring it, and say what was brought."""
+        if self._said.info is not None:
+            self._mirror.keep_metadata(self._said.content, self._said.is_json)
+        ledgers = [found for info in self._plan.ledgers() if (found := self._ledger(info)) is not None]
+        horizon = None
+        if self._said.compacted_ledger is not None and self._said.horizon is not None:
+            compacted = self._compacted(self._said.compacted_ledger, self._said.horizon)
+            if compacted is not None:
+                ledgers.append(compacted)
+                horizon = str(self._said.horizon)
         return FetchedTopic(
-            topic=self._name.full, folder=self._folder, ledgers=tuple(ledgers), horizon=horizon,
+            topic=self._plan.name.full, folder=self._folder, ledgers=tuple(ledgers), horizon=horizon,
             problems=tuple(self._problems),
         )  # fmt: skip
 
-    # ---------------------------------------------------------------- what is there
-
-    def _present(self) -> dict[int, list[tuple[str, int]]]:
-        """Data objects in the folder that are whole, of each ledger, with their entries."""
-        present: dict[int, list[tuple[str, int]]] = {}
-        for name in sorted(os.listdir(self._folder)):
-            parsed = parse_object_name(name)
-            if parsed is None:
-                continue
-            path = os.path.join(self._folder, name)
-            with contextlib.suppress(LogError):
-                last = read_index(path).metadata.last_entry
-                present.setdefault(parsed[1], []).append((path, -1 if last is None else last + 1))
-        return present
-
-    def _keep_metadata(self) -> None:
-        if self._said.info is None:
-            return
-        path = os.path.join(self._folder, self._said.file_name)
-        aside = path + ".aside"
-        files.write(aside, self._said.content)
-        files.rename(aside, path)
-        other = os.path.join(self._folder, MANAGED_LEDGER if self._said.is_json else MANAGED_LEDGER_JSON)
-        if os.path.exists(other):  # of an earlier fetch: two lists may contradict each other
-            files.unlink(other)
-
     # ---------------------------------------------------------------- raw ledgers
 
-    def _ledger(self, info: LedgerInfo, present: dict[int, list[tuple[str, int]]]) -> FetchedLedger | None:
+    def _ledger(self, info: LedgerInfo) -> FetchedLedger | None:
         """Bring one ledger; None: it has no entry."""
         if info.is_closed and not info.entries:
             return None
-        here = present.get(info.ledger, [])
         stored = self._run.stored.get(info.ledger)
         is_open = self._said.info is not None and not info.is_closed
         end = self._end_of_open(info.ledger, stored) if is_open else (info.entries or 0)
-        for path, entries in here:
+        for path, entries in self._mirror.present(info.ledger):
             if entries and entries >= end and (is_open or not end or entries == end):
                 return self._fetched(info.ledger, HowFetched.PRESENT, path, "", is_open)
         candidates = self._plan.candidates(info)
@@ -296,26 +292,13 @@ class _Bringing:
             made = self._of_bookies(info, stored, end, is_open)
         if made is None:
             return self._missing(info, end, stored, is_open)
-        for path, _ in here:  # what it takes the place of
-            if path != made.path:
-                files.unlink(path)
-                files.unlink(path + INDEX_SUFFIX)
         return made
 
     def _take(self, found: Offloaded, is_compacted: bool = False) -> FetchedLedger:
         if found.form is Form.MAP_FILE:
-            with self._writing(found.ledger, found.uuid) as writer:
-                write_map_file(found, writer)
-                path = writer.finish(found.metadata)
+            path = self._mirror.write(found.ledger, found.metadata, partial(write_map_file, found), found.uuid)
             return self._fetched(found.ledger, HowFetched.WRITTEN, path, found.path)
-        path = os.path.join(self._folder, object_name(found.uuid, found.ledger))
-        bring = files.copy if self._run.copies else files.link
-        for suffix in (INDEX_SUFFIX, ""):
-            if os.path.exists(path + suffix):
-                if os.path.samefile(path + suffix, found.path + suffix):
-                    continue
-                files.unlink(path + suffix)
-            bring(found.path + suffix, path + suffix)
+        path = self._mirror.link(found.ledger, found.path, self._run.copies)
         how = HowFetched.LINKED if os.path.samefile(path, found.path) else HowFetched.COPIED
         return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
 
@@ -349,7 +332,7 @@ class _Bringing:
         custom = {
             "application": b"pulsar",
             "component": b"managed-ledger",
-            MANAGED_LEDGER_NAME: self._name.managed_ledger.encode(),
+            MANAGED_LEDGER_NAME: self._plan.name.managed_ledger.encode(),
         }
         return self._write_stored(stored, end, custom, is_open)
 
@@ -367,19 +350,8 @@ class _Bringing:
             digest=Digest.CRC32 if is_compacted else Digest.CRC32C, password=b"", ack_quorum=1,
             custom_items=custom_items(custom),
         )  # fmt: skip
-        uid = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._name.full}/{stored.ledger}")
-        with self._writing(stored.ledger, uid) as writer:
-            self._run.bookies.write(stored, end, writer)
-            path = writer.finish(metadata)
+        path = self._mirror.write(stored.ledger, metadata, partial(self._run.bookies.write, stored, end))
         return self._fetched(stored.ledger, HowFetched.WRITTEN, path, "bookies", is_open, is_compacted)
-
-    @contextlib.contextmanager
-    def _writing(self, ledger: int, uid: uuid.UUID) -> Iterator[ObjectWriter]:
-        writer = ObjectWriter(self._folder, ledger, uid=uid)
-        try:
-            yield writer
-        finally:
-            writer.abandon()
 
     def _missing(self, info: LedgerInfo, end: int, stored: StoredLedger | None, is_open: bool) -> FetchedLedger | None:
         if is_open and not end:
@@ -396,10 +368,7 @@ class _Bringing:
 
     def _compacted(self, number: int, horizon: Position) -> FetchedLedger | None:
         """Bring the compacted ledger, and let the manifest name it unless one names a later horizon already."""
-        try:
-            manifest = read_manifest(self._folder)
-        except CorruptLog:
-            manifest = None
+        manifest = self._mirror.manifest
         if manifest is not None and manifest.horizon >= horizon:
             if manifest.ledger == number:
                 path = os.path.join(self._folder, manifest.object)
@@ -427,7 +396,7 @@ class _Bringing:
                 source="",
                 is_compacted=True,
             )
-        replace_manifest(self._folder, self._manifest(number, horizon, made))
+        self._mirror.is_compacted(number, horizon)
         return made
 
     def _take_compacted(self, number: int) -> FetchedLedger | None:
@@ -441,25 +410,18 @@ class _Bringing:
         end = len(stored.rows) if self._said.compacted_entries is None else self._said.compacted_entries
         if stored.end < end:
             return None
+        if self._said.compacted_entries is None:
+            self._problem(
+                ProblemKind.RECOVERED,
+                f"nobody said how many entries the compacted ledger {number} has: all that lie here were taken, {end}",
+                self._folder, None, "give the bookies' folders all, or what pulsar-admin topics stats-internal prints",
+            )  # fmt: skip
         to = Position(-1, -1)
         if end:
             assert self._run.bookies is not None
             to = decode_record(self._run.bookies.entry(stored, end - 1))[0]
-        custom = ledger_custom_metadata(self._name.full, to, self._name.partition)
+        custom = ledger_custom_metadata(self._plan.name.full, to, self._plan.name.partition)
         return self._write_stored(stored, end, custom, is_compacted=True)
-
-    def _manifest(self, number: int, horizon: Position, made: FetchedLedger) -> Manifest:
-        first = last = None
-        messages = size = 0
-        for _, data in read_entries(made.path):
-            position, _, body = decode_record(data)
-            messages += _count(decode_entry(body, position.ledger, position.entry))
-            size += len(data)
-            first, last = first or position, position
-        return Manifest(
-            topic=self._name.full, ledger=number, object=os.path.basename(made.path), from_=first or horizon,
-            to=last or horizon, horizon=horizon, entries=made.entries, size_bytes=size, messages=messages,
-        )  # fmt: skip
 
     # ---------------------------------------------------------------- words
 
@@ -476,15 +438,3 @@ class _Bringing:
         self, kind: ProblemKind, message: str, path: str, at: int | None = None, remedy: str | None = None
     ) -> None:
         self._problems.append(Problem(kind, message, path, at, remedy))
-
-
-def _count(entry: Entry) -> int:
-    """The messages that a compacted ledger's entry has left; what cannot be opened counts as one, as it is judged."""
-    meta = entry.metadata
-    if meta.is_encrypted or not meta.is_batch:
-        return 1
-    if meta.compacted_batch_indexes:
-        return len(meta.compacted_batch_indexes)
-    with contextlib.suppress(LogError):
-        return sum(not message.compacted_out for message in messages_of(entry))
-    return 1

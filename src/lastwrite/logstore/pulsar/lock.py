@@ -23,6 +23,11 @@ def try_hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextMan
     return lock.try_hold(folder, names, PLACE)
 
 
+def holds(folder: str, name: TopicPartition) -> bool:
+    """Whether this very process holds the topic."""
+    return lock.holds(folder, name, PLACE)
+
+
 def refuse_if_held(folder: str, names: Collection[TopicPartition] | None = None) -> None:
     """For work that only reads the topic.
 
@@ -32,4 +37,4 @@ def refuse_if_held(folder: str, names: Collection[TopicPartition] | None = None)
     lock.refuse_if_held(folder, names, PLACE)
 
 
-__all__ = ["FILE", "PLACE", "hold", "refuse_if_held", "try_hold"]
+__all__ = ["FILE", "PLACE", "hold", "holds", "refuse_if_held", "try_hold"]

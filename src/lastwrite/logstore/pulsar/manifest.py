@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -52,9 +53,18 @@ class Manifest:
     retain_null_key: bool = False
     parts: bool = False  # there may be messages in chunks
 
+    def to_dict(self) -> dict[str, Any]:
+        """As it lies in the file, without the checksum."""
+        return {
+            "version": _VERSION, "topic": self.topic, "ledger": self.ledger, "object": self.object,
+            "from": str(self.from_), "to": str(self.to), "horizon": str(self.horizon), "entries": self.entries,
+            "bytes": self.size_bytes, "messages": self.messages, "order": self.order,
+            "retain_null_key": self.retain_null_key, "parts": self.parts,
+        }  # fmt: skip
+
     def encode(self) -> bytes:
         """The file's bytes."""
-        content = _content(self)
+        content = self.to_dict()
         return json.dumps(content | {"checksum": _checksum(content)}, indent=1).encode() + b"\n"
 
     @classmethod
@@ -87,16 +97,6 @@ class Manifest:
         if named is None or named[1] != found.ledger or found.order not in (PUBLISHING, EVENT_TIME):
             raise CorruptLog("the fields of the manifest contradict each other", remedy=_REMEDY)
         return found
-
-
-def _content(manifest: Manifest) -> dict[str, object]:
-    """As it lies in the file, without the checksum."""
-    return {
-        "version": _VERSION, "topic": manifest.topic, "ledger": manifest.ledger, "object": manifest.object,
-        "from": str(manifest.from_), "to": str(manifest.to), "horizon": str(manifest.horizon),
-        "entries": manifest.entries, "bytes": manifest.size_bytes, "messages": manifest.messages,
-        "order": manifest.order, "retain_null_key": manifest.retain_null_key, "parts": manifest.parts,
-    }  # fmt: skip
 
 
 def _checksum(content: object) -> str:

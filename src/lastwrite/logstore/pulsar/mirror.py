@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -87,34 +87,68 @@ class Mirror:
             return read_manifest(self.folder)
         return None
 
-    def find(self, ledger: int, entries: int, uid: uuid.UUID | None = None) -> str | None:
-        """The data object of the ledger with so many entries, under that uuid if one is given; None: it is not here."""
+    def present(self, ledger: int) -> Iterator[tuple[str, int]]:
+        """The data objects of the ledger that are whole, and how many entries each has."""
         for path in self._objects.get(ledger, []):
             with contextlib.suppress(LogError):
                 last = read_index(path).metadata.last_entry
-                parsed = parse_object_name(os.path.basename(path))
-                if last is not None and last + 1 == entries and uid in (None, parsed and parsed[0]):
-                    return path
+                if last is not None:
+                    yield path, last + 1
+
+    def find(self, ledger: int, entries: int, uid: uuid.UUID | None = None) -> str | None:
+        """The data object of the ledger with so many entries, under that uuid if one is given; None: it is not here."""
+        for path, count in self.present(ledger):
+            parsed = parse_object_name(os.path.basename(path))
+            if count == entries and uid in (None, parsed and parsed[0]):
+                return path
         return None
 
     def bring(
         self, ledger: int, metadata: LedgerMetadata, entries: Iterable[tuple[int, bytes]], uid: uuid.UUID | None = None
     ) -> str:  # fmt: skip
-        """Write a ledger; whatever else was here of it goes. The data object's path.
+        """Write a ledger of these entries; as ``write``, and raises what ``entries`` raises."""
+
+        def fill(writer: ObjectWriter) -> None:
+            for entry, data in entries:
+                writer.append(entry, data)
+
+        return self.write(ledger, metadata, fill, uid)
+
+    def write(
+        self, ledger: int, metadata: LedgerMetadata, fill: Callable[[ObjectWriter], None], uid: uuid.UUID | None = None
+    ) -> str:  # fmt: skip
+        """Write a ledger whose entries ``fill`` appends; whatever else was here of it goes. The data object's path.
 
         ``uid``: of its names; None: made of topic and ledger, so that the next of the same takes its place.
 
         Raises:
-            LogError: it cannot be written; and what ``entries`` raises.
+            LogError: it cannot be written; and what ``fill`` raises.
         """
         uid = uid or uuid.uuid5(uuid.NAMESPACE_URL, f"{self.topic.full}/{ledger}")
         writer = ObjectWriter(self.folder, ledger, uid=uid)
         try:
-            for entry, data in entries:
-                writer.append(entry, data)
+            fill(writer)
             path = writer.finish(metadata)
         finally:
             writer.abandon()
+        return self._made(ledger, path)
+
+    def link(self, ledger: int, source: str, copies: bool = False) -> str:
+        """Give the two objects of a ledger a second name here, the same one; or copy them. The data object's path.
+
+        Raises:
+            LogError: they cannot be linked nor copied.
+        """
+        path = os.path.join(self.folder, os.path.basename(source))
+        bring = files.copy if copies else files.link
+        for suffix in (INDEX_SUFFIX, ""):
+            if os.path.exists(path + suffix) and os.path.samefile(path + suffix, source + suffix):
+                continue
+            _remove(path + suffix)
+            bring(source + suffix, path + suffix)
+        return self._made(ledger, path)
+
+    def _made(self, ledger: int, path: str) -> str:
         for other in self._objects.get(ledger, []):
             if other != path:
                 _remove_pair(other)
@@ -123,22 +157,25 @@ class Mirror:
         files.fsync_dir(self.folder)
         return path
 
-    def forget(self, ledger: int) -> None:
-        """Remove a ledger that the cluster has no more."""
-        for path in self._objects.pop(ledger, []):
-            _remove_pair(path)
-
     @property
-    def ledgers(self) -> list[int]:
-        """The ledgers of which something is here."""
-        return sorted(self._objects)
+    def raw_ledgers(self) -> list[int]:
+        """The raw ledgers of which something is here."""
+        return [ledger for ledger, paths in sorted(self._objects.items()) if not any(map(_is_compacted, paths))]
 
-    def keep_metadata(self, node: bytes) -> None:
-        """Write the topic's own list of ledgers."""
-        path = os.path.join(self.folder, MANAGED_LEDGER)
-        files.write(path + ASIDE_SUFFIX, node)
+    def clear_compacted(self, kept: int | None) -> None:
+        """Remove compacted ledgers but this one: no manifest names them. Raw ledgers stay, whatever they are."""
+        for ledger in sorted(self._objects):
+            if ledger != kept and any(map(_is_compacted, self._objects[ledger])):
+                for path in self._objects.pop(ledger):
+                    _remove_pair(path)
+
+    def keep_metadata(self, content: bytes, is_json: bool = False) -> None:
+        """Write the topic's own list of ledgers: the metadata store's node, or an export as JSON."""
+        name, other = (MANAGED_LEDGER_JSON, MANAGED_LEDGER) if is_json else (MANAGED_LEDGER, MANAGED_LEDGER_JSON)
+        path = os.path.join(self.folder, name)
+        files.write(path + ASIDE_SUFFIX, content)
         files.rename(path + ASIDE_SUFFIX, path)
-        _remove(os.path.join(self.folder, MANAGED_LEDGER_JSON))
+        _remove(os.path.join(self.folder, other))  # of an earlier time: two lists may contradict each other
         files.fsync_dir(self.folder)
 
     def is_compacted(self, ledger: int, horizon: Position) -> None:
@@ -176,6 +213,13 @@ class Mirror:
         replace_manifest(self.folder, replace(known, ledger=ledger, object=name, horizon=horizon))
         if path != former:
             _remove_pair(former)
+
+
+def _is_compacted(path: str) -> bool:
+    """Whether the data object at ``path`` is of a compacted ledger; one that cannot be read is not."""
+    with contextlib.suppress(LogError):
+        return read_index(path).metadata.compacted_topic is not None
+    return False
 
 
 def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> Manifest:

@@ -164,7 +164,7 @@ def recover(folder: str) -> None:
     Raises:
         LogError: something could not be removed.
     """
-    waste = [name for name in sorted(_names(folder)) if name.endswith((ASIDE_SUFFIX, ASIDE_SUFFIX + INDEX_SUFFIX))]
+    waste = sorted(_aside_names(folder))
     topic = list_topic(folder)
     damaged = {problem.path for problem in topic.problems if problem.kind is ProblemKind.DAMAGED}
     strays = [ledger for ledger in topic.strays if ledger.is_ours and ledger.path not in damaged]
@@ -202,6 +202,11 @@ def _clear(strays: Sequence[Ledger]) -> None:
 def _remove(path: str) -> None:
     if os.path.lexists(path):
         files.unlink(path)
+
+
+def _aside_names(folder: str) -> set[str]:
+    """Files that are being written, or were when a run was killed."""
+    return {name for name in _names(folder) if name.endswith((ASIDE_SUFFIX, ASIDE_SUFFIX + INDEX_SUFFIX))}
 
 
 def _names(folder: str) -> set[str]:
@@ -252,6 +257,9 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
     files.make_folder(folder)
     with lock.hold(folder, [partition_of(name_of(folder))]):
         check_segments(log)
+        mine = set() if new is None else {os.path.basename(new.path), os.path.basename(new.path) + INDEX_SUFFIX}
+        for name in sorted(_aside_names(folder) - mine):  # of a run that was killed
+            files.unlink(os.path.join(folder, name))
         topic = list_topic(log.folder)
         for name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
             if os.path.exists(os.path.join(log.folder, name)):

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,9 +23,11 @@ from lastwrite.formats.pulsar.names import INDEX_SUFFIX
 from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead
 from lastwrite.formats.pulsar.position import MAX_ENTRY, Position
 from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.pulsar import lock
 from lastwrite.logstore.pulsar.manifest import read_manifest
-from lastwrite.logstore.pulsar.survey import ABORT, DATA, MARKER, Survey, keep_survey, kept_survey, survey_of
+from lastwrite.logstore.pulsar.survey import ABORT, DATA, MARKER, Survey, free, keep_survey, kept_survey, survey_of
 from lastwrite.logstore.pulsar.topic import Ledger, Topic, list_topic, partition_of, read_index
+from lastwrite.logstore.throttle import Spend
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.work import Piece
@@ -32,7 +35,7 @@ from lastwrite.model.work import Piece
 _RESTORE = "nothing was changed; bring the object once more from where it was offloaded to"
 
 
-def read_topic(folder: str) -> PartitionLog:
+def read_topic(folder: str, spend: Spend | None = None) -> PartitionLog:
     """A topic folder as a log: the compacted ledger, then the raw entries beyond its horizon.
 
     ``checkpoint`` lies behind the horizon, ``high_watermark`` behind where the next one can lie,
@@ -42,18 +45,15 @@ def read_topic(folder: str) -> PartitionLog:
     Raises:
         LogError: a file cannot be read, or the folder is not named after a topic.
     """
-    return log_of(list_topic(folder))
+    return log_of(list_topic(folder), spend)
 
 
-def log_of(topic: Topic) -> PartitionLog:
-    """The log of a topic that was listed."""
-    return _Reading(topic).log()
+def log_of(topic: Topic, spend: Spend | None = None) -> PartitionLog:
+    """The log of a topic that was listed; ``spend`` is told of the bytes that surveys read.
 
-
-def keep_surveys(folder: str) -> None:
-    """Write the surveys that are missing or stale, for a round on the topic, which the caller holds."""
-    topic = list_topic(folder)
-    _in_threads([ledger for ledger in topic.ledgers if _is_beyond(ledger, topic.horizon)], keep_survey)
+    Who holds the topic keeps the surveys beside their ledgers.
+    """
+    return _Reading(topic, spend or free).log()
 
 
 def _is_beyond(ledger: Ledger, horizon: Position | None) -> bool:
@@ -91,9 +91,11 @@ class _Beyond:
 class _Reading:
     """A topic on its way to a ``PartitionLog``."""
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: Topic, spend: Spend) -> None:
         self._topic = topic
         self._problems = list(topic.problems)
+        is_held = lock.holds(topic.folder, partition_of(topic.name))
+        self._survey = partial(keep_survey if is_held else survey_of, spend=spend)
 
     def log(self) -> PartitionLog:
         topic = self._topic
@@ -123,7 +125,7 @@ class _Reading:
         horizon = self._topic.horizon
         ledgers = [ledger for ledger in self._topic.ledgers if _is_beyond(ledger, horizon)]
         found = []
-        for ledger, survey in zip(ledgers, _in_threads(ledgers, survey_of), strict=True):
+        for ledger, survey in zip(ledgers, _in_threads(ledgers, self._survey), strict=True):
             if isinstance(survey, LogError):
                 self._note(survey, ledger)
                 continue

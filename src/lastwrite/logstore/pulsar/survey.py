@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,7 @@ from lastwrite.logstore import files
 from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX
 from lastwrite.logstore.pulsar.topic import Ledger
 from lastwrite.logstore.reading import SegmentReader
+from lastwrite.logstore.throttle import Spend
 from lastwrite.model.columns import ByteArray, Int64Array
 
 # What the entries of a run are.
@@ -102,8 +104,12 @@ def _digest(data: bytes) -> bytes:
     return int(crc32c(np.frombuffer(data, dtype=np.uint8), 0, len(data))).to_bytes(4, "little")
 
 
-def survey_of(ledger: Ledger) -> Survey:
-    """The survey of a ledger: as it lies beside it, else of a pass over it now.
+def free(size_bytes: int) -> None:
+    """A ``spend`` that asks for nothing."""
+
+
+def survey_of(ledger: Ledger, spend: Spend = free) -> Survey:
+    """The survey of a ledger: as it lies beside it, else of a pass over it now; ``spend`` is told of the bytes read.
 
     Raises:
         CorruptLog: lengths or ids contradict the format, or are not those that the index names.
@@ -111,32 +117,29 @@ def survey_of(ledger: Ledger) -> Survey:
         CommitConflict: the object changed or vanished.
         LogError: it cannot be read.
     """
-    return _survey_once(ledger.path, ledger.size_bytes, ledger.mtime_ns, ledger.id, ledger.entries)
+    found = kept_survey(ledger.path, ledger.size_bytes, ledger.mtime_ns)
+    if found is None or found.entries != ledger.entries:
+        found = _survey(ledger, spend)
+    if len(_made) >= _MOST_MADE:
+        _made.clear()
+    _made[ledger.path, ledger.size_bytes, ledger.mtime_ns] = found
+    return found
 
 
-def keep_survey(ledger: Ledger) -> Survey:
-    """As ``survey_of``; written beside the ledger where it was not."""
-    found = survey_of(ledger)
+def keep_survey(ledger: Ledger, spend: Spend = free) -> Survey:
+    """As ``survey_of``; written beside the ledger where it was not. That it cannot be written is no trouble."""
+    found = survey_of(ledger, spend)
     path = ledger.path + SURVEY_SUFFIX
     if _read(path, ledger.size_bytes, ledger.mtime_ns) is None:
-        files.write(path + ASIDE_SUFFIX, found.encode(ledger.size_bytes, ledger.mtime_ns), is_synced=False)
-        files.rename(path + ASIDE_SUFFIX, path)
+        with suppress(LogError):
+            files.write(path + ASIDE_SUFFIX, found.encode(ledger.size_bytes, ledger.mtime_ns), is_synced=False)
+            files.rename(path + ASIDE_SUFFIX, path)
     return found
 
 
 def kept_survey(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
     """The survey of the data object at ``path``, of that size and time; None where it was not made."""
     return _made.get((path, size_bytes, mtime_ns)) or _read(path + SURVEY_SUFFIX, size_bytes, mtime_ns)
-
-
-def _survey_once(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int) -> Survey:
-    found = kept_survey(path, size_bytes, mtime_ns)
-    if found is None or found.entries != entries:
-        found = _survey(path, size_bytes, mtime_ns, ledger, entries)
-    if len(_made) >= _MOST_MADE:
-        _made.clear()
-    _made[path, size_bytes, mtime_ns] = found
-    return found
 
 
 def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
@@ -154,17 +157,17 @@ def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
 # ---------------------------------------------------------------------- the pass
 
 
-def _survey(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int) -> Survey:
+def _survey(ledger: Ledger, spend: Spend) -> Survey:
     runs = _Runs()
     marks: list[tuple[int, int]] = []
     messages, largest, parts, following = 0, -1, 0, 0
     next_mark = _MARK_BYTES
-    for table, shift in _chunks(path, size_bytes, mtime_ns, ledger << ENTRY_BITS):
+    for table, shift in _chunks(ledger, spend):
         numbers = table["offset"] & MAX_ENTRY
         if int(numbers[0]) != following:
             raise CorruptLog(
-                f"entry {int(numbers[0])} lies where entry {following} must", shift + int(table["position"][0]), path,
-                _RESTORE,
+                f"entry {int(numbers[0])} lies where entry {following} must", shift + int(table["position"][0]),
+                ledger.path, _RESTORE,
             )  # fmt: skip
         following = int(numbers[-1]) + 1
         runs.add(numbers, table["transaction"], _what(table))
@@ -176,21 +179,22 @@ def _survey(path: str, size_bytes: int, mtime_ns: int, ledger: int, entries: int
         messages += int(table["records"].sum())
         largest = max(largest, int(table["publish_time"].max()))
         parts += int(table["is_part"].sum())
-    if following != entries:
+    if following != ledger.entries:
         raise CorruptLog(
-            f"{following} entries, and its index says {entries}", size_bytes, path, _RESTORE
+            f"{following} entries, and its index says {ledger.entries}", ledger.size_bytes, ledger.path, _RESTORE
         )  # fmt: skip
     return Survey(
-        entries, messages, largest, parts, runs.rows(), np.array(marks, dtype=np.int64).reshape(-1, _MARK)
+        ledger.entries, messages, largest, parts, runs.rows(), np.array(marks, dtype=np.int64).reshape(-1, _MARK)
     )  # fmt: skip
 
 
-def _chunks(path: str, size_bytes: int, mtime_ns: int, lowest: int) -> Iterator[tuple[SurveyTable, int]]:
+def _chunks(ledger: Ledger, spend: Spend) -> Iterator[tuple[SurveyTable, int]]:
     """The entries of a data object, some at a time; and what their positions lack to those in the object."""
+    path, size_bytes, lowest = ledger.path, ledger.size_bytes, ledger.id << ENTRY_BITS
     surveyor = Surveyor()
     buffer: ByteArray = np.empty(min(_CHUNK_BYTES, max(size_bytes, 1)), dtype=np.uint8)
     position = start = end = 0  # of buffer[0] in the file; of what is not split yet
-    with SegmentReader(path, size_bytes, mtime_ns) as reader:
+    with SegmentReader(path, size_bytes, ledger.mtime_ns) as reader:
         while position + start < size_bytes:
             wanted = 0
             if end > start:
@@ -217,6 +221,7 @@ def _chunks(path: str, size_bytes: int, mtime_ns: int, lowest: int) -> Iterator[
             position, end, start = position + start, end - start, 0
             n = min(left, len(buffer) - end)
             reader.read_into(buffer[end : end + n], position + end)
+            spend(n)
             end += n
         reader.check_unchanged()
 

@@ -322,7 +322,7 @@ class _Listing:
     def _check_compacted(self, manifest: Manifest, ledger: Ledger | None) -> None:
         path = os.path.join(self._folder, manifest.object)
         if ledger is None:
-            if not any(problem.path.startswith(path) for problem in self._problems):
+            if not any(p.path.startswith(path) and p.kind is ProblemKind.DAMAGED for p in self._problems):
                 self._damaged("the manifest names this object, and it is not there", path)
         elif ledger.entries != manifest.entries or not ledger.is_compacted:
             self._damaged(

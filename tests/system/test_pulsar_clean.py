@@ -1,0 +1,162 @@
+"""``lastwrite clean persistent://…``: the daemon over topics of a real standalone, in this process, without Spark."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.cleaner.live import LiveCleaner
+from lastwrite.cleaner.loop import Cleaner
+from lastwrite.errors import InvalidConfig
+from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.pipeline.inline import INLINE
+from lastwrite.remote.pulsar.cluster import Access, Cluster, Hold
+from tests.system.pulsar.broker import Broker
+from tests.system.pulsar.driver import Driver
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+def fresh(driver: Driver, name: str, partitions: int = 0) -> str:
+    topic = f"persistent://public/default/clean-{name}"
+    driver.create(topic, partitions)
+    return topic
+
+
+def send(driver: Driver, topic: str, count: int, size: int = 100, keys: int = 5) -> None:
+    values = [base64.b64encode(b"%0*d" % (size, n)).decode() for n in range(count)]
+    driver.send(topic, [{"messages": [{"key": f"k{n % keys}", "value": value} for n, value in enumerate(values)]}])
+
+
+def settings(broker: Broker, **other: object) -> dict[str, object]:
+    return {"metadataStoreUrl": f"zk:{broker.metadata_store}", "brokerServiceUrl": broker.service_url, **other}
+
+
+def clean(config: dict[str, object], *topics: str) -> tuple[int, list[Event]]:
+    """One pass; the exit status and what was told."""
+    events: list[Event] = []
+    return lastwrite.clean(topics, config, once=True, spark=INLINE, tell=events.append), events
+
+
+def compacted(events: list[Event]) -> list[str]:
+    return [str(event.report.name) for event in events if isinstance(event, RoundEnded)]
+
+
+def view(driver: Driver, topic: str) -> dict[object, object]:
+    return {message["key"]: message["value"] for message in driver.read(topic, compacted=True)}
+
+
+def test_topics_with_more_than_the_threshold_to_compact_are_compacted(pulsar: Broker, driver: Driver) -> None:
+    much, little, parts = fresh(driver, "much"), fresh(driver, "little"), fresh(driver, "parts", 2)
+    send(driver, much, 40)
+    send(driver, little, 3)
+    send(driver, f"{parts}-partition-1", 30)
+    before = view(driver, much)
+    config = settings(pulsar, compactionThreshold="2K")
+    status, events = clean(config, much, little, parts)
+    assert (status, compacted(events)) == (0, [much, f"{parts}-1"]), "the one with the most to compact first"
+    assert events[0].report.published is not None  # type: ignore[union-attr]
+    assert view(driver, much) == before and driver.horizon(little) is None
+    raw = driver.read(much, compacted=True)
+    assert len(raw) == 5
+    assert clean(config, much, little, parts) == (0, []), "nothing has come since"
+    send(driver, much, 30)
+    assert compacted(clean(config, much)[1]) == [much]
+    assert len(driver.read(much, compacted=True)) == 5
+
+
+def test_the_daemon_sees_what_comes_and_stops_when_asked(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
+    topic = fresh(driver, "daemon")
+    events: list[Event] = []
+    cleaners: list[Cleaner | LiveCleaner] = []
+    config = settings(pulsar, compactionThreshold="1K", brokerServiceCompactionMonitorIntervalInSeconds=1)
+    thread = threading.Thread(
+        target=lastwrite.clean, args=([topic], config),
+        kwargs={
+            "spark": INLINE, "tell": events.append, "started": cleaners.append, "archive": str(tmp_path),
+            "metrics_port": 0,
+        },
+    )  # fmt: skip
+    thread.start()
+    send(driver, topic, 30)
+    wait_for(lambda: compacted(events) == [topic])
+    send(driver, topic, 30)
+    wait_for(lambda: compacted(events) == [topic, topic])
+    cleaners[0].ask_to_stop()
+    thread.join(10)
+    assert not thread.is_alive() and len(driver.read(topic, compacted=True)) == 5
+    assert [event.text for event in events if isinstance(event, Note)][1:] == [], "but for the metrics' address"
+    assert any(tmp_path.rglob("compacted.json")), "the archive stays"
+
+
+def test_a_stop_in_the_middle_of_a_round_publishes_nothing(pulsar: Broker, driver: Driver) -> None:
+    topic = fresh(driver, "stopped")
+    send(driver, topic, 400, keys=100)
+    events: list[Event] = []
+    cleaners: list[Cleaner | LiveCleaner] = []
+    config = settings(
+        pulsar, compactionThreshold=1, **{"log.cleaner.io.max.bytes.per.second": 20_000}
+    )  # fmt: skip
+    thread = threading.Thread(
+        target=lastwrite.clean, args=([topic], config),
+        kwargs={"spark": INLINE, "tell": events.append, "started": cleaners.append},
+    )  # fmt: skip
+    thread.start()
+    time.sleep(1.5)
+    cleaners[0].ask_to_stop()
+    thread.join(45)
+    assert not thread.is_alive()
+    assert compacted(events) == [] and "in the middle of a round" in str(events[-1])
+    time.sleep(1.0)
+    told = driver.horizon(topic)
+    assert told is None or told.ledger in (None, -1)
+    assert compacted(clean(settings(pulsar, compactionThreshold=1), topic)[1]) == [topic]
+    assert len(driver.read(topic, compacted=True)) == 100
+
+
+def test_what_somebody_else_compacts_is_passed_by(pulsar: Broker, driver: Driver) -> None:
+    topic = fresh(driver, "held")
+    send(driver, topic, 30)
+    config = settings(pulsar, compactionThreshold="1K")
+    with Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster, Hold(cluster, TopicName.parse(topic)):
+        status, events = clean(config, topic)
+    assert (status, compacted(events)) == (4, []) and isinstance(events[0], Note)
+    assert compacted(clean(config, topic)[1]) == [topic]
+
+
+def test_a_topic_that_is_not_there_is_told(pulsar: Broker, driver: Driver) -> None:
+    topic = fresh(driver, "there")
+    send(driver, topic, 30)
+    config = settings(pulsar, compactionThreshold="1K")
+    status, events = clean(config, "persistent://public/default/clean-nowhere", topic)
+    assert status == 1 and compacted(events) == [topic]
+    assert isinstance(events[0], Note) and "has no ledgers" in events[0].text
+    assert not any(isinstance(event, SetAside) for event in events)
+
+
+@pytest.mark.parametrize(
+    ("roots", "config", "words"),
+    [
+        (["persistent://public/default/x", "folder"], {}, "topics of a live cluster and folders"),
+        (["persistent://public/default/x"], {"compactionThreshold": 1}, "metadata store is was not said"),
+        (["persistent://public/default/x"], {"metadataStoreUrl": "zk:h:1"}, "which of these topics are compacted"),
+        (["persistent://x"], {"metadataStoreUrl": "zk:h:1", "compactionThreshold": 1}, "topic"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(roots: list[str], config: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidConfig, match=words):
+        lastwrite.clean(roots, config, once=True, spark=INLINE)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)

@@ -1,0 +1,56 @@
+"""Topic folders on a real Spark session: both exchanges, both orders, whole keys and fingerprints, one answer."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.model.report import Status
+from lastwrite.pipeline.inline import INLINE
+from lastwrite.pipeline.session import spark_session
+from tests.pulsar_model import Author
+from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
+
+EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
+NOW = 1_700_000_100_000
+TOPICS = ("persistent://public/default/a", "persistent://public/default/b-partition-1")
+
+
+@pytest.fixture(scope="module", params=["folder", "shuffle"])
+def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with spark_session("local[2]", {"spark.lastwrite.exchange": request.param}) as session:
+        yield session
+
+
+@pytest.mark.parametrize(("exact", "by_event_time"), [(False, True), (True, False)])
+def test_spark_leaves_what_the_inline_engine_leaves(
+    tmp_path: Path, spark: Any, exact: bool, by_event_time: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lastwrite.pipeline.engine._PIECE_BYTES", 3000)
+    monkeypatch.setattr("lastwrite.pipeline.engine._LEAST_PART_BYTES", 2000)  # the new ledger is joined of parts
+    mine, twin = tmp_path / "spark", tmp_path / "inline"
+    keys = [b"k%d" % n for n in range(40)]
+    authors = [Author(seed, keys) for seed in (1, 2)]
+    config = {"compactionServiceFactoryClassName": EVENT_TIME} if by_event_time else {}
+    for ledger in (10, 20):  # the second round begins with what the first one left
+        for topic, author in zip(TOPICS, authors, strict=True):
+            entries = [*author.entries(120), *author.end_transactions()]
+            path = put_ledger(topic_folder(mine, topic), ledger, entries, 2000 + max(map(len, entries)))
+            for file in (path, path.with_name(f"{path.name}-index")):
+                shutil.copy(file, topic_folder(twin, topic))
+        arguments: dict[str, Any] = {"config": config, "now_ms": NOW, "exact": exact}
+        planned = lastwrite.plan(str(mine), spark=spark, **arguments)
+        report = lastwrite.compact(str(mine), spark=spark, **arguments)
+        again = lastwrite.compact(str(twin), spark=INLINE, **arguments)
+        for one, other, third in zip(report.partitions, again.partitions, planned.partitions, strict=True):
+            assert one.status is Status.CLEANED, one.reason
+            assert (one.records_after, one.verdicts, one.keys) == (other.records_after, other.verdicts, other.keys)
+            assert (one.records_after, one.verdicts, one.keys) == (third.records_after, third.verdicts, third.keys)
+        for topic in TOPICS:
+            assert read_compacted(topic_folder(mine, topic)) == read_compacted(topic_folder(twin, topic))
+    assert lastwrite.verify(str(mine)).exit_status == 0
