@@ -255,7 +255,8 @@ POSITION_INFO = st.builds(
 @given(LEDGER_METADATA, INFO, POSITION_INFO, CODEC)
 def test_metadata_come_back(meta: LedgerMetadata, info: ManagedLedgerInfo, mark: PositionInfo, codec: Codec) -> None:
     assert LedgerMetadata.decode_node(meta.encode_node()) == meta
-    assert ManagedLedgerInfo.decode_node(wrapped(info.encode(), codec)) == info
+    assert ManagedLedgerInfo.decode_node(wrapped(info.encode(), codec)) == info.in_order
+    assert ManagedLedgerInfo.decode(info.encode()) == info
     assert PositionInfo.decode_node(wrapped(mark.encode(), codec)) == mark
 
 

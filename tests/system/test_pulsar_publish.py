@@ -142,6 +142,7 @@ def test_rounds_follow_one_another_through_reloads_and_the_brokers_own_rounds(
     wait_for_ledgers(cluster, topic, [last.ledger])
 
 
+@pytest.mark.long
 def test_nothing_is_lost_by_a_crash_right_after_a_commit(
     pulsar: Broker, driver: Driver, cluster: Cluster, topic: TopicName
 ) -> None:
@@ -250,7 +251,15 @@ def test_a_pointer_to_a_ledger_that_is_gone_is_mended(driver: Driver, cluster: C
     assert cluster.store.noted(topic) == []
 
 
-@pytest.mark.parametrize("last", ["write", "acknowledge", "look", "clear"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        "acknowledge",
+        "clear",
+        pytest.param("write", marks=pytest.mark.long),
+        pytest.param("look", marks=pytest.mark.long),
+    ],
+)
 def test_what_a_crash_left_is_removed(driver: Driver, cluster: Cluster, topic: TopicName, last: str) -> None:
     send(driver, topic, f"a={last}", "b=1")
     before = cluster.written_down(topic)

@@ -13,7 +13,7 @@ from typing import Any
 
 import google_crc32c
 
-from lastwrite.audit.rocketmq_place import is_rocketmq
+from lastwrite.audit.place import PULSAR, ROCKETMQ, system_of
 from lastwrite.audit.window import BATCH_LIMIT_BYTES, limited, problem_of, whole_batches
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.formats.kafka import index as indexes
@@ -58,6 +58,7 @@ def dump(
     compacted: bool = False,
     config: Mapping[str, object] | None = None,
     say: Callable[[str], None] | None = None,
+    start: str | None = None,
 ) -> Iterator[Row]:
     """The records at ``path``, in the order of partition and offset, one dictionary each.
 
@@ -86,7 +87,25 @@ def dump(
         NotALog, InvalidConfig, LogHeld: before the first row.
         CorruptLog: after the last row, the first problem that was met; nothing that is whole was left out.
     """
-    if is_rocketmq(path, system):
+    found = system_of(str(path), system)
+    if found == PULSAR:
+        for name, value in (
+            ("offset", offset), ("commit_log_offset", commit_log_offset), ("unique_key", unique_key),
+            ("decode", decode or None), ("config", config or None),
+        ):  # fmt: skip
+            if value is not None:
+                raise InvalidConfig(f"{name} is not for Pulsar", path=path, remedy="start takes a message id")
+        from lastwrite.audit.pulsar_dump import TopicsWanted, dump_topics  # not before it is needed
+
+        asked = TopicsWanted.parse(
+            topic=topic, partition=partition, start=start, message_id=message_id,
+            key=None if key is None else key.decode("utf-8", "surrogateescape"), time_ms=time_ms,
+            whole_batches=batches, blocks=index, compacted=compacted,
+        )  # fmt: skip
+        return dump_topics(str(path), asked, limit, say or _nobody)
+    if start is not None:
+        raise InvalidConfig("start is for Pulsar", path=path, remedy="offset says where to begin")
+    if found == ROCKETMQ:
         from lastwrite.audit.rocketmq_dump import Wanted, dump_store  # not before it is needed: numba
 
         wanted = Wanted(
@@ -100,7 +119,7 @@ def dump(
         ("time_ms", time_ms), ("compacted", compacted or None), ("config", config or None),
     ):  # fmt: skip
         if value is not None:
-            raise InvalidConfig(f"{name} is for RocketMQ stores", path=path)
+            raise InvalidConfig(f"{name} is not for Kafka", path=path)
     if batches and index:
         raise InvalidConfig("batches and index exclude each other")
     if key is not None and (batches or index):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from lastwrite.audit.dump import index_rows, side_file_rows
 from lastwrite.audit.keys import count_keys
-from lastwrite.audit.rocketmq_place import is_rocketmq
+from lastwrite.audit.place import PULSAR, ROCKETMQ, system_of
 from lastwrite.audit.survey import Surveyor
 from lastwrite.audit.window import problem_of
 from lastwrite.compaction.producers import active
@@ -29,6 +29,7 @@ from lastwrite.model.inspection import FileInspection, InspectReport, PartitionI
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.store_inspection import StoreReport
+from lastwrite.model.topic_inspection import PulsarReport
 from lastwrite.pipeline.compact import runner_for
 from lastwrite.pipeline.inline import INLINE, Inline
 from lastwrite.pipeline.kafka import KAFKA
@@ -52,12 +53,12 @@ def inspect(
     include_active: bool = False,
     spark: SparkSession | Inline | None = None,
     progress: Progress | None = None,
-) -> InspectReport | StoreReport:
+) -> InspectReport | StoreReport | PulsarReport:
     """Read everything at ``path`` and say what it is.
 
     Args:
         path: a log root, a partition's folder, or one file of either; or a RocketMQ store, a folder or a file of it,
-            of which ``partition`` is the queue.
+            of which ``partition`` is the queue; or a Pulsar topic folder, or one above it.
         config: settings under upstream's names, for what is dirty and what is due.
         now_ms: the clock, milliseconds since 1970; None: now.
         memory: the largest batch that is looked into, with its records in the clear; None: 256 MiB.
@@ -68,7 +69,12 @@ def inspect(
 
     Damage does not raise: it stands in the report, with file and byte.
     """
-    if is_rocketmq(str(path), system):
+    whose = system_of(str(path), system)
+    if whose == PULSAR:
+        from lastwrite.audit.pulsar_inspect import inspect_topics  # not before it is needed
+
+        return inspect_topics(str(path), topic, partition, config, now_ms, progress)
+    if whose == ROCKETMQ:
         from lastwrite.audit.rocketmq_inspect import inspect_store  # not before it is needed
 
         return inspect_store(str(path), topic, partition, config, now_ms, include_active, progress)

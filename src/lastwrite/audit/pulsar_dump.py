@@ -3,11 +3,13 @@ files are read."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from lastwrite.audit.pulsar_rows import Place, Row, batch_row, message_rows
+from lastwrite.audit.pulsar_rows import MessagePlace, Place, Row, batch_row, message_rows, row_problem
 from lastwrite.audit.pulsar_walk import walk
 from lastwrite.audit.window import limited
 from lastwrite.compaction.horizon import Source
@@ -20,7 +22,7 @@ from lastwrite.model.log import Problem, ProblemKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TopicsWanted:
     """What one call asks for; None: not asked."""
 
     topic: str | None = None
@@ -34,6 +36,19 @@ class Wanted:
     blocks: bool = False
     compacted: bool = False
 
+    @classmethod
+    def parse(cls, *, start: str | None, message_id: str | None, **others: Any) -> TopicsWanted:
+        """The same of message ids as text, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
+
+        Raises:
+            InvalidConfig: no message id, or what excludes each other.
+        """
+        only = None if message_id is None else MessagePlace.parse(message_id)
+        return cls(
+            start=None if start is None else MessagePlace.parse(start).position,
+            only=None if only is None else only.position, index=None if only is None else only.index, **others,
+        )  # fmt: skip
+
     def __post_init__(self) -> None:
         if self.blocks and (self.key is not None or self.time_ms is not None or self.only is not None):
             raise InvalidConfig("--index prints where blocks begin, and a key, a time or an id finds messages")
@@ -43,7 +58,7 @@ class Wanted:
             raise InvalidConfig("--from and --message-id exclude each other")
 
 
-def dump_topics(path: str, wanted: Wanted, limit: int | None, say: Callable[[str], None]) -> Iterator[Row]:
+def dump_topics(path: str, wanted: TopicsWanted, limit: int | None, say: Callable[[str], None]) -> Iterator[Row]:
     """The rows of the topic folders at ``path``. ``say`` is told of what is not there and need not be.
 
     Raises:
@@ -57,7 +72,7 @@ def dump_topics(path: str, wanted: Wanted, limit: int | None, say: Callable[[str
 
 
 class _TopicDump:
-    def __init__(self, wanted: Wanted, say: Callable[[str], None], only: str | None) -> None:
+    def __init__(self, wanted: TopicsWanted, say: Callable[[str], None], only: str | None) -> None:
         self._wanted = wanted
         self._say = say
         self._only = only
@@ -125,7 +140,7 @@ class _TopicDump:
                 rows = message_rows(entry, size, where, whole=True)
             for row in rows:
                 if row["problem"] is not None:
-                    self.note(Problem(ProblemKind.DAMAGED, row["problem"], ledger.path, position))
+                    self.note(row_problem(entry, row))
                 if wanted.index is not None and row["batch_index"] != wanted.index:
                     continue
                 if wanted.key is None or row["key"] == wanted.key:
@@ -152,7 +167,7 @@ def side_rows(topic: Topic, file: str) -> Iterator[Row]:
     head: Row = {"topic": topic.name.base, "partition": topic.name.partition}
     if file == MANIFEST:
         if topic.manifest is not None:
-            yield head | topic.manifest.to_dict() | head
+            yield head | json.loads(topic.manifest.encode()) | head
         return
     if topic.info is None:
         return

@@ -3,6 +3,7 @@ and the topic's own metadata."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -104,7 +105,7 @@ class _Inspection:
             self.note(problem)
         horizon = topic.horizon
         found.horizon = None if horizon is None else str(horizon)
-        found.manifest = None if topic.manifest is None else topic.manifest.to_dict()
+        found.manifest = None if topic.manifest is None else json.loads(topic.manifest.encode())
         transactions = Transactions()
         for ledger in topic.ledgers:
             seen = self._ledger(ledger, False, transactions.take)

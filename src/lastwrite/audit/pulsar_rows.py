@@ -7,15 +7,19 @@ are base64, keys are text as in Pulsar; a key of bytes is its base64 there, and 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lastwrite.audit.window import DAMAGE_REMEDY
 from lastwrite.compaction.horizon import NOT_BATCHED, Source
-from lastwrite.errors import CorruptLog, LogError
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.formats.pulsar.codecs import Codec
 from lastwrite.formats.pulsar.entry import EncryptionKey, Entry, Message, Metadata, decode_properties, messages_of
 from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.model.log import Problem, ProblemKind
 
 Row = dict[str, Any]
 
@@ -32,6 +36,32 @@ MARKERS = {
     21: "transaction commit",
     22: "transaction abort",
 }
+
+
+_MESSAGE_ID = re.compile(r"(\d{1,10}:(?:-1|\d{1,10}))(?::(?:-1|\d{1,10})(?::(-1|\d{1,9}))?)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlace:
+    """A message id: an entry, and the index in its batch, None where none is named."""
+
+    position: Position
+    index: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> MessagePlace:
+        """The place of an id as clients print it, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
+
+        Raises:
+            InvalidConfig: another text.
+            UnsupportedFormat: an id beyond what is compacted here.
+        """
+        found = _MESSAGE_ID.fullmatch(text)
+        if found is None:
+            raise InvalidConfig(f"{text!r} is no message id", remedy="give LEDGER:ENTRY[:PARTITION[:INDEX]], like 10:5")
+        position = Position.parse(found[1])
+        position.offset  # noqa: B018  that it fits one is checked here
+        return cls(position, None if found[2] in (None, "-1") else int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +194,14 @@ def batch_row(entry: Entry, size: int, place: Place) -> Row:
     }
 
 
+def row_problem(entry: Entry, row: Row) -> Problem:
+    """What a row says is wrong, as a value. A payload that nobody can read is no damage where its checksum holds: so it
+    was sent, and compaction keeps it."""
+    is_damaged = entry.crc_holds is False
+    kind, remedy = (ProblemKind.DAMAGED, DAMAGE_REMEDY) if is_damaged else (ProblemKind.RECOVERED, None)
+    return Problem(kind, row["problem"], row["file"], row["position"], remedy)
+
+
 def message_id(entry: Entry, name: TopicName | None, index: int) -> str:
     """As upstream's clients print it: ledger, entry, partition, and in a batch the index."""
     partition = -1 if name is None else name.partition
@@ -179,9 +217,13 @@ def compression_of(meta: Metadata) -> str:
         return f"unknown ({number})"
 
 
-def _text(key: bytes | None) -> str | None:
+def key_text(key: bytes) -> str:
     """A key as Java's client has it: what is not UTF-8 becomes the replacement character."""
-    return None if key is None else key.decode("utf-8", "replace")
+    return key.decode("utf-8", "replace")
+
+
+def _text(key: bytes | None) -> str | None:
+    return None if key is None else key_text(key)
 
 
 def _encryption(meta: Metadata) -> Row | None:

@@ -53,6 +53,10 @@ def dump(
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.", show_default=False)
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="ID", help="Pulsar: from message LEDGER:ENTRY on.", show_default=False),
+    ] = None,
     key: KeyOption = None,
     key_base64: KeyBase64Option = None,
     key_hex: KeyHexOption = None,
@@ -70,19 +74,23 @@ def dump(
         str | None, typer.Option("--unique-key", metavar="TEXT", help="RocketMQ: messages with this client-made key.")
     ] = None,
     message_id: Annotated[
-        str | None, typer.Option("--message-id", metavar="ID", help="RocketMQ: the message that this id names.")
+        str | None, typer.Option("--message-id", metavar="ID", help="RocketMQ, Pulsar: the message that this id names.")
     ] = None,
     time: Annotated[
         int | None,
         typer.Option(
             "--time",
             metavar="MILLIS",
-            help="RocketMQ: from the first message stored then or later.",
+            help="RocketMQ: from the first message stored then or later. Pulsar: those published then or later.",
             show_default=False,
         ),
     ] = None,
     compacted: Annotated[
-        bool, typer.Option("--compacted", help="RocketMQ: what the compaction logs have, not the commit log.")
+        bool,
+        typer.Option(
+            "--compacted",
+            help="RocketMQ: what the compaction logs have, not the commit log. Pulsar: the compacted ledger.",
+        ),
     ] = False,
     to: Annotated[
         str | None,
@@ -114,12 +122,19 @@ def dump(
       lastwrite dump STORE --topic orders --time 1700000000000 --json
       lastwrite dump STORE --topic orders --compacted
       lastwrite dump STORE --topic orders --to orders.parquet
+
+    Of a Pulsar topic folder, or one above it: the messages of the raw ledgers, placeholders and markers too; with
+    --batches one line an entry, with --index one a block.
+
+    \b
+      lastwrite dump ARCHIVE/public/default/persistent/orders --from 10:5
+      lastwrite dump ARCHIVE --topic orders --compacted --json
     """
     import lastwrite
 
     output: Output = context.obj
     if to is not None:
-        ways = (index, offset, limit, key, key_base64, key_hex, commit_log_offset, unique_key, message_id, time)
+        ways = (index, offset, limit, start, key, key_base64, key_hex, commit_log_offset, unique_key, message_id, time)
         if compacted or batches or decode or any(way is not None and way is not False for way in ways):
             raise InvalidConfig("--to writes all messages: only --topic and --queue narrow it")
         report = lastwrite.export(
@@ -136,7 +151,7 @@ def dump(
         path, system=system, topic=topic, partition=partition, batches=batches, index=index, offset=offset, limit=limit,
         key=key_bytes(key, key_base64, key_hex), decode=decode, commit_log_offset=commit_log_offset,
         unique_key=unique_key, message_id=message_id, time_ms=time, compacted=compacted,
-        config=settings(config, config_file), say=lambda text: output.say(f"lastwrite: {text}"),
+        config=settings(config, config_file), say=lambda text: output.say(f"lastwrite: {text}"), start=start,
     )  # fmt: skip
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     show: Callable[[dict[str, Any]], str] = encode if output.as_json else as_text

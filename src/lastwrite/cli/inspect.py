@@ -22,10 +22,12 @@ from lastwrite.cli.options import (
 )
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.cli.store import show_store
+from lastwrite.cli.topics import show_topics
 from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection, SegmentInspection
 from lastwrite.model.log import Problem
 from lastwrite.model.report import PartitionReport
 from lastwrite.model.store_inspection import StoreReport
+from lastwrite.model.topic_inspection import PulsarReport
 
 _MOST_ROWS = 40  # of a table of segments on a screen
 _MOST_OPEN = 10  # transactions
@@ -62,6 +64,9 @@ def inspect(
     )  # fmt: skip
     if output.as_json:
         output.document(report.to_dict())
+        return report.exit_status
+    if isinstance(report, PulsarReport):
+        output.text(problem_lines(show_topics(output, report, segments)))
         return report.exit_status
     if isinstance(report, StoreReport):
         output.text(problem_lines(show_store(output, report, segments)))

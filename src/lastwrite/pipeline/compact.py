@@ -126,6 +126,11 @@ def _run_anywhere(
     if system not in (None, "pulsar") or topic is not None:
         raise InvalidConfig(f"{path} says system and topic already", remedy="leave out --system and --topic")
 
+    if archive is None and spark is None and local_workers(master) is None:
+        raise InvalidConfig(
+            "workers on other machines cannot see a folder of this one", path=path,
+            remedy="give --archive a folder that all of them have",
+        )  # fmt: skip
     from lastwrite.pipeline.pulsar_live import compact_live  # its network is for nobody else
 
     def run(folder: str, name: str, options: Options) -> CompactionReport:

@@ -186,18 +186,27 @@ class _Live:
             raise NotALog(f"{self.topic} has no ledgers", path=store.address, remedy="give a topic that was written to")
         info = _with_ends(found[1], self.cluster, ends)
         with mirroring(self.archive, self.topic) as mirror:
+            self._refuse_foreign(mirror, info, horizon)
             for each in info.ledgers:
                 self._bring_raw(mirror, each, None if self.is_whole else horizon)
-            known = {each.ledger for each in info.ledgers} | {self.base.ledger if self.base is not None else None}
-            for ledger in mirror.ledgers:  # of a topic of that name that was deleted, or of a round that failed
-                if ledger not in known and (horizon is None or ledger > horizon.ledger):
-                    mirror.forget(ledger)
-            mirror.keep_metadata(info.encode())
+            # Those without an entry, as the open one after a reload, are nothing that could be missed here.
+            mirror.keep_metadata(replace(info, ledgers=tuple(each for each in info.ledgers if each.entries)).encode())
             if compacted is None or horizon is None:
                 mirror.is_not_compacted()
             else:
                 self._bring_compacted(mirror, compacted, horizon)
+            mirror.clear_compacted(None if compacted is None else compacted.id)
             self.brought = mirror.manifest
+
+    def _refuse_foreign(self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None) -> None:
+        """Say no to an archive of another topic of that name: its messages would come back to life."""
+        known = {each.ledger for each in info.ledgers}
+        for ledger in mirror.raw_ledgers:
+            if ledger not in known and (horizon is None or ledger > horizon.ledger):
+                raise InvalidConfig(
+                    f"the archive has ledger {ledger} of {self.topic}, which the cluster does not know",
+                    path=mirror.folder, remedy="was the topic deleted and made anew? give another archive",
+                )  # fmt: skip
 
     def _compacted(self) -> Ledger | None:
         """The compacted ledger that brokers serve from; None: there is none."""

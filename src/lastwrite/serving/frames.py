@@ -2,7 +2,8 @@
 
 Columns, of RocketMQ: ``topic``, ``queue``, ``offset``, ``key`` (text), ``value``, ``born_timestamp``,
 ``store_timestamp`` (milliseconds), ``properties`` (a map). Of Kafka: ``topic``, ``partition``, ``offset``, ``key``,
-``value`` (bytes), ``timestamp`` (milliseconds).
+``value`` (bytes), ``timestamp`` (milliseconds). Of Pulsar: ``topic``, ``partition``, ``ledger``, ``entry``,
+``batch_index`` (-1: in no batch), ``key`` (text), ``value``, ``event_time``, ``publish_time``, ``properties``.
 
 The session is the caller's; nothing of pyspark is imported here.
 """
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lastwrite.audit.pulsar_rows import key_text
 from lastwrite.errors import CommitConflict, EnvironmentUnfit, LogError
 from lastwrite.formats.rocketmq.java_hash import decode
 from lastwrite.formats.rocketmq.property_columns import property_items
@@ -32,6 +34,7 @@ from lastwrite.logstore.rocketmq.compacted import Block, CompactedQueue, FilesMo
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.serving.latest import BODY_LIMIT_BYTES, kafka_writes
+from lastwrite.serving.pulsar_table import LedgerUnit, ledger_units, unit_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,17 +44,21 @@ ROCKETMQ_SCHEMA = (
     "properties MAP<STRING, STRING>"
 )
 KAFKA_SCHEMA = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp BIGINT"
+PULSAR_SCHEMA = (
+    "topic STRING, partition INT, ledger BIGINT, entry BIGINT, batch_index INT, key STRING, value BINARY, "
+    "event_time BIGINT, publish_time BIGINT, properties MAP<STRING, STRING>"
+)
 
 # Within a queue the larger offset wins, between queues the later time; a delete wins like any write, then it goes.
 _LAST_WRITES = """
 SELECT last.* FROM (
   SELECT max_by(last, struct(last.{time}, last.{queue})) AS last FROM (
-    SELECT key, max_by(struct(*), offset) AS last FROM {{rows}} GROUP BY key, {queue}
+    SELECT key, max_by(struct(*), {offset}) AS last FROM {{rows}} GROUP BY key, {queue}
   ) GROUP BY key
 ) WHERE last.value IS NOT NULL
 """
 _AGAIN = "the files are read when the DataFrame is evaluated: make it anew"
-_KAFKA_ROWS = 1 << 14
+_ROWS_AT_ONCE = 1 << 14
 
 
 class LogFile(NamedTuple):
@@ -88,9 +95,22 @@ def kafka_frame(spark: SparkSession, logs: Sequence[PartitionLog]) -> DataFrame:
     return _last_writes(spark, segments, kafka_batches, KAFKA_SCHEMA, "timestamp", "partition")
 
 
+def pulsar_frame(spark: SparkSession, folders: Sequence[str]) -> DataFrame:
+    """The last writes over these topic folders, the partitions of one topic; a task a ledger.
+
+    Raises:
+        EnvironmentUnfit: pyarrow or pandas is missing.
+        CorruptLog: a compacted ledger cannot be read.
+    """
+    units = [unit for folder in folders for unit in ledger_units(folder)]
+    return _last_writes(
+        spark, units, pulsar_batches, PULSAR_SCHEMA, "publish_time", "partition", "struct(ledger, entry, batch_index)"
+    )
+
+
 def _last_writes(
     spark: SparkSession, units: Sequence[Any], batches_of: Callable[[Any], Iterator[Any]], schema: str, time: str,
-    queue: str,
+    queue: str, offset: str = "offset",
 ) -> DataFrame:  # fmt: skip
     for package in ("pyarrow", "pandas"):
         if find_spec(package) is None:
@@ -107,7 +127,7 @@ def _last_writes(
                 yield from batches_of(units[place])
 
     rows = spark.range(0, len(units), 1, len(units)).mapInArrow(rows_of, schema)
-    return spark.sql(_LAST_WRITES.format(time=time, queue=queue), rows=rows)
+    return spark.sql(_LAST_WRITES.format(time=time, queue=queue, offset=offset), rows=rows)
 
 
 # ---------------------------------------------------------------------- RocketMQ
@@ -233,6 +253,38 @@ def _decoded_batch(block: Block, name: TopicPartition) -> Any:
     return pa.RecordBatch.from_arrays(columns, _names(ROCKETMQ_SCHEMA))
 
 
+# ---------------------------------------------------------------------- Pulsar
+
+
+def pulsar_batches(unit: LedgerUnit) -> Iterator[Any]:
+    """The keyed messages of one ledger, as Arrow record batches of ``PULSAR_SCHEMA``.
+
+    Raises:
+        CommitConflict: it is not the object that was listed.
+        CorruptLog, UnsupportedFormat: a message cannot be read.
+    """
+    import pyarrow as pa
+
+    name = unit.name
+    found = unit_messages(unit)
+    while some := [row for _, row in zip(range(_ROWS_AT_ONCE), found)]:  # noqa: B905 -- as many as there are
+        columns = [
+            pa.array([name.base] * len(some), pa.string()),
+            pa.array([name.partition] * len(some), pa.int32()),
+            pa.array([entry.ledger for entry, _ in some], pa.int64()),
+            pa.array([entry.entry for entry, _ in some], pa.int64()),
+            pa.array([-1 if message.index is None else message.index for _, message in some], pa.int32()),
+            pa.array([key_text(message.key or b"") for _, message in some], pa.string()),
+            pa.array([message.value or None for _, message in some], pa.binary()),
+            pa.array([message.event_time for _, message in some], pa.int64()),
+            pa.array([message.publish_time for _, message in some], pa.int64()),
+            pa.array(
+                [list(dict(message.properties).items()) for _, message in some], pa.map_(pa.string(), pa.string())
+            ),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, _names(PULSAR_SCHEMA))
+
+
 # ---------------------------------------------------------------------- Kafka
 
 
@@ -247,7 +299,7 @@ def kafka_batches(unit: tuple[PartitionLog, int]) -> Iterator[Any]:
 
     log, number = unit
     writes = kafka_writes(log, [log.segments[number]])
-    while some := [write for _, write in zip(range(_KAFKA_ROWS), writes)]:  # noqa: B905 -- as many as there are
+    while some := [write for _, write in zip(range(_ROWS_AT_ONCE), writes)]:  # noqa: B905 -- as many as there are
         columns = [
             pa.array([log.name.topic] * len(some), pa.string()),
             pa.array([log.name.partition] * len(some), pa.int32()),

@@ -3,8 +3,8 @@
 ``a=1@0 b=2@1 a=3@2``, and a delete of ``b`` at 3: the table is ``{a: 3}``. Whether the topic was compacted before, and
 how often, makes no difference. Within a queue the larger offset wins. A key that has moved from one queue to another,
 because their number was changed, has a last write in each: there the later one wins, by the broker's clock (RocketMQ's
-store time; Kafka's record timestamp), and of equally late ones that of the larger queue. Records without a key are in
-no table.
+store time; Kafka's record timestamp; Pulsar's publish time, by the producer's clock), and of equally late ones that of
+the larger queue. Records without a key are in no table.
 
 A dictionary holds the table in this process, up to a limit. A DataFrame holds nothing: its tasks read the files, one
 task a file, and Spark finds the last writes (see ``frames``).
@@ -13,8 +13,9 @@ task a file, and Spark finds the last writes (see ``frames``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from lastwrite.audit.place import PULSAR, ROCKETMQ, system_of
 from lastwrite.audit.window import BATCH_LIMIT_BYTES, whole_batches
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.formats.kafka.batch import decode_batch
@@ -29,12 +30,14 @@ from lastwrite.formats.rocketmq.record import (
 )
 from lastwrite.logstore import kafka as kafka_store
 from lastwrite.logstore import lock as kafka_lock
+from lastwrite.logstore.pulsar.topic import name_of
 from lastwrite.logstore.rocketmq import lock as rocketmq_lock
 from lastwrite.logstore.rocketmq.compacted import Block, CompactedQueue, first_damage
-from lastwrite.logstore.rocketmq.reading import locate
 from lastwrite.logstore.rocketmq.topics import compacted_queues
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
+from lastwrite.serving.pulsar_table import pulsar_topics, pulsar_writes
 from lastwrite.serving.read import check_compacted, store_at
+from lastwrite.serving.write import Write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,15 +47,6 @@ BODY_LIMIT_BYTES = 256 << 20  # of one body, decompressed
 _ENTRY_BYTES = 200  # what Python takes for a key and a value beside their bytes
 
 K = TypeVar("K", str, bytes)
-
-
-class Write(NamedTuple):
-    """A record with a key. ``value`` None: it deletes the key."""
-
-    key: Any  # text in RocketMQ, bytes in Kafka
-    offset: int
-    time_ms: int
-    value: bytes | None
 
 
 @overload
@@ -74,16 +68,16 @@ def latest(
     """The last write of every key of a topic, over all its queues from their first message on, without deleted keys.
 
     Args:
-        path: a RocketMQ store, or a topic's folder in it; or Kafka's log root. What other brokers or
-            other roots have of the topic is not in the table.
+        path: a RocketMQ store, or a topic's folder in it; or Kafka's log root; or an archive of Pulsar topics. What
+            other brokers or other roots have of the topic is not in the table.
         topic: its name; not needed where ``path`` says it.
         limit_bytes: what the dictionary may take, keys, values and some 200 bytes an entry.
-        system: ``rocketmq`` or ``kafka``; None: what lies there.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
         spark: a session: the table is a DataFrame of it then, of any size, with the columns of ``frames``. It reads the
             files when it is evaluated, and they must still be the same then. Needs pyarrow and pandas.
 
     Returns:
-        ``{key: body}``; keys are text in RocketMQ (all of ``KEYS``) and bytes in Kafka. Or a DataFrame.
+        ``{key: body}``; keys are text in RocketMQ (all of ``KEYS``) and in Pulsar, and bytes in Kafka. Or a DataFrame.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
@@ -92,9 +86,15 @@ def latest(
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
     path = str(path)
-    if system not in (None, "rocketmq", "kafka"):
-        raise InvalidConfig(f"unknown system {system!r}", remedy="rocketmq or kafka")
-    if system == "rocketmq" or (system is None and locate(path) is not None):
+    whose = system_of(path, system)
+    if whose == PULSAR:
+        folders = pulsar_topics(path, topic)
+        if spark is not None:
+            from lastwrite.serving.frames import pulsar_frame
+
+            return pulsar_frame(spark, folders)
+        return _table(((name_of(folder).partition, pulsar_writes(folder)) for folder in folders), limit_bytes)
+    if whose == ROCKETMQ:
         root, queues = _rocketmq_queues(path, topic)
         if spark is not None:
             from lastwrite.serving.frames import rocketmq_frame

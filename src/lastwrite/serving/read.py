@@ -23,7 +23,8 @@ from lastwrite.logstore.rocketmq.compacted import Block, CompactedQueue, FilesMo
 from lastwrite.logstore.rocketmq.reading import find_place
 from lastwrite.logstore.rocketmq.topics import compacted_queues, compacted_topics, read_topics
 from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.serving.pulsar_read import EARLIEST_NAME, TopicReading, read_topic
+from lastwrite.serving.pulsar_read import TopicReading, read_topic
+from lastwrite.serving.pulsar_reader import EARLIEST_NAME
 
 Row = dict[str, Any]
 

@@ -311,7 +311,8 @@ def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Me
     """The messages of an entry: none of a marker, one of a single or an encrypted entry, else a batch's, placeholders
     included.
 
-    The value of an encrypted entry is its payload as it lies, its key the metadata's.
+    The value of an encrypted entry is its payload as it lies, its key the metadata's. A message in several parts was
+    compressed as a whole, so its parts are to be put together first.
 
     Raises:
         CorruptLog: the payload does not decompress to what its metadata say, or is not that many messages; positions
@@ -337,7 +338,7 @@ def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Me
             event_time=single.event_time or 0,
             publish_time=meta.publish_time,
             properties=decode_properties(single.property_fields),
-            sequence_id=single.sequence_id,
+            sequence_id=meta.sequence_id if single.sequence_id is None else single.sequence_id,
             ordering_key=single.ordering_key,
             schema_version=meta.schema_version,
             producer_name=meta.producer_name,

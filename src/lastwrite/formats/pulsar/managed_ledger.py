@@ -1,7 +1,7 @@
 """A managed ledger: which ledgers a topic is made of, and where its cursors stand.
 
 ``/managed-ledgers/public/default/persistent/orders`` of the metadata store is a ManagedLedgerInfo: ledgers 10, 12 and
-15 in this order, 15 open (no entries stated), 10 offloaded under a uuid. ``…/orders/__compaction`` is a
+15, 15 open (no entries stated), 10 offloaded under a uuid. ``…/orders/__compaction`` is a
 ManagedCursorInfo; while a broker serves the topic it only names a ledger of its own (``cursors_ledger``) whose last
 entry, a PositionInfo, is the truth. A cursor at 10:5 with property CompactedTopicLedger = 77 says: up to 10:5 read
 ledger 77.
@@ -18,7 +18,7 @@ spec/pulsar.md sections 22.1 to 22.3.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -171,7 +171,7 @@ class LedgerInfo(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedLedgerInfo(Message):
-    """The ledgers of a topic, in the order of their ids."""
+    """The ledgers of a topic. A broker writes them in no order; ``decode_node`` gives them in that of their ids."""
 
     # fmt: off
     ledgers:    Annotated[tuple[LedgerInfo, ...], Field(1, LedgerInfo, repeated=True)] = ()
@@ -182,7 +182,12 @@ class ManagedLedgerInfo(Message):
     @classmethod
     def decode_node(cls, data: bytes) -> ManagedLedgerInfo:
         """Decode what the metadata store's node holds, compressed or not; errors as ``decode`` and ``unwrapped``."""
-        return cls.decode(unwrapped(data))
+        return cls.decode(unwrapped(data)).in_order
+
+    @property
+    def in_order(self) -> ManagedLedgerInfo:
+        """The same with its ledgers by ascending id."""
+        return replace(self, ledgers=tuple(sorted(self.ledgers, key=lambda one: one.ledger)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,7 +403,7 @@ def _cursor_of(document: dict[str, Any], info: ManagedLedgerInfo) -> Exported:
     ledger = _number((cursor.get("properties") or {}).get(LEDGER_PROPERTY))
     last = document.get("lastConfirmedEntry")
     return Exported(
-        info=info,
+        info=info.in_order,
         horizon=horizon,
         compacted_ledger=ledger,
         last_confirmed=None if last is None else Position.parse(str(last)),

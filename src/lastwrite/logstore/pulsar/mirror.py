@@ -157,15 +157,17 @@ class Mirror:
         files.fsync_dir(self.folder)
         return path
 
-    def forget(self, ledger: int) -> None:
-        """Remove a ledger that the cluster has no more."""
-        for path in self._objects.pop(ledger, []):
-            _remove_pair(path)
-
     @property
-    def ledgers(self) -> list[int]:
-        """The ledgers of which something is here."""
-        return sorted(self._objects)
+    def raw_ledgers(self) -> list[int]:
+        """The raw ledgers of which something is here."""
+        return [ledger for ledger, paths in sorted(self._objects.items()) if not any(map(_is_compacted, paths))]
+
+    def clear_compacted(self, kept: int | None) -> None:
+        """Remove compacted ledgers but this one: no manifest names them. Raw ledgers stay, whatever they are."""
+        for ledger in sorted(self._objects):
+            if ledger != kept and any(map(_is_compacted, self._objects[ledger])):
+                for path in self._objects.pop(ledger):
+                    _remove_pair(path)
 
     def keep_metadata(self, content: bytes, is_json: bool = False) -> None:
         """Write the topic's own list of ledgers: the metadata store's node, or an export as JSON."""
@@ -211,6 +213,13 @@ class Mirror:
         replace_manifest(self.folder, replace(known, ledger=ledger, object=name, horizon=horizon))
         if path != former:
             _remove_pair(former)
+
+
+def _is_compacted(path: str) -> bool:
+    """Whether the data object at ``path`` is of a compacted ledger; one that cannot be read is not."""
+    with contextlib.suppress(LogError):
+        return read_index(path).metadata.compacted_topic is not None
+    return False
 
 
 def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> Manifest:

@@ -112,17 +112,17 @@ class LedgerReader:
                 total += size
                 if found and total > most_bytes:
                     break
-                found.append(StoredEntry(number, position, data[position : position + size]))
+                found.append(StoredEntry(number, position, bytes(data[position : position + size])))
         return found
 
     def begin(self, number: int, most_bytes: int) -> StoredEntry:
         """One entry, of whose bytes no more than ``most_bytes`` are read. Errors as ``read``."""
         with self._opened() as data:
             position, size = self._place(data, number)
-            return StoredEntry(number, position, data[position : position + min(size, most_bytes)])
+            return StoredEntry(number, position, bytes(data[position : position + min(size, most_bytes)]))
 
     @contextmanager
-    def _opened(self) -> Iterator[mmap.mmap]:
+    def _opened(self) -> Iterator[memoryview]:
         ledger = self.ledger
         try:
             handle = os.open(ledger.path, os.O_RDONLY)
@@ -136,14 +136,14 @@ class LedgerReader:
                 raise LedgerMoved
             if not seen.st_size:
                 raise CorruptLog("an empty data object", remedy=_REMEDY)
-            with mmap.mmap(handle, seen.st_size, prot=mmap.PROT_READ) as data:
-                yield data
+            with mmap.mmap(handle, seen.st_size, prot=mmap.PROT_READ) as data, memoryview(data) as view:
+                yield view
         except LogError as error:
             raise error.located(ledger.path) from error
         finally:
             os.close(handle)
 
-    def _place(self, data: mmap.mmap, number: int) -> tuple[int, int]:
+    def _place(self, data: memoryview, number: int) -> tuple[int, int]:
         """Where an entry's bytes begin, and how many there are."""
         block = bisect_right(self._firsts, number) - 1
         if block < 0:
@@ -162,7 +162,7 @@ class LedgerReader:
             at = places[number - first]
         return at + ENTRY_HEAD_BYTES, EntryHead._make(ENTRY_HEAD.unpack_from(data, at)).size
 
-    def _first_of(self, data: mmap.mmap, block: int) -> int:
+    def _first_of(self, data: memoryview, block: int) -> int:
         """Where the head of a block's first entry lies, once that is proven."""
         start, first = self._starts[block], self._firsts[block]
         header = parse_block_header(data, start, len(data))
@@ -173,7 +173,7 @@ class LedgerReader:
             raise CorruptLog(f"block of entry {first} without it", start, remedy=_REMEDY)
         return at
 
-    def _walk(self, data: mmap.mmap, block: int) -> tuple[array[int], CorruptLog | None]:
+    def _walk(self, data: memoryview, block: int) -> tuple[array[int], CorruptLog | None]:
         """Where the heads of a block's entries lie; and what ended the walk, if anything did before the block's end."""
         start, number = self._starts[block], self._firsts[block]
         at = self._first_of(data, block)
@@ -189,7 +189,7 @@ class LedgerReader:
         return found, None
 
     @staticmethod
-    def _is_entry(data: mmap.mmap, at: int, number: int, end: int) -> bool:
+    def _is_entry(data: memoryview, at: int, number: int, end: int) -> bool:
         """Whether entry ``number`` begins at ``at``; if not, the block's entries end there."""
         if end - at < ENTRY_HEAD_BYTES:
             return False

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,17 +84,8 @@ class TopicView:
         return self._run_unread(ledger, number) is None
 
     def _run_unread(self, ledger: int, number: int) -> int | None:
-        """The first entry of the run of unread ones that holds this one; None: it is read."""
         found = self.surveys.get(ledger)
-        if found is None or not len(found.runs):
-            return None
-        row = int(np.searchsorted(found.runs[:, 0], number, side="right")) - 1
-        if row < 0:
-            return None
-        first, last, what, transaction = found.runs[row].tolist()
-        if number > last or (what == DATA and transaction not in self.aborted):
-            return None
-        return int(first)
+        return None if found is None else run_unread(found, number, self.aborted)
 
     def last_message_id(self, reads_compacted: bool) -> dict[str, int]:
         """The last message as a broker answers it, with or without ``readCompacted``: ledger, entry, and in a batch the
@@ -137,7 +129,8 @@ def _entry(reader: LedgerReader, number: int, ledger: int | None) -> Entry:
 def _removed(entry: Entry) -> Iterator[bool]:
     """Of each message of a batch whether compaction took it; none where nobody can look inside."""
     if not entry.is_encrypted:
-        yield from (message.compacted_out for message in messages_of(entry))
+        with suppress(LogError):
+            yield from (message.compacted_out for message in messages_of(entry))
 
 
 def _ledger_id(reader: LedgerReader) -> int:
@@ -191,6 +184,18 @@ def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) ->
             kind = ProblemKind.DAMAGED if isinstance(error, CorruptLog) else ProblemKind.UNSUPPORTED
             problems.append(Problem(kind, error.problem, error.path or ledger.path, error.at, error.remedy))
     return found
+
+
+def run_unread(survey: Survey, number: int, aborted: Set[int]) -> int | None:
+    """The first entry of the run of entries that nobody gets (markers, aborted data) which holds this one; None: it is
+    read."""
+    row = int(np.searchsorted(survey.runs[:, 0], number, side="right")) - 1
+    if row < 0:
+        return None
+    first, last, what, transaction = survey.runs[row].tolist()
+    if number > last or (what == DATA and transaction not in aborted):
+        return None
+    return int(first)
 
 
 def outcomes(surveys: Mapping[int, Survey]) -> tuple[int | None, frozenset[int]]:

@@ -1,0 +1,114 @@
+"""Pulsar topic folders as ``inspect`` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lastwrite.cli.output import Output, counted, in_words, moment
+from lastwrite.model.log import Problem
+from lastwrite.model.topic_inspection import Entries, LedgerInspection, PulsarReport, TopicInspection
+
+_MOST_ROWS = 40
+
+
+def show_topics(output: Output, report: PulsarReport, every: bool) -> list[Problem]:
+    """Print the report; its problems are the caller's to print. ``every``: all ledgers, not only the first ones."""
+    output.table(
+        ("topic", "status", "ledgers", "entries", "records", "tombstones", "size", "horizon", "beyond it", "due"),
+        [
+            (
+                _name(topic), "damaged" if topic.is_damaged else "whole", len(topic.ledgers),
+                counted(topic.contents.entries), counted(topic.contents.records), counted(topic.contents.tombstones),
+                in_words(topic.bytes), topic.horizon or "none", in_words(topic.dirty_bytes),
+                {True: "yes", False: "no", None: "?"}[topic.is_due],
+            )
+            for topic in report.partitions
+        ],
+        right=("ledgers", "entries", "records", "tombstones", "size", "horizon", "beyond it"),
+    )  # fmt: skip
+    if len(report.partitions) == 1 or every:
+        for topic in report.partitions:
+            _details(output, topic, every)
+    return report.problems + [problem for topic in report.partitions for problem in topic.problems]
+
+
+def _name(topic: TopicInspection) -> str:
+    name = topic.topic.removeprefix("persistent://")
+    return name if topic.partition < 0 else f"{name}-partition-{topic.partition}"
+
+
+def _details(output: Output, topic: TopicInspection, every: bool) -> None:
+    output.text(["", f"{_name(topic)} in {topic.folder}", *_bounds(topic), *_contents(topic.contents), ""])
+    shown = topic.ledgers if every else topic.ledgers[:_MOST_ROWS]
+    rows = [(str(ledger.ledger), *_ledger_row(ledger)) for ledger in shown]
+    if topic.compacted is not None:
+        rows.append((f"{topic.compacted.ledger} compacted", *_ledger_row(topic.compacted)))
+    output.table(
+        ("ledger", "size", "blocks", "entries", "records", "tombstones", "placeholders", "published"), rows,
+        right=("size", "blocks", "entries", "records", "tombstones", "placeholders"),
+    )  # fmt: skip
+    if len(shown) < len(topic.ledgers):
+        output.text([f"… and {len(topic.ledgers) - len(shown):,} more ledgers: see --segments"])
+
+
+def _bounds(topic: TopicInspection) -> Iterator[str]:
+    if topic.first_id is not None:
+        yield f"  backlog      {topic.first_id} to {topic.last_id}, last message {_id(topic.last_message_id)}"
+    if topic.horizon is None:
+        yield "  compacted    never"
+    elif topic.manifest is not None:
+        yield (
+            f"  compacted    up to {topic.horizon} into ledger {topic.manifest['ledger']}: "
+            f"{topic.manifest['entries']:,} entries, {topic.manifest['messages']:,} messages, in "
+            f"{topic.manifest['order']} order; last message {_id(topic.last_compacted_message_id)}"
+        )
+        yield (
+            f"               backlog below the horizon {in_words(topic.backlog_below_bytes)}, beyond it "
+            f"{in_words(topic.dirty_bytes)}"
+        )
+    if topic.open_transactions or topic.aborted_transactions:
+        below = "" if topic.read_below is None else f"; nobody reads {topic.read_below} and beyond"
+        yield f"  transactions {topic.open_transactions:,} open, {topic.aborted_transactions:,} aborted{below}"
+    if topic.is_due is not None:
+        yield f"  due          {'yes' if topic.is_due else f'no: {topic.reason}'}"
+    for name in topic.other_files:
+        yield f"  not named    {name}: a compacted ledger that no manifest names"
+
+
+def _id(found: dict[str, int] | None) -> str:
+    if found is None:
+        return "unknown"
+    if found["ledger"] < 0:
+        return "none"
+    index = found["batch_index"]
+    return f"{found['ledger']}:{found['entry']}" + ("" if index < 0 else f" [{index}]")
+
+
+def _contents(found: Entries) -> Iterator[str]:
+    if not found.entries:
+        return
+    yield (
+        f"  entries      {found.entries:,}, {in_words(found.bytes)}: {found.batches:,} batches, "
+        f"{found.encrypted:,} encrypted, {found.chunks:,} chunks, {found.transactional:,} transactional, "
+        f"{found.markers:,} markers; {_shares(found.codecs)}; {_shares(found.formats)}"
+    )
+    yield (
+        f"  records      {found.records:,}: {found.tombstones:,} without value, {found.keyless:,} without key; "
+        f"{found.placeholders:,} placeholders; {found.unreadable:,} batches that nobody can read"
+    )
+
+
+def _ledger_row(ledger: LedgerInspection) -> tuple[str, ...]:
+    found = ledger.contents
+    published = ""
+    if found.first_publish_time is not None and found.last_publish_time is not None:
+        published = f"{moment(found.first_publish_time)} to {moment(found.last_publish_time)}"
+    return (
+        in_words(ledger.file_bytes), counted(ledger.blocks), counted(found.entries), counted(found.records),
+        counted(found.tombstones), counted(found.placeholders), published,
+    )  # fmt: skip
+
+
+def _shares(counts: dict[str, int]) -> str:
+    known = {name: count for name, count in counts.items() if count}
+    return ", ".join(f"{name} {count:,}" if len(known) > 1 else name for name, count in sorted(known.items()))

@@ -1,0 +1,142 @@
+"""The writes of a Pulsar topic for ``latest``: what a TableView gets that reads compacted from the begin.
+
+Source: Pulsar 4.2.4 ``TableViewImpl``; spec/pulsar.md section 16.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lastwrite.audit.pulsar_rows import VALUE_LIMIT_BYTES, key_text
+from lastwrite.compaction.horizon import EARLIEST
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, UnsupportedFormat
+from lastwrite.formats.pulsar.entry import Entry, Message, messages_of
+from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.pulsar.reading import LedgerMoved, LedgerReader, decoded
+from lastwrite.logstore.pulsar.survey import survey_of
+from lastwrite.logstore.pulsar.topic import Ledger, find_topics, name_of
+from lastwrite.logstore.pulsar.view import run_unread
+from lastwrite.serving.pulsar_reader import Start, TopicReader
+from lastwrite.serving.write import Write
+
+_ENTRIES_AT_ONCE = 1024
+_AGAIN = "the files are read when the DataFrame is evaluated: make it anew"
+
+
+def pulsar_topics(path: str, topic: str | None) -> list[str]:
+    """The folders of the one topic at ``path``, a partition each.
+
+    Raises:
+        NotALog: there is none.
+        InvalidConfig: there are several, or only some partitions of one.
+    """
+    folders = find_topics(path, topic)
+    topics = sorted({name_of(folder).base for folder in folders})
+    if len(topics) != 1:
+        raise InvalidConfig(f"{len(topics)} topics lie there", path=path, remedy=f"name one: {', '.join(topics[:20])}")
+    name = name_of(folders[0])
+    if len(folders) < len(find_topics(os.path.dirname(folders[0]), name.base)):
+        raise InvalidConfig("a table is of a whole topic", path=path, remedy="give the archive, and the topic's name")
+    return folders
+
+
+def pulsar_writes(folder: str) -> Iterator[Write]:
+    """The writes of one topic folder, in order, as a reader of the compacted topic gets them.
+
+    Raises:
+        CorruptLog: something cannot be read; after the last write where the rest could be.
+        UnsupportedFormat: an encrypted message, which nobody can look into.
+    """
+    reader = TopicReader(folder, Start(EARLIEST), reads_compacted=True)
+    for found in reader.entries():
+        try:
+            yield from entry_writes(found.entry, found.offset)
+        except LogError as error:
+            raise error.located(found.place.file, found.place.position) from error
+    reader.raise_damage()
+
+
+def entry_writes(entry: Entry, offset: int) -> list[Write]:
+    """The writes that an entry holds; errors as ``keyed_messages``."""
+    return [
+        Write(key_text(message.key or b""), offset, message.publish_time, message.value or None)
+        for message in keyed_messages(entry)
+    ]
+
+
+def keyed_messages(entry: Entry) -> list[Message]:
+    """The messages of an entry with a key; errors as ``entry.messages_of``, UnsupportedFormat of an encrypted entry."""
+    if entry.is_encrypted:
+        raise UnsupportedFormat("an encrypted message", remedy="decrypt the topic into another one first")
+    if entry.crc_holds is False:
+        raise CorruptLog(f"entry {entry.ledger}:{entry.entry} with a checksum that does not hold")
+    found = messages_of(entry, VALUE_LIMIT_BYTES)
+    return [message for message in found if message.key is not None and not message.compacted_out]
+
+
+# ---------------------------------------------------------------------- ledger by ledger
+
+
+class LedgerUnit(NamedTuple):
+    """What one ledger adds to the table of its topic, as it was listed."""
+
+    name: TopicName
+    ledger: Ledger
+    is_compacted: bool
+    first: int  # number of the first entry
+    end: int  # behind the last
+    aborted: frozenset[int]
+
+
+def ledger_units(folder: str) -> list[LedgerUnit]:
+    """The ledgers of a topic folder that a reader of the compacted topic reads.
+
+    Raises:
+        CorruptLog: a ledger cannot be read.
+    """
+    reader = TopicReader(folder, Start(EARLIEST), reads_compacted=True)
+    view = reader.looked()
+    reader.raise_damage()
+    units = []
+    if view.compacted is not None:
+        units.append(LedgerUnit(reader.name, view.compacted.ledger, True, 0, view.compacted.count, frozenset()))
+    behind = 0 if view.horizon is None else view.horizon + 1
+    for one in view.backlog:
+        base = Position(one.ledger.id, 0).offset
+        end = one.count if view.undecided is None else min(one.count, view.undecided - base)
+        first = max(behind - base, 0)
+        if first < end:
+            units.append(LedgerUnit(reader.name, one.ledger, False, first, end, view.aborted))
+    return units
+
+
+def unit_messages(unit: LedgerUnit) -> Iterator[tuple[Entry, Message]]:
+    """The keyed messages of a ledger that readers get.
+
+    Raises:
+        CommitConflict: it is not the object that was listed.
+        CorruptLog: it cannot be read.
+        UnsupportedFormat: a message that is encrypted, or in parts, which need not lie in one ledger.
+    """
+    reader = LedgerReader(unit.ledger)
+    runs = None if unit.is_compacted else survey_of(unit.ledger)
+    number = unit.first
+    while number < unit.end:
+        try:
+            some = reader.read(number, min(_ENTRIES_AT_ONCE, unit.end - number))
+        except LedgerMoved:
+            raise CommitConflict("the object has changed", path=unit.ledger.path, remedy=_AGAIN) from None
+        for stored in some:
+            try:
+                entry, _ = decoded(stored, None if unit.is_compacted else unit.ledger.id)
+                if entry.is_marker or (runs is not None and run_unread(runs, stored.number, unit.aborted) is not None):
+                    continue
+                if entry.metadata.is_chunk:
+                    raise UnsupportedFormat("a message in parts", remedy="take a dictionary: no spark=")
+                yield from ((entry, message) for message in keyed_messages(entry))
+            except LogError as error:
+                raise error.located(unit.ledger.path, stored.position) from error
+        number += len(some)

@@ -1,0 +1,103 @@
+"""Topic folders as ``fetch`` and rounds leave them, made from entries: for tests of those who read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
+from lastwrite.formats.pulsar.entry import (
+    Message,
+    decode_entry,
+    encode_batch,
+    encode_entry,
+    encode_single,
+    is_undecodable,
+    messages_of,
+)
+from lastwrite.formats.pulsar.names import INDEX_SUFFIX, TopicName
+from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD_BYTES
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.pulsar.manifest import Manifest, read_manifest, replace_manifest
+from tests.pulsar_topics import put_ledger
+
+START_MS = 1_700_000_000_000
+
+
+def single(key: str | None, value: str | bytes | None, sequence: int = 0, **fields: Any) -> bytes:
+    """A message that was sent alone, framed; value None: a null."""
+    plain = b"" if value is None else value.encode() if isinstance(value, str) else value
+    codec = fields.pop("codec", None)
+    message = Message(
+        key=None if key is None else key.encode(), value=plain, is_null=value is None, sequence_id=sequence,
+        publish_time=START_MS + sequence, **fields,
+    )  # fmt: skip
+    return encode_entry(*(encode_single(message) if codec is None else encode_single(message, codec=codec)))
+
+
+def batch(messages: Sequence[tuple[str | None, str | None]], sequence: int = 0, **how: Any) -> bytes:
+    """A batch of keys and values, framed; of ``"gone"`` as a key a placeholder."""
+    found = [
+        Message(
+            index=index, key=None if key is None else key.encode(), value=(value or "").encode(),
+            is_null=value is None, sequence_id=sequence + index, publish_time=START_MS + sequence,
+            compacted_out=key == "gone",
+        )
+        for index, (key, value) in enumerate(messages)
+    ]  # fmt: skip
+    return encode_entry(*encode_batch(found, **how))
+
+
+def write_ledger(folder: Path, ledger: int, entries: Sequence[bytes], block_bytes: int = 64 << 20) -> Path:
+    """A raw ledger's two objects; the path of the data. A block is larger where an entry needs it."""
+    return put_ledger(folder, ledger, entries, _fitting(block_bytes, entries))
+
+
+def _fitting(block_bytes: int, entries: Sequence[bytes]) -> int:
+    return max(block_bytes, BLOCK_HEADER_BYTES + ENTRY_HEAD_BYTES + max(map(len, entries), default=0))
+
+
+def write_compacted(
+    folder: Path, ledger: int, entries: Sequence[tuple[Position, bytes]], horizon: Position,
+    block_bytes: int = 64 << 20, messages: int | None = None,
+) -> Manifest:  # fmt: skip
+    """Publish a compacted ledger as a round does: whole objects under their names, the index first; then the manifest;
+    then the former one is removed."""
+    name = TopicName.of_managed_ledger("/".join(folder.parts[-4:]))
+    former = read_manifest(str(folder))
+    last = entries[-1][0] if entries else horizon
+    custom = ledger_custom_metadata(name.full, last, name.partition) | {"lastwrite": b"1"}
+    records = [encode_record(position, name.partition, body) for position, body in entries]
+    aside = put_ledger(topic_aside(folder), ledger, records, _fitting(block_bytes, records), custom, uuid4())
+    path = folder / aside.name
+    for suffix in (INDEX_SUFFIX, ""):
+        Path(f"{aside}{suffix}").rename(f"{path}{suffix}")
+    manifest = Manifest(
+        topic=name.full, ledger=ledger, object=path.name, from_=entries[0][0] if entries else horizon, to=last,
+        horizon=horizon, entries=len(entries), size_bytes=sum(map(len, records)),
+        messages=_count(entries) if messages is None else messages,
+    )  # fmt: skip
+    replace_manifest(str(folder), manifest)
+    if former is not None:
+        for suffix in ("", INDEX_SUFFIX):
+            Path(f"{folder / former.object}{suffix}").unlink(missing_ok=True)
+    return manifest
+
+
+def topic_aside(folder: Path) -> Path:
+    """A folder of the archive in which no topic lies."""
+    found = folder.parents[3] / "aside"
+    found.mkdir(exist_ok=True)
+    return found
+
+
+def _count(entries: Sequence[tuple[Position, bytes]]) -> int:
+    """The messages in them; what cannot be looked into is one."""
+    count = 0
+    for position, body in entries:
+        entry = decode_entry(body, *position)
+        unreadable = is_undecodable(entry)
+        count += 1 if unreadable else sum(not message.compacted_out for message in messages_of(entry))
+    return count

@@ -1,0 +1,378 @@
+"""``lastwrite compact persistent://…`` on a real standalone; Pulsar's Java client and its C++ client read the result.
+
+Rounds run in this process, without Spark; one goes through the command and Spark.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog, RemoteFailed
+from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.model.progress import NoProgress
+from lastwrite.model.report import Status
+from lastwrite.pipeline.inline import INLINE
+from lastwrite.pipeline.pulsar_live import backlog_bytes
+from lastwrite.remote.pulsar.cluster import Access, Cluster, Compaction, Hold
+from tests.system.pulsar.broker import Broker
+from tests.system.pulsar.driver import Driver
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+CODECS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+
+
+def fresh(driver: Driver, request: pytest.FixtureRequest, partitions: int = 0) -> str:
+    name = f"persistent://public/default/{request.node.name.replace('[', '-').rstrip(']')}"
+    driver.create(name, partitions)
+    return name
+
+
+def line(*pairs: str, **other: object) -> dict[str, Any]:
+    """A line of the driver: ``k=v`` each, ``k=`` deletes, ``=v`` has no key."""
+    messages = []
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        message: dict[str, object] = {"value": base64.b64encode(value.encode()).decode() if value else None}
+        messages.append(message | ({"key": key} if key else {}))
+    return {"messages": messages, **other}
+
+
+def settings(broker: Broker, **other: object) -> dict[str, object]:
+    return {"metadataStoreUrl": f"zk:{broker.metadata_store}", **other}
+
+
+def compact(broker: Broker, topic: str, **other: Any) -> Mapping[str, Any]:
+    """One round; the only partition's report."""
+    config = settings(broker) | other.pop("config", {})
+    report = lastwrite.compact(topic, config=config, spark=INLINE, **other)
+    (found,) = report.to_dict()["partitions"]
+    return dict(found)
+
+
+def view(driver: Driver, topic: str) -> list[tuple[str, object, object]]:
+    """What a Java reader of the compacted topic gets: id, key and value, each message once."""
+    return [
+        (f"{m['ledger']}:{m['entry']}:{m['index']}", m["key"], m["value"]) for m in driver.read(topic, compacted=True)
+    ]
+
+
+def compaction(broker: Broker, topic: str) -> Compaction | None:
+    with Cluster(Access(metadata_store=broker.metadata_store)) as cluster:
+        return cluster.compaction_of(TopicName.parse(topic))
+
+
+def leftovers(broker: Broker, topic: str) -> tuple[list[int], list[int]]:
+    """Compacted ledgers of the topic, and notes of some on their way."""
+    name = TopicName.parse(topic)
+    with Cluster(Access(metadata_store=broker.metadata_store)) as cluster:
+        found = (cluster.store.ledger(number) for number in range(600))
+        ours = [each.id for each in found if each is not None and each.metadata.compacted_topic == name.full]
+        return ours, cluster.store.noted(name)
+
+
+def every_shape(round_: int) -> list[dict[str, Any]]:
+    """Singles and batches of every codec, deletes, keyless messages, chunks, transactions of every end."""
+    lines: list[dict[str, Any]] = []
+    for n, codec in enumerate(CODECS):
+        lines.append(line(*(f"s{m}={codec}{round_}{'x' * 200}" for m in range(n, n + 3)), codec=codec))
+        pairs = [f"b{(n + m) % 7}={codec}{m}{round_}{'y' * 100}" for m in range(6)]
+        lines.append(line(*pairs, "=keyless", f"d{n}=", codec=codec, batch=True))
+    lines.append(line("chunked=" + "z" * 3000 + str(round_), chunk=700))
+    lines.append(line(f"t1=committed{round_}", txn="c"))
+    lines.append(line(f"t2=aborted{round_}", txn="a"))
+    lines.append({"commit": "c"})
+    lines.append({"abort": "a"})
+    lines.append(line(f"d{round_}=alive", f"s1={round_}", "s2="))
+    return lines
+
+
+def test_rounds_give_what_the_brokers_own_rounds_give(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Two topics with the same messages, one compacted by the broker and one by us, round by round."""
+    ours = fresh(driver, request)
+    theirs = ours + "-theirs"
+    driver.create(theirs)
+    for round_ in range(2):
+        for topic in (ours, theirs):
+            driver.send(topic, every_shape(round_))
+        assert driver.compact(theirs)["did"]
+        report = compact(pulsar, ours, archive=str(tmp_path), like_broker=True)
+        assert report["status"] == Status.CLEANED, report
+        found, expected = view(driver, ours), view(driver, theirs)
+        assert [each[1:] for each in found] == [each[1:] for each in expected]
+        state = compaction(pulsar, ours)
+        assert state is not None and report["published"]["ledger"] == state.ledger
+        if round_ == 0:
+            driver.unload(ours)
+            driver.unload(theirs)
+    assert leftovers(pulsar, ours) == ([state.ledger], [])
+    skipped = compact(pulsar, ours, archive=str(tmp_path))
+    assert (skipped["status"], skipped["published"]) == (Status.SKIPPED, None)
+
+
+def test_both_clients_read_it_before_and_after_a_restart(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
+) -> None:
+    import pulsar as cpp
+
+    topic = fresh(driver, request)
+    driver.send(topic, [line(*(f"k{n % 5}={n}" for n in range(40)), batch=True, codec="LZ4"), line("k1=", "k9=9")])
+    assert compact(pulsar, topic)["published"] is not None
+    driver.send(topic, [line("k2=tail")])
+
+    def both() -> list[tuple[object, bytes]]:
+        java = [(key, base64.b64decode(str(value or ""))) for _, key, value in view(driver, topic)]
+        client = cpp.Client(pulsar.service_url, logger=cpp.FileLogger(cpp.LoggerLevel.Error, os.devnull))
+        reader = client.create_reader(topic, cpp.MessageId.earliest, is_read_compacted=True)
+        read = []
+        while reader.has_message_available():
+            message = reader.read_next(10_000)
+            # The C++ client hands out the places of messages that are gone, empty and without a key.
+            if message.partition_key() or message.data():
+                read.append((message.partition_key(), message.data()))
+        client.close()
+        assert read == java
+        return java
+
+    expected = [("k0", b"35"), ("k2", b"37"), ("k3", b"38"), ("k4", b"39"), ("k9", b"9"), ("k2", b"tail")]
+    assert both() == expected
+    # Two rounds without a pause, and a crash: each must have been on disk when it was reported.
+    for value in ("first", "second"):
+        driver.send(topic, [line(f"k2={value}")])
+        assert compact(pulsar, topic)["published"] is not None
+    pulsar.kill()
+    pulsar.start()
+    assert both() == [*(pair for pair in expected if pair[0] != "k2"), ("k2", b"second")]
+
+
+def test_partitions_are_topics_of_their_own(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    topic = fresh(driver, request, partitions=3)
+    for n in (0, 2):  # nothing was ever sent to the second
+        driver.send(f"{topic}-partition-{n}", [line(f"a={n}", f"b={n}", "a=2")])
+    driver.send(f"{topic}-partition-1", [])
+    report = lastwrite.compact(topic, config=settings(pulsar), spark=INLINE)
+    found = {each.partition: each for each in report.partitions}
+    assert {n: each.status for n, each in found.items() if n != 1} == {0: Status.CLEANED, 2: Status.CLEANED}
+    assert found[0].published is not None and found[2].published is not None
+    for n in (0, 2):
+        assert [key for _, key, _ in view(driver, f"{topic}-partition-{n}")] == ["b", "a"]
+    driver.send(f"{topic}-partition-2", [line("c=1")])
+    one = compact(pulsar, topic, partition=2)
+    assert (one["topic"], one["partition"]) == (topic, 2)
+    assert [key for _, key, _ in view(driver, f"{topic}-partition-2")] == ["b", "a", "c"]
+    with pytest.raises(InvalidConfig, match="has 3 partitions"):
+        compact(pulsar, topic, partition=3)
+
+
+def test_a_plan_and_a_copy_change_nothing(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    topic = fresh(driver, request)
+    driver.send(topic, [line("a=1", "a=2", "b=1")])
+    with Hold(cluster := Cluster(Access(metadata_store=pulsar.metadata_store)), TopicName.parse(topic)):
+        pass
+    cluster.close()
+    before = compaction(pulsar, topic)
+    planned = lastwrite.plan(topic, config=settings(pulsar), spark=INLINE)
+    assert planned.dry_run
+    (found,) = planned.partitions
+    assert (found.records_before, found.records_after) == (3, 2)
+    copied = compact(pulsar, topic, to=str(tmp_path / "copy"))
+    assert (copied["status"], copied["published"]) == (Status.CLEANED, None)
+    assert (tmp_path / "copy/public/default/persistent" / topic.rpartition("/")[2] / "compacted.json").exists()
+    assert compaction(pulsar, topic) == before
+    assert leftovers(pulsar, topic) == ([], [])
+
+
+def test_a_plan_leaves_no_subscription(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest) -> None:
+    topic = fresh(driver, request)
+    driver.send(topic, [line("a=1", "a=2")])
+    lastwrite.plan(topic, config=settings(pulsar), spark=INLINE)
+    assert compaction(pulsar, topic) is None
+
+
+def test_who_holds_the_topic_is_said(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest) -> None:
+    topic = fresh(driver, request)
+    driver.send(topic, [line("a=1")])
+    with Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster:
+        with Hold(cluster, TopicName.parse(topic)), pytest.raises(LogHeld, match="another compaction"):
+            compact(pulsar, topic)
+    assert compact(pulsar, topic)["published"] is not None
+
+
+def test_what_is_wrong_is_said_before_anything_is_done(pulsar: Broker, tmp_path: Path) -> None:
+    topic = "persistent://public/default/nowhere"
+    with pytest.raises(InvalidConfig, match="metadata store"):
+        lastwrite.compact(topic, spark=INLINE)
+    with pytest.raises(NotALog, match="does not exist"):
+        compact(pulsar, topic)
+    with pytest.raises(InvalidConfig, match="no setting is named"):
+        compact(pulsar, topic, config={"topicCompactionRetainNulKey": "true"})
+    with pytest.raises(InvalidConfig, match="metadataStoreUrl"):
+        compact(pulsar, topic, config={"metadataStoreUrl": "rocksdb:///var/lib"})
+    with pytest.raises(InvalidConfig, match="TLS"):
+        compact(pulsar, topic, config={"brokerServiceUrl": "pulsar+ssl://h:6651"})
+    with pytest.raises(InvalidConfig, match="--archive"):
+        lastwrite.compact(str(tmp_path), archive=str(tmp_path), spark=INLINE)
+    with pytest.raises(InvalidConfig, match="says system and topic"):
+        lastwrite.compact(topic, topic="x", config=settings(pulsar), spark=INLINE)
+    with pytest.raises(RemoteFailed, match="connection refused"):
+        compact(pulsar, topic, config={"brokerServiceUrl": "pulsar://127.0.0.1:1"})
+
+
+@pytest.mark.long
+def test_a_lost_compacted_ledger_is_said_and_gone_over_when_asked(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
+) -> None:
+    topic = fresh(driver, request)
+    driver.send(topic, [line("a=1", "b=1", "a=2")])
+    first = compact(pulsar, topic)["published"]
+    driver.send(topic, [line("b=2")])
+    with Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster:
+        cluster.store.delete_ledger(first["ledger"])
+    driver.unload(topic)
+    with pytest.raises(CorruptLog, match="that is gone") as caught:
+        compact(pulsar, topic)
+    assert "--unclean" in str(caught.value.remedy)
+    report = compact(pulsar, topic, config={"unclean": "true"})
+    assert report["published"] is not None, report
+    driver.unload(topic)
+    assert [key for _, key, _ in view(driver, topic)] == ["a", "b"]
+    assert leftovers(pulsar, topic) == ([report["published"]["ledger"]], [])
+
+
+def test_a_topic_that_moves_while_we_work_is_published_all_the_same(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
+) -> None:
+    """Its broker lets go of it, and with it of our subscription, just before the commit."""
+    topic = fresh(driver, request)
+    driver.send(topic, [line("a=1", "b=1", "a=2")])
+    told: list[str] = []
+
+    class Unloading(NoProgress):
+        def note(self, text: str) -> None:
+            told.append(text)
+            if text.startswith("publishing"):
+                driver.unload(topic)
+
+    report = compact(pulsar, topic, progress=Unloading())
+    assert [text.split()[0] for text in told] == ["bringing", "publishing"]
+    assert report["published"] is not None, report
+    assert [key for _, key, _ in view(driver, topic)] == ["b", "a"]
+    assert leftovers(pulsar, topic) == ([report["published"]["ledger"]], [])
+
+
+def test_an_archive_of_another_topic_of_that_name_is_refused(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    topic = fresh(driver, request)
+    driver.send(topic, [line("a=1", "a=2")])
+    lastwrite.plan(topic, config=settings(pulsar), spark=INLINE, archive=str(tmp_path))
+    driver.ask("delete", topic=topic)
+    driver.create(topic)
+    driver.send(topic, [line("b=1")])
+    with pytest.raises(InvalidConfig, match="which the cluster does not know"):
+        compact(pulsar, topic, archive=str(tmp_path))
+    assert leftovers(pulsar, topic) == ([], [])
+
+
+def test_reading_and_writing_are_throttled(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest) -> None:
+    topic = fresh(driver, request)
+    driver.send(topic, [line(*(f"k{n}={'v' * 1000}" for n in range(30)))])
+    begun = time.monotonic()
+    compact(pulsar, topic, config={"compactionWriteMaxBytesPerSecond": "30000"})
+    first = time.monotonic() - begun
+    driver.send(topic, [line("k=1")])
+    begun = time.monotonic()
+    compact(pulsar, topic, config={"compactionReadMaxBytesPerSecond": "30000"})
+    assert first > 1 and time.monotonic() - begun > 1
+
+
+def test_the_backlog_is_estimated_by_metadata(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest) -> None:
+    topic = fresh(driver, request)
+    driver.send(topic, [line(*(f"k{n}={'v' * 100}" for n in range(20)))])
+    whole = backlog_bytes(topic, settings(pulsar))
+    assert 20 * 100 < whole < 20 * 300
+    compact(pulsar, topic)
+    assert backlog_bytes(topic, settings(pulsar)) == 0
+    driver.send(topic, [line("k=" + "v" * 100)])
+    assert 100 < backlog_bytes(topic, settings(pulsar)) < 300
+
+
+STEPS = ("write", "acknowledge", "look", "clear")
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(s, marks=[pytest.mark.long] if s != "acknowledge" else []) for s in STEPS]
+)
+def test_a_run_that_is_killed_leaves_the_old_round_or_the_new(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path, step: str
+) -> None:
+    topic = fresh(driver, request)
+    driver.send(topic, [line("a=1", "b=1", "a=2")])
+    compact(pulsar, topic, archive=str(tmp_path / "archive"))
+    driver.send(topic, [line("b=2", "c=1")])
+    log = tmp_path / "points"
+    script = (
+        "import sys, lastwrite\nfrom lastwrite.logstore.files import faults\n"
+        "from lastwrite.pipeline.inline import INLINE\n"
+        "reach = faults.reach\n"
+        "def stop(step, path):\n"
+        "    if step == sys.argv[3] and path == sys.argv[1]:\n"
+        "        faults.point, faults.is_armed = 1, True\n"
+        "    reach(step, path)\n"
+        "type(faults).reach = staticmethod(stop)\n"
+        "lastwrite.compact(sys.argv[1], config={'metadataStoreUrl': sys.argv[2]}, spark=INLINE, archive=sys.argv[4])\n"
+    )
+    arguments = [topic, f"zk:{pulsar.metadata_store}", step, str(tmp_path / "archive")]
+    done = subprocess.run([sys.executable, "-c", script, *arguments], timeout=120, capture_output=True, text=True)
+    assert done.returncode == -9, (done.stderr, log)
+    deadline = time.monotonic() + 60
+    while True:  # the store ends the session of the one that was killed, the broker its subscription, in their own time
+        try:
+            report = compact(pulsar, topic, archive=str(tmp_path / "archive"))
+            break
+        except LogHeld:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    assert report["status"] in (Status.CLEANED, Status.SKIPPED)
+    driver.send(topic, [line("d=1")])
+    last = compact(pulsar, topic, archive=str(tmp_path / "archive"))
+    assert [key for _, key, _ in view(driver, topic)] == ["a", "b", "c", "d"]
+    assert leftovers(pulsar, topic) == ([last["published"]["ledger"]], [])
+
+
+@pytest.mark.spark
+def test_the_command(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """With a broker's own configuration file, as an operator has it."""
+    topic = fresh(driver, request)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        f"metadataStoreUrl=zk:{pulsar.metadata_store}\nmanagedLedgerDefaultEnsembleSize=1\n"
+        "managedLedgerDefaultWriteQuorum=1\nmanagedLedgerDefaultAckQuorum=1\nclusterName=standalone\n"
+    )
+    driver.send(topic, [line(*(f"k{n % 10}={n}" for n in range(100)), batch=True), line("=keyless", "k3=")])
+    command = [
+        sys.executable, "-m", "lastwrite.cli", "compact", topic, "--config-file", str(conf),
+        "--config", "topicCompactionRetainNullKey=true", "--master", "local[2]", "--json",
+    ]  # fmt: skip
+    done = subprocess.run(command, timeout=300, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["partitions"]
+    assert (found["records_before"], found["records_after"]) == (102, 10)
+    assert [key for _, key, _ in view(driver, topic)] == [f"k{n}" for n in (0, 1, 2, 4, 5, 6, 7, 8, 9)] + [None]

@@ -1,0 +1,124 @@
+"""A topic folder that follows a live cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from lastwrite.errors import LogHeld, RemoteFailed
+from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
+from lastwrite.formats.pulsar.entry import Message, encode_batch, encode_entry, encode_single
+from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, LedgerState, custom_items
+from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, ManagedLedgerInfo
+from lastwrite.formats.pulsar.names import TopicName
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.pulsar.mirror import mirror_folder, mirroring
+from lastwrite.logstore.pulsar.objects import read_entries
+from lastwrite.logstore.pulsar.topic import list_topic
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+
+
+def metadata(custom: dict[str, bytes] | None = None) -> LedgerMetadata:
+    return LedgerMetadata(
+        quorum=1, ensemble=1, ack_quorum=1, length=0, state=LedgerState.CLOSED, digest=Digest.CRC32,
+        custom_items=custom_items(custom or {}),
+    )  # fmt: skip
+
+
+COMPACTED = metadata(ledger_custom_metadata(TOPIC.full, Position(10, 1)))
+
+
+def single(key: str, value: bytes) -> bytes:
+    return encode_entry(*encode_single(Message(key=key.encode(), value=value, publish_time=1)))
+
+
+def batch(*keys: str | None) -> bytes:
+    """A batch; None: a message that is gone."""
+    messages = [
+        Message(key=key.encode(), value=b"v", publish_time=1) if key else Message(compacted_out=True, publish_time=1)
+        for key in keys
+    ]
+    metadata, payload = encode_batch(messages)
+    left = tuple(n for n, key in enumerate(keys) if key) if None in keys else ()
+    return encode_entry(replace(metadata, compacted_batch_indexes=left), payload)
+
+
+RAW = [single("a", b"1"), batch("b", "c"), single("a", b"2")]
+
+
+def test_a_ledger_is_brought_once_and_grows_in_its_place(tmp_path: Path) -> None:
+    with mirroring(str(tmp_path), TOPIC) as mirror:
+        assert mirror.find(10, 2) is None
+        path = mirror.bring(10, metadata(), enumerate(RAW[:2]))
+        assert mirror.find(10, 2) == path
+        assert mirror.find(10, 3) is None
+        assert mirror.find(10, 2, uuid4()) is None
+    with mirroring(str(tmp_path), TOPIC) as mirror:
+        assert mirror.find(10, 2) == path
+        assert mirror.bring(10, metadata(), enumerate(RAW)) == path
+        assert [data for _, data in read_entries(path)] == RAW
+        offloaded = uuid4()
+        other = mirror.bring(10, metadata(), enumerate(RAW), offloaded)
+        assert (mirror.find(10, 3, offloaded), mirror.raw_ledgers) == (other, [10])
+        assert not Path(path).exists()
+
+
+def test_what_fails_on_its_way_leaves_nothing(tmp_path: Path) -> None:
+    def failing() -> list[tuple[int, bytes]]:
+        raise RemoteFailed("gone")
+
+    with mirroring(str(tmp_path), TOPIC) as mirror:
+        with pytest.raises(RemoteFailed):
+            mirror.bring(10, metadata(), (each for _ in range(1) for each in failing()))
+        assert mirror.raw_ledgers == []
+        assert {path.name for path in Path(mirror.folder).iterdir()} == {"lastwrite.lock"}
+        with pytest.raises(LogHeld), mirroring(str(tmp_path), TOPIC):
+            pass
+
+
+def test_the_manifest_says_what_the_cluster_says(tmp_path: Path) -> None:
+    records = [
+        encode_record(Position(10, 0), -1, RAW[0]), encode_record(Position(10, 1), -1, batch("b", None)),
+    ]  # fmt: skip
+    info = ManagedLedgerInfo(ledgers=(LedgerInfo(ledger=10, entries=3, closed_ms=1),))
+    with mirroring(str(tmp_path), TOPIC) as mirror:
+        mirror.bring(10, metadata(), enumerate(RAW))
+        mirror.bring(77, COMPACTED, enumerate(records))
+        mirror.keep_metadata(info.encode())
+        mirror.is_compacted(77, Position(10, 2))
+        found = mirror.manifest
+        assert found is not None
+        assert (found.ledger, found.from_, found.to, found.horizon) == (77, (10, 0), (10, 1), (10, 2))
+        assert (found.entries, found.messages, found.size_bytes) == (2, 2, sum(map(len, records)))
+        mirror.is_compacted(77, Position(12, -1))
+        assert mirror.manifest is not None and mirror.manifest.horizon == (12, -1)
+        assert mirror.raw_ledgers == [10]
+    topic = list_topic(mirror_folder(str(tmp_path), TOPIC))
+    assert topic.compacted is not None and topic.compacted.id == 77
+    assert (topic.problems, topic.strays) == ((), ())
+    with mirroring(str(tmp_path), TOPIC) as mirror:
+        mirror.is_published(90, Position(12, -1))
+        assert mirror.manifest is not None and mirror.manifest.ledger == 90
+        assert mirror.find(90, 2) is None  # listed as we began
+    with mirroring(str(tmp_path), TOPIC) as mirror:
+        assert mirror.find(90, 2) is not None and mirror.find(77, 2) is None
+        mirror.is_not_compacted()
+        mirror.clear_compacted(None)
+        assert mirror.manifest is None
+    topic = list_topic(mirror_folder(str(tmp_path), TOPIC))
+    assert [ledger.id for ledger in topic.ledgers] == [10]
+    assert topic.strays == ()
+
+
+def test_an_empty_compacted_ledger(tmp_path: Path) -> None:
+    with mirroring(str(tmp_path), TOPIC) as mirror:
+        mirror.bring(77, COMPACTED, [])
+        assert mirror.find(77, 0) is not None
+        mirror.is_compacted(77, Position(10, 2))
+        found = mirror.manifest
+        assert found is not None and (found.from_, found.to, found.entries) == ((10, 2), (10, 2), 0)
+    assert list_topic(mirror_folder(str(tmp_path), TOPIC)).problems == ()
