@@ -96,10 +96,19 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
         right=("deletes dropped", "dirty"),
     )  # fmt: skip
     output.text(["", *_summary(report)])
+    output.text(_published_lines(report))
     output.text(_expired_lines(report))
     output.text(_backlog_lines(report))
     output.text(problem_lines([problem for partition in report.partitions for problem in partition.problems]))
     output.text(set_aside_lines(report.partitions))
+
+
+def _published_lines(report: CompactionReport) -> Iterator[str]:
+    """What brokers serve from now on."""
+    for partition in report.partitions:
+        done = partition.published
+        if done is not None:
+            yield f"{partition.name}: ledger {done['ledger']} is served for all up to {done['horizon']}"
 
 
 def _expired_lines(report: CompactionReport) -> Iterator[str]:
