@@ -9,8 +9,8 @@ import pytest
 from tests.conformance.pulsar_oracle import PulsarOracle
 from tests.conformance.pulsar_rounds import BLOCK, check_seed
 
-SEEDS = [*range(1, 5), *range(BLOCK, BLOCK + 2)]  # of two settings; another standalone takes seconds to start
-MORE = range(3 * BLOCK, 3 * BLOCK + 5)  # by event time
+SEEDS = range(1, 6)  # with the settings of a plain broker
+MORE = [*range(BLOCK, BLOCK + 5), *range(3 * BLOCK, 3 * BLOCK + 5)]  # with others: each starts a broker of its own
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

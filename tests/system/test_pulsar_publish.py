@@ -252,13 +252,7 @@ def test_a_pointer_to_a_ledger_that_is_gone_is_mended(driver: Driver, cluster: C
 
 
 @pytest.mark.parametrize(
-    "last",
-    [
-        "acknowledge",
-        "clear",
-        pytest.param("write", marks=pytest.mark.long),
-        pytest.param("look", marks=pytest.mark.long),
-    ],
+    "last", ["acknowledge", *(pytest.param(step, marks=pytest.mark.long) for step in ("write", "look", "clear"))]
 )
 def test_what_a_crash_left_is_removed(driver: Driver, cluster: Cluster, topic: TopicName, last: str) -> None:
     send(driver, topic, f"a={last}", "b=1")

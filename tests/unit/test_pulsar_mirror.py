@@ -114,6 +114,20 @@ def test_the_manifest_says_what_the_cluster_says(tmp_path: Path) -> None:
     assert topic.strays == ()
 
 
+def test_that_a_message_lies_there_in_chunks_is_noted(tmp_path: Path) -> None:
+    chunks = [
+        encode_entry(replace(encode_single(Message(key=b"a", value=b"v", publish_time=1))[0], uuid="u", chunk_id=n,
+                             num_chunks_from_msg=2, total_chunk_msg_size=2), b"v")
+        for n in range(2)
+    ]  # fmt: skip
+    with mirroring(str(tmp_path), TOPIC) as mirror:
+        for number, bodies in ((77, RAW[:1]), (78, chunks)):
+            records = [encode_record(Position(10, n), -1, body) for n, body in enumerate(bodies)]
+            mirror.bring(number, COMPACTED, enumerate(records))
+            mirror.is_compacted(number, Position(10, 2))
+            assert mirror.manifest is not None and mirror.manifest.parts is (number == 78)
+
+
 def test_an_empty_compacted_ledger(tmp_path: Path) -> None:
     with mirroring(str(tmp_path), TOPIC) as mirror:
         mirror.bring(77, COMPACTED, [])

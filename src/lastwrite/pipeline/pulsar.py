@@ -236,11 +236,13 @@ def _new_ledger(new: Renewed) -> NewLedger | None:
     """What was written aside, and what it is; None: nothing was."""
     if not new.made or new.policy is None or new.first_dirty is None:
         return None
-    (made,) = new.made
+    (made,), (sources,) = new.made, new.sources
+    raw = {Position.of(segment.base_offset).ledger for segment in sources if segment.base_offset}
     return NewLedger(
         path=made.log_path, horizon=Position.of(new.first_dirty - 1), messages=made.records,
         order=EVENT_TIME if new.policy.strategy is Strategy.EVENT_TIME else PUBLISHING,
         retain_null_key=new.policy.keep_keyless, parts=store.has_parts(new.log),
+        read=sum(made.counts), ledgers=tuple(sorted(raw)),
     )  # fmt: skip
 
 

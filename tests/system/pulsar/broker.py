@@ -110,16 +110,18 @@ class Broker:
     """A standalone on free ports of 127.0.0.1 over the folder ``data``.
 
     ``settings`` (of broker and bookie) override SETTINGS and Pulsar's defaults. Started again it has the same
-    addresses, so that clients go on.
+    addresses, so that clients go on. Several ``bookies`` have ports one behind another.
     """
 
     def __init__(
-        self, home: Path, data: Path, settings: Mapping[str, str] | None = None, java: Sequence[str] = SHORT
-    ) -> None:
+        self, home: Path, data: Path, settings: Mapping[str, str] | None = None, java: Sequence[str] = SHORT,
+        bookies: int = 1,
+    ) -> None:  # fmt: skip
         self.home = home
         self.data = data
         self._settings = dict(settings or {})
         self._java = tuple(java)
+        self._bookies = bookies
         self._ports: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -168,7 +170,7 @@ class Broker:
         command = [
             "java", *JAVA_OPENS, *self._java, f"-Dlog4j2.configurationFile={log4j}", "-cp", f"{self.home}/lib/*",
             "org.apache.pulsar.PulsarStandaloneStarter", "-c", str(conf), "-nfw", "-nss", "-a", "127.0.0.1",
-            "--zookeeper-port", str(zookeeper), "--bookkeeper-port", str(bookie),
+            "--zookeeper-port", str(zookeeper), "--bookkeeper-port", str(bookie), "--num-bookies", str(self._bookies),
             "--zookeeper-dir", str(self.data / "zookeeper"), "--bookkeeper-dir", str(self.data / "bookkeeper"),
         ]  # fmt: skip
         environment = os.environ | {"PULSAR_STANDALONE_USE_ZOOKEEPER": "1"}

@@ -230,13 +230,17 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> M
     waiting: list[bytes] = []
     waiting_bytes = 0
 
+    has_parts = False
+
     def counted() -> int:
         """The messages of the entries that wait."""
+        nonlocal has_parts
         framed = np.frombuffer(b"".join(waiting), dtype=np.uint8)
         rows, done, _ = surveyor.take(framed, 0, len(framed), 0)
         if done != len(framed):
             raise CorruptLog("a record of the compacted ledger cannot be read", None, path)
         waiting.clear()
+        has_parts = has_parts or bool(rows["is_part"].any())
         return int(rows["messages"].sum())
 
     for entry, data in read_entries(path):
@@ -254,7 +258,7 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> M
     return Manifest(
         topic=topic.full, ledger=ledger, object=os.path.basename(path), from_=first or horizon,
         to=horizon if last is None else decode_record(last)[0], horizon=horizon, entries=count, size_bytes=size,
-        messages=messages,
+        messages=messages, parts=has_parts,
     )  # fmt: skip
 
 

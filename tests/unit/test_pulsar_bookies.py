@@ -1,0 +1,188 @@
+"""Bookies that lie, stop short or refuse: each is passed over for another, and what no other has is an error in words.
+
+What real ones answer is in ``tests/system/test_pulsar_remote.py`` and ``test_pulsar_bookies.py``.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lastwrite.errors import CorruptLog, LogError, RemoteFailed, UnsupportedFormat
+from lastwrite.formats.pulsar.ledger_metadata import Digest, Ensemble, LedgerMetadata, LedgerState
+from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
+
+LEDGER = 7
+Answer = Callable[[int, int, int], bytes]  # to operation, ledger, entry; empty: hang up
+
+
+def packet(entry: int, payload: bytes, confirmed: int = -1, ledger: int = LEDGER) -> bytes:
+    head = struct.pack(">qqqq", ledger, entry, confirmed, len(payload))
+    return head + struct.pack(">Q", zlib.crc32(head + payload)) + payload
+
+
+def answered(operation: int, code: int, ledger: int, entry: int, rest: bytes = b"") -> bytes:
+    return struct.pack(">BBHiqq", 2, operation, 0, code, ledger, entry) + rest
+
+
+def honest(operation: int, ledger: int, entry: int) -> bytes:
+    if operation == 1:
+        return answered(1, 0, ledger, entry)
+    if entry == -1:
+        return answered(2, 0, ledger, -1, packet(9, b"last", 5))
+    return answered(2, 0, ledger, entry, packet(entry, b"%d" % entry))
+
+
+@contextmanager
+def bookie(answer: Answer) -> Iterator[str]:
+    """The address of somebody who answers every request so."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def talk(connection: socket.socket) -> None:
+        data = b""
+        with connection:
+            while True:
+                while len(data) >= 4 and len(data) >= 4 + (size := struct.unpack_from(">i", data)[0]):
+                    frame, data = data[4 : 4 + size], data[4 + size :]
+                    operation = frame[1]
+                    ledger, entry = struct.unpack_from(">qq", frame, 4 if operation == 2 else 24)
+                    said = answer(operation, ledger, entry)
+                    if not said:
+                        return
+                    connection.sendall(struct.pack(">i", len(said)) + said)
+                part = connection.recv(1 << 16)
+                if not part:
+                    return
+                data += part
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            threading.Thread(target=_quietly, args=(talk, connection), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+
+
+def _quietly(talk: Callable[[socket.socket], None], connection: socket.socket) -> None:
+    try:
+        talk(connection)
+    except OSError:
+        pass
+
+
+def ledger(*bookies: str, quorum: int = 0, digest: int = Digest.CRC32) -> Ledger:
+    metadata = LedgerMetadata(
+        quorum=quorum or len(bookies), ensemble=len(bookies), length=0, state=LedgerState.OPEN, digest=digest,
+        ensembles=(Ensemble(bookies=bookies, first_entry=0),),
+    )  # fmt: skip
+    return Ledger(LEDGER, metadata)
+
+
+def read(*addresses: str, last: int = 40) -> list[bytes]:
+    with Bookies(lambda address: address, timeout=1.0) as bookies:
+        return [payload for _, payload in bookies.read(ledger(*addresses), 0, last)]
+
+
+EXPECTED = [b"%d" % n for n in range(41)]
+
+LIES: dict[str, Answer] = {
+    "hangs up": lambda operation, ledger, entry: b"",
+    "says nothing": lambda operation, ledger, entry: b"\0",
+    "another ledger": lambda operation, ledger, entry: honest(operation, ledger + 1, entry),
+    "another operation": lambda operation, ledger, entry: answered(1, 0, ledger, entry),
+    "another version": lambda operation, ledger, entry: b"\3" + honest(operation, ledger, entry)[1:],
+    "another entry": lambda operation, ledger, entry: answered(2, 0, ledger, entry + 1, packet(entry + 1, b"")),
+    "another entry inside": lambda operation, ledger, entry: answered(2, 0, ledger, entry, packet(entry + 1, b"x")),
+    "another ledger inside": lambda operation, ledger, entry: answered(
+        2, 0, ledger, entry, packet(entry, b"x", ledger=8)
+    ),
+    "a changed byte": lambda operation, ledger, entry: honest(operation, ledger, entry)[:-1] + b"!",
+    "no digest": lambda operation, ledger, entry: answered(2, 0, ledger, entry, bytes(39)),
+    "no packet": lambda operation, ledger, entry: answered(2, 0, ledger, entry),
+    "not there": lambda operation, ledger, entry: answered(2, 2, ledger, entry),
+    "no such ledger": lambda operation, ledger, entry: answered(2, 1, ledger, entry),
+    "a broken disk": lambda operation, ledger, entry: answered(2, 101, ledger, entry),
+    "not for us": lambda operation, ledger, entry: answered(2, 102, ledger, entry),
+    "an unknown code": lambda operation, ledger, entry: answered(2, -77, ledger, entry),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_whoever_fails_is_passed_over_and_what_nobody_has_is_said(lie: str) -> None:
+    with bookie(honest) as good, bookie(LIES[lie]) as bad:
+        assert read(good) == EXPECTED
+        for order in ((good, bad), (bad, good)):
+            assert read(*order) == EXPECTED
+        with pytest.raises(CorruptLog if "not there" in lie or "no such" in lie else LogError) as caught:
+            read(bad)
+    assert caught.value.remedy
+    assert f"ledger {LEDGER}" in caught.value.problem
+
+
+def test_a_bookie_that_fails_on_the_way_is_passed_over_from_there_on() -> None:
+    asked: list[int] = []
+
+    def until_ten(operation: int, number: int, entry: int) -> bytes:
+        asked.append(entry)
+        return honest(operation, number, entry) if entry < 10 else b""
+
+    with bookie(honest) as good, bookie(until_ten) as bad:
+        assert read(bad, good) == EXPECTED
+    assert len(asked) < 41
+
+
+def test_the_end_of_an_open_ledger_is_what_the_best_of_its_bookies_knows() -> None:
+    def behind(operation: int, number: int, entry: int) -> bytes:
+        return answered(2, 0, number, -1, packet(7, b"older", 6))
+
+    with bookie(honest) as ahead, bookie(behind) as late, bookie(LIES["not there"]) as empty:
+        with Bookies(lambda address: address, timeout=1.0) as bookies:
+            end = bookies.last_entry(ledger(late, ahead, empty, "127.0.0.1:1"))
+            assert (end.entry, end.confirmed, end.payload) == (9, 6, b"last")
+            nothing = bookies.last_entry(ledger(empty))
+            assert (nothing.entry, nothing.confirmed, nothing.payload) == (-1, -1, b"")
+            with pytest.raises(RemoteFailed, match="the end of ledger 7 cannot be had"):
+                bookies.last_entry(ledger("127.0.0.1:1"))
+
+
+@pytest.mark.parametrize("code", [101, 102, 104, 105, 106, 999])
+def test_a_bookie_that_takes_no_entry_is_named(code: int) -> None:
+    def refusing(operation: int, number: int, entry: int) -> bytes:
+        return answered(1, code if entry == 3 else 0, number, entry)
+
+    with bookie(honest) as good, bookie(refusing) as bad, Bookies(lambda address: address, timeout=1.0) as bookies:
+        writer = LedgerWriter(bookies, ledger(good, bad))
+        for _ in range(6):
+            writer.add(b"x" * 100)
+        with pytest.raises(RemoteFailed, match=f"code {code}"):
+            writer.flush()
+        assert writer.failed == bad
+        writer.abandon()
+        again = LedgerWriter(bookies, ledger(good))  # answers that were under way are nobody's
+        for _ in range(6):
+            again.add(b"x")
+        again.flush()
+        assert (again.entries, again.bytes) == (6, 6)
+
+
+def test_metadata_that_cannot_be_are_refused() -> None:
+    with bookie(honest) as good, Bookies(lambda address: address, timeout=1.0) as bookies:
+        for strange in (ledger(good, quorum=2), ledger()):
+            with pytest.raises(CorruptLog, match="write quorum"):
+                list(bookies.read(strange, 0, 1))
+        with pytest.raises(UnsupportedFormat, match="digests of type 9"):
+            list(bookies.read(ledger(good, digest=9), 0, 1))
