@@ -20,7 +20,7 @@ import pulsar
 
 from tests.system.pulsar.broker import Broker
 from tests.system.pulsar.driver import Driver, Line, Message
-from tests.system.pulsar.wire import Wire, message
+from tests.system.pulsar.wire import Frame, Wire, message
 
 CODECS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 START_MS = 1_600_000_000_000
@@ -40,7 +40,7 @@ class CppStep:
 
 @dataclass(frozen=True, slots=True)
 class WireStep:
-    frames: list[bytes]
+    frames: list[Frame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class Topic:
             else:
                 has_checksum = True
             self.met[f"raw {kind}"] += 1
-            frames.append(frame(message(*pairs), value, has_checksum=has_checksum))
+            frames.append(Frame(entry(message(*pairs), value, has_checksum=has_checksum), kind == "marker"))
         return WireStep(frames)
 
     def _raw_single(self) -> bytes:
@@ -242,7 +242,7 @@ class Topic:
         return struct.pack(">I", len(single)) + single + value
 
 
-def frame(metadata: bytes, payload: bytes, *, has_checksum: bool = True) -> bytes:
+def entry(metadata: bytes, payload: bytes, *, has_checksum: bool = True) -> bytes:
     """An entry without broker prefix (spec/pulsar.md section 2)."""
     rest = struct.pack(">I", len(metadata)) + metadata + payload
     return (b"\x0e\x01" + struct.pack(">I", google_crc32c.value(rest)) if has_checksum else b"") + rest

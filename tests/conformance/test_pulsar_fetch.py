@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, LogError, NotALog
+from lastwrite.formats.pulsar.compacted import decode_record
+from lastwrite.formats.pulsar.entry import decode_entry, messages_of
+from lastwrite.formats.pulsar.entry_log import encode_header, encode_record
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.logstore import files
 from lastwrite.logstore.pulsar.manifest import read_manifest
-from lastwrite.logstore.pulsar.objects import find_aside, read_entries, read_index
+from lastwrite.logstore.pulsar.objects import ObjectWriter, find_aside, read_entries, read_index
 from lastwrite.model.fetched import FetchedTopic, FetchReport, HowFetched
 from lastwrite.model.log import ProblemKind
 from tests.pulsar_corpus import CORPUS, TOPICS, compacted_entries, horizon, raw_entries, unpack
@@ -52,6 +56,13 @@ def entries_of(topic: FetchedTopic, is_compacted: bool = False) -> dict[tuple[in
         if ledger.is_compacted is is_compacted and ledger.path
         for entry, data in read_entries(ledger.path)
     }
+
+
+def messages_left(record: bytes) -> int:
+    """Messages of a compacted ledger's entry; what cannot be opened is one."""
+    position, _, body = decode_record(record)
+    entry = decode_entry(body, *position)
+    return 1 if entry.is_encrypted else sum(not message.compacted_out for message in messages_of(entry))
 
 
 def damaged(report: FetchReport) -> list[str]:
@@ -117,6 +128,7 @@ def test_bookies_give_all_raw_entries_and_the_compacted_ledger(
     assert manifest is not None
     assert (str(manifest.horizon), manifest.ledger, manifest.entries) == (place, int(told["ledger"]), told["entries"])
     assert manifest.size_bytes == told["size"]
+    assert manifest.messages == sum(messages_left(record) for record in compacted_entries(name, 2))
     assert (Path(topic.folder) / ("managed-ledger" if form == "node" else "managed-ledger.json")).exists()
 
 
@@ -126,6 +138,19 @@ def test_journals_give_the_same(tmp_path: Path, journals: list[str]) -> None:
     )
     assert damaged(report) == []
     assert entries_of(report.topics[0]) == raw_entries("shapes")
+
+
+def test_an_entry_log_that_was_written_with_direct_io(tmp_path: Path) -> None:
+    folder = unpack("direct", tmp_path / "direct")
+    for journal in folder.rglob("*.txn"):
+        journal.unlink()
+    report = lastwrite.fetch(
+        [str(folder / "0")], str(tmp_path / "archive"), topic="direct",
+        metadata=said("direct", 1, "stats-internal.json"),
+    )  # fmt: skip
+    assert damaged(report) == []
+    assert entries_of(report.topics[0]) == raw_entries("direct")
+    assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries("direct", 1)
 
 
 def test_a_bookie_that_was_killed_has_its_entries_in_the_journal_alone(tmp_path: Path) -> None:
@@ -212,6 +237,25 @@ def test_a_damaged_copy_is_passed_over_and_two_are_named(tmp_path: Path, bookies
         assert (entries_of(report.topics[0]) == raw_entries("odd")) is (status == 0)
 
 
+def test_many_damaged_entries_are_counted_and_foreign_digests_named(tmp_path: Path) -> None:
+    (tmp_path / "bookie").mkdir()
+    records = [encode_record(7, n, b"entry") for n in range(9)]
+    broken = [record[:-1] + b"!" for record in records]
+    metadata = {"state": "x", "ledgers": [{"ledgerId": 7, "entries": 9, "size": 45}, {"ledgerId": 9, "entries": 0}]}
+    (tmp_path / "stats.json").write_text(json.dumps(metadata))
+    for content, expected in (
+        (broken, ["no digest of ledger 7 holds, neither as CRC-32C nor as CRC-32"]),
+        ([*broken[:8], records[8]], [*(f"the digest of entry 7:{n} does not hold" for n in range(5)),
+                                     "the same of 3 more entries of ledger 7"]),
+    ):  # fmt: skip
+        (tmp_path / "bookie" / "0.log").write_bytes(encode_header() + b"".join(content))
+        report = lastwrite.fetch(
+            [str(tmp_path / "bookie")], str(tmp_path / "archive"), topic="x", metadata=str(tmp_path / "stats.json")
+        )
+        assert damaged(report)[: len(expected)] == expected
+        assert report.exit_status == 3
+
+
 def test_a_log_cut_short_or_of_something_else_is_named(tmp_path: Path, bookies: list[str]) -> None:
     folder = Path(shutil.copytree(bookies[0], tmp_path / "bookie"))
     log = folder / "current" / "0.log"
@@ -238,6 +282,33 @@ def test_metadata_of_many_topics_lie_in_a_folder(tmp_path: Path, bookies: list[s
     for topic, name in zip(report.topics, ("events", "odd"), strict=True):
         assert entries_of(topic) == raw_entries(name)
         assert list(entries_of(topic, is_compacted=True).values()) == compacted_entries(name, 2)
+
+
+def test_an_empty_compacted_ledger_is_brought_where_its_size_is_said(tmp_path: Path, bookies: list[str]) -> None:
+    stats = json.loads(Path(said("odd", 2, "stats-internal.json")).read_text())
+    stats["compactedLedger"] |= {"ledgerId": 12345, "entries": 0, "size": 0}
+    stats["cursors"]["__compaction"]["properties"]["CompactedTopicLedger"] = 12345
+    (tmp_path / "stats.json").write_text(json.dumps(stats))
+    report = lastwrite.fetch(
+        bookies, str(tmp_path / "archive"), topic=TOPICS["odd"], metadata=str(tmp_path / "stats.json")
+    )
+    assert report.exit_status == 0
+    manifest = read_manifest(report.topics[0].folder)
+    assert manifest is not None
+    assert (manifest.ledger, manifest.entries) == (12345, 0)
+    assert str(manifest.horizon) == stats["cursors"]["__compaction"]["markDeletePosition"]
+
+
+def test_ledgers_below_the_horizon_need_not_be_there(tmp_path: Path, bookies: list[str]) -> None:
+    stats = json.loads(Path(said("odd", 2, "stats-internal.json")).read_text())
+    stats["ledgers"].insert(0, {"ledgerId": 1, "entries": 7, "size": 9, "offloaded": True})
+    (tmp_path / "stats.json").write_text(json.dumps(stats))
+    report = lastwrite.fetch(
+        bookies, str(tmp_path / "archive"), topic=TOPICS["odd"], metadata=str(tmp_path / "stats.json")
+    )
+    assert report.exit_status == 0
+    assert [ledger.how for ledger in report.topics[0].ledgers][0] is HowFetched.MISSING
+    assert "compaction needs it no more" in report.topics[0].problems[0].message
 
 
 def test_an_archive_that_was_compacted_further_is_not_set_back(tmp_path: Path, bookies: list[str]) -> None:
@@ -278,9 +349,13 @@ def test_what_is_not_said_or_not_there_is_refused(tmp_path: Path, bookies: list[
         lastwrite.fetch([str(CORPUS / "offloaded")], str(tmp_path), topic="others")
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_a_fetch_that_fails_at_any_step_is_finished_by_the_next(
-    tmp_path: Path, bookies: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bookies: list[str], monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
+    if is_killed:  # then nobody tidies up
+        monkeypatch.setattr(ObjectWriter, "abandon", lambda writer: None)
+
     def bring(archive: Path) -> FetchReport:
         return lastwrite.fetch(
             [str(CORPUS / "offloaded"), *bookies], str(archive), topic=TOPICS["odd"],

@@ -1,9 +1,10 @@
 """Small topics as a real Pulsar stored them: ``tests/corpus/pulsar/``.
 
-    .venv/bin/python -m tests.corpus.make_pulsar HOME VENV    # from the project's root; needs java 17
+    .venv/bin/python -m tests.corpus.make_pulsar HOME VENV [PART…]    # from the project's root; needs java 17
 
 HOME is the folder that the Pulsar peer's ``setup.sh`` filled (LASTWRITE_PEERS names the folder of peers), VENV a
-virtual environment with ``moto[server,s3]`` and ``boto3``. ``pulsar-client`` must be here.
+virtual environment with ``moto[server,s3]`` and ``boto3``. ``pulsar-client`` must be here. PART is one of ``shapes``,
+``blocks``, ``killed`` and ``direct``; without one all is recorded anew.
 
 One cluster of three bookies (two copies of every entry) is started three times over the same data:
 
@@ -30,6 +31,7 @@ What lies there afterwards:
 - ``topics/unreadable.jsonl``: batches that nobody can read, and what the real compactor did with each
 - ``ledgers/``: nodes of the ledgers in the metadata store
 - ``blocks/``: one offloaded ledger of two blocks with padding, of another cluster
+- ``direct/``: an entry log that a bookie wrote with direct I/O, of another cluster; its topic is ``topics/direct``
 - ``killed/``: a bookie that was killed before it wrote an entry log: all lies in its journal
 """
 
@@ -201,7 +203,7 @@ class Cluster:
         [answer] = self.ask("node", path)
         return base64.b64decode(answer["node"])
 
-    def keep_round(self, topic: str, name: str, number: int) -> None:
+    def keep_round(self, topic: str, name: str, number: int, keeps_ledgers: bool = True) -> None:
         """Compact the topic and keep what the cluster says of it afterwards."""
         done = self.ask("compact", topic)[0]
         assert done["status"] == "SUCCESS", done
@@ -224,6 +226,8 @@ class Cluster:
         _keep(folder / "compacted.jsonl.gz", self.ask("dump-compacted", topic))
         _keep(folder / "read.jsonl.gz", self.ask("read", topic))
         _keep(folder / "read-compacted.jsonl.gz", self.ask("read", topic, "--compacted"))
+        if not keeps_ledgers:  # numbers of another cluster
+            return
         for ledger in {item["ledger"] for item in state["ledgers"]} | {int(done["after"]["ledger"])}:
             digits = f"{ledger:010d}"
             (TARGET / "ledgers").mkdir(exist_ok=True)
@@ -502,9 +506,10 @@ def event_shapes() -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- the runs
 
 
-def main(home_name: str, venv_name: str) -> None:
+def main(home_name: str, venv_name: str, *parts: str) -> None:
     home, venv = Path(home_name).absolute(), Path(venv_name).absolute()
-    shutil.rmtree(TARGET, ignore_errors=True)
+    if not parts:
+        shutil.rmtree(TARGET, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="lastwrite-corpus-", dir="/var/tmp") as folder:
         work = Path(folder)
         classes = work / "classes"
@@ -516,9 +521,16 @@ def main(home_name: str, venv_name: str) -> None:
         assert mock.stdout is not None
         assert mock.stdout.readline() == b"ready\n"
         try:
-            record_shapes(Cluster(home, work / "shapes", classes), venv, work)
-            record_blocks(Cluster(home, work / "blocks", classes), venv, work)
-            record_killed(Cluster(home, work / "killed", classes))
+            for part in parts or ("shapes", "blocks", "killed", "direct"):
+                cluster = Cluster(home, work / part, classes)
+                if part == "shapes":
+                    record_shapes(cluster, venv, work)
+                elif part == "blocks":
+                    record_blocks(cluster, venv, work)
+                elif part == "killed":
+                    record_killed(cluster)
+                else:
+                    record_direct(cluster)
         finally:
             os.killpg(mock.pid, signal.SIGTERM)
             mock.wait(30)
@@ -691,6 +703,26 @@ def record_killed(cluster: Cluster) -> None:
     target.mkdir()
     (target / "managed-ledger").write_bytes(base64.b64decode(state["node"]))
     _pack_logs(cluster.data / "bookkeeper0" / "current", target / "0" / "current")
+
+
+def record_direct(cluster: Cluster) -> None:
+    topic = "persistent://public/default/direct"
+    direct = {"dbStorage_directIOEntryLogger": "true"}
+    direct |= {f"dbStorage_directIOEntryLoggerTotal{kind}BufferSizeMb": "8" for kind in ("Write", "Read")}
+    one = {f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
+    shutil.rmtree(TARGET / "direct", ignore_errors=True)
+    shutil.rmtree(TARGET / "topics" / "direct", ignore_errors=True)
+    cluster.start(1, **SETTINGS | one | direct)
+    try:
+        cluster.ask("create", topic)
+        cluster.send(topic, alone(*(keyed(f"k{n % 7}", f"first {n} " * 20) for n in range(30))))
+        cluster.ask("unload", topic)
+        cluster.send(topic, alone(*(keyed(f"k{n % 9}", f"then {n} " * 20) for n in range(30))))
+        cluster.keep_round(topic, "direct", 1, keeps_ledgers=False)
+        cluster.keep_raw(topic, "direct")
+    finally:
+        cluster.stop()
+    _pack_logs(cluster.data / "bookkeeper0" / "current", TARGET / "direct" / "0" / "current")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Every input goes through decode, scan (split, decompress, walk) and rewrite (jud
 slow decoder as the judge: both accept the same bytes, see the same records, and what is rewritten decodes to
 exactly the records that were kept. Every ``--whole``-th goes through a whole ``compact`` on files as well: a
 partition that is refused stays as it was to the byte, one that is cleaned keeps the table a reader ends with.
+``--system pulsar``: the same for Pulsar, see ``tests.fuzz.pulsar``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +28,16 @@ from lastwrite.errors import LogError
 from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.formats.kafka.batch import Batch, decode_batch
 from lastwrite.formats.kafka.chunk import KafkaFormat
+from lastwrite.formats.pulsar.chunk import PulsarFormat
 from lastwrite.model.columns import CONTROL, IS_CONTROL, KEYLESS, SHADOWED, TOMBSTONE
 from lastwrite.model.policy import Policy
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
+from tests.fuzz import pulsar
 from tests.fuzz.mutate import START, mutate, sound_segments
+
+Check = Callable[[random.Random], list[str]]
+Whole = Callable[[Path, random.Random], str]
 
 PLAIN_LIMIT = 1 << 20
 SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
@@ -166,33 +173,61 @@ def check_whole(folder: Path, data: bytes, rng: random.Random) -> str:
     return str(status)
 
 
+def kafka_checks() -> tuple[Check, Whole]:
+    """What is done with one input, and with the whole of one; as ``main`` calls them."""
+    segments = sound_segments(random.Random(0))
+    format = KafkaFormat(PLAIN_LIMIT)
+
+    def check(rng: random.Random) -> list[str]:
+        return [check_in_memory(format, mutate(rng, segments), rng)]
+
+    def whole(folder: Path, rng: random.Random) -> str:
+        return "whole: " + check_whole(folder, mutate(rng, segments), rng)
+
+    return check, whole
+
+
+def pulsar_checks() -> tuple[Check, Whole]:
+    """The same for Pulsar."""
+    found = pulsar.sound()
+    others = [data for data, _ in found.objects]
+    format = PulsarFormat(pulsar.PLAIN_LIMIT)
+
+    def check(rng: random.Random) -> list[str]:
+        data, lowest = rng.choice(found.objects)
+        harmed = pulsar.mutate_object(rng, data, others)
+        return [pulsar.check_in_memory(format, harmed, lowest, rng), pulsar.check_file(found.files, rng)]
+
+    return check, pulsar.check_whole
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--system", choices=("kafka", "pulsar"), default="kafka")
     parser.add_argument("--inputs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first input")
     parser.add_argument("--whole", type=int, default=50, help="every so many inputs, a whole compact on files")
     given = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))  # an allocation by a lie shows
-    segments = sound_segments(random.Random(0))
-    format = KafkaFormat(PLAIN_LIMIT)
+    check, whole = {"kafka": kafka_checks, "pulsar": pulsar_checks}[given.system]()
     outcomes: dict[str, int] = {}
     slowest, begin = 0.0, time.monotonic()
     shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="lastwrite-fuzz-", dir=shm) as work:
-        for n in range(given.inputs):
+        for n in range(given.first, given.first + given.inputs):
             rng = random.Random(given.seed * 1_000_000_007 + n)
-            data = mutate(rng, segments)
             start = time.monotonic()
             try:
-                outcome = check_in_memory(format, data, rng)
-                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+                found = check(rng)
                 if given.whole and n % given.whole == 0:
-                    outcome = "whole: " + check_whole(Path(work) / "log", data, rng)
-                    outcomes[outcome] = outcomes.get(outcome, 0) + 1
+                    found.append(whole(Path(work) / "log", rng))
             except BaseException:
-                print(f"seed {given.seed} input {n}: {data.hex()}", file=sys.stderr)
+                print(f"--system {given.system} --seed {given.seed} --first {n} --inputs 1", file=sys.stderr)
                 raise
-            if n > 100:
+            for outcome in found:
+                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+            if n > given.first + 100:
                 slowest = max(slowest, time.monotonic() - start)
     print({"inputs": given.inputs, "seed": given.seed, "seconds": round(time.monotonic() - begin, 1),
            "slowest_input_seconds": round(slowest, 3), **outcomes})  # fmt: skip

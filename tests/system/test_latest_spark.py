@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lastwrite
+from lastwrite.formats.pulsar.position import Position
 from lastwrite.pipeline.session import spark_session
+from tests.pulsar_folders import batch, single, write_compacted, write_ledger
+from tests.pulsar_topics import topic_folder
 from tests.rocketmq_queues import TIME_MS, Sent, write_queue
 
 if TYPE_CHECKING:
@@ -64,3 +67,24 @@ def test_a_rocketmq_topic(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_kafka_topic(spark: SparkSession, topic: str) -> None:
     rows = lastwrite.latest(str(CORPUS), topic=topic, spark=spark).collect()
     assert {bytes(row.key): bytes(row.value) for row in rows} == lastwrite.latest(str(CORPUS), topic=topic)
+
+
+def test_a_pulsar_topic(spark: SparkSession, tmp_path: Path) -> None:
+    topic = "persistent://public/default/orders"
+    for partition in range(2):
+        folder = topic_folder(tmp_path, f"{topic}-partition-{partition}")
+        values = [("moved", f"in {partition}"), ("gone", "x"), (f"own {partition}", "1"), ("gone", None)]
+        raw = [single(key, value, 7 * number + partition) for number, (key, value) in enumerate(values)]
+        write_ledger(folder, 10 + partition, raw, block_bytes=150)
+        write_compacted(folder, 20 + partition, [(Position(10 + partition, 0), raw[0])], Position(10 + partition, 1))
+        write_ledger(folder, 30 + partition, [batch([("a", "2"), ("a", f"3 of {partition}"), (None, "keyless")], 40)])
+    table = lastwrite.latest(str(tmp_path), "orders", spark=spark)
+    assert table.columns == [
+        "topic", "partition", "ledger", "entry", "batch_index", "key", "value", "event_time", "publish_time",
+        "properties",
+    ]  # fmt: skip
+    rows = table.collect()
+    assert {row.key: bytes(row.value) for row in rows} == lastwrite.latest(str(tmp_path), "orders")
+    assert {row.key: (row.partition, row.ledger, row.entry, row.batch_index) for row in rows} == {
+        "moved": (1, 11, 0, -1), "own 0": (0, 10, 2, -1), "own 1": (1, 11, 2, -1), "a": (1, 31, 0, 1),
+    }  # fmt: skip

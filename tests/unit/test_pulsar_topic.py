@@ -26,7 +26,7 @@ from tests.pulsar_topics import TOPIC, put_ledger, read_compacted, topic_folder
 
 MANIFEST_OF_13 = Manifest(
     topic=TOPIC, ledger=13, object=f"{UUID(int=13)}-ledger-13", from_=Position(10, 1), to=Position(10, 4),
-    horizon=Position(10, 5), entries=3, size_bytes=300, messages=4,
+    horizon=Position(10, 5), entries=3, size_bytes=300, messages=4, read=9, ledgers=(8, 10),
 )  # fmt: skip
 
 
@@ -255,6 +255,7 @@ def test_a_horizon_passes_over_markers_and_what_was_aborted(tmp_path: Path) -> N
     assert positions(folder) == ["10:0", "10:1", "11:1"]
     manifest = read_manifest(str(folder))
     assert manifest is not None and str(manifest.horizon) == "11:1"
+    assert (manifest.messages, manifest.read, manifest.ledgers) == (3, 4, (10, 11))
     assert compact(folder).reason == "no message lies beyond the horizon, 11:1"
 
 

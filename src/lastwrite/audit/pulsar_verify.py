@@ -3,7 +3,7 @@
 Of each ledger, raw and compacted: every entry by its checksum and every batch message by message; entry ids without a
 gap; as many entries and bytes as the ledger's metadata say; and every block of the index where a block begins, with the
 entry that the index names. Of the compacted ledger besides: what the manifest says of it, and no id beyond the horizon;
-of one that we made no delete, no key twice, and no message without a key where the manifest says that such went.
+of one that we made no key twice, and no message without a key where the manifest says that such went.
 
 Memory: a chunk, and of the compacted ledger sixteen bytes a message, up to a limit.
 
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lastwrite.audit.pulsar_proof import compare
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.formats.pulsar import kernels
@@ -31,42 +32,84 @@ from lastwrite.logstore.pulsar.topic import Ledger, Topic, find_topics, list_top
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import IS_TRANSACTIONAL, KEYLESS, TOMBSTONE, UInt64Array
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.verification import PartitionVerification, Transactions, VerifyReport, VerifyStatus
+from lastwrite.model.verification import (
+    Comparison,
+    PartitionVerification,
+    Transactions,
+    VerifyReport,
+    VerifyStatus,
+    Violation,
+)
 from lastwrite.model.work import Limits, Piece
 from lastwrite.pipeline.chunks import Chunks
 
 _REMEDY = "bring the object once more from where it was offloaded to"
 _AGAIN = "compact the topic anew: move the manifest away, if the raw ledgers are all here"
 _MOST_KEYS = 1 << 24  # that are held at once to see that none comes twice
+_MESSAGE_BYTES = 160  # that comparing takes
 _LARGEST_BLOCK = 1 << 40
 _COMMITTED, _ABORTED = 21, 22  # types of markers
 
 
 def verify(
-    path: str, topic: str | None = None, partition: int | None = None, limits: Limits | None = None
+    path: str, before: str | None, topic: str | None, partition: int | None, limits: Limits, memory_bytes: int
 ) -> VerifyReport:
-    """Check the topic folders at ``path``. Damage does not raise: it stands in the report.
+    """Check the topic folders at ``path``, each against what it was at ``before``; see ``pulsar_proof``.
+
+    Damage and broken promises do not raise: they stand in the report.
 
     Raises:
         NotALog: no topic lies there.
         LogHeld: a run holds one of them.
     """
     begin = time.perf_counter()
-    folders = find_topics(path, topic, partition)
-    for folder in folders:
+    pairs = _pairs(find_topics(path, topic, partition), before and find_topics(before, topic, partition))
+    for folder in (folder for pair in pairs for folder in pair if folder is not None):
         lock.refuse_if_held(folder)
-    found = [_verified(folder, limits or Limits()) for folder in folders]
+    found = []
+    for after, was in pairs:
+        name = partition_of(name_of(after or was or ""))
+        report = PartitionVerification(topic=name.topic, partition=name.partition)
+        try:
+            _verify(report, after, was, limits, memory_bytes)
+        except (LogError, OSError) as error:
+            is_damage = isinstance(error, LogError) and error.exit_status == 3
+            report.worsen(VerifyStatus.DAMAGED if is_damage else VerifyStatus.FAILED, str(error))
+        found.append(report)
     return VerifyReport(partitions=found, seconds=time.perf_counter() - begin)
 
 
-def _verified(folder: str, limits: Limits) -> PartitionVerification:
-    name = partition_of(name_of(folder))
-    report = PartitionVerification(topic=name.topic, partition=name.partition)
-    try:
-        topic = list_topic(folder)
-    except (LogError, OSError) as error:
-        report.worsen(VerifyStatus.FAILED, str(error))
-        return report
+def _pairs(after: list[str], before: list[str] | str | None) -> list[tuple[str | None, str | None]]:
+    """(folder, folder as it was) of each topic; two single ones meet whatever they are called."""
+    if not isinstance(before, list):
+        return [(folder, None) for folder in after]
+    if len(after) == len(before) == 1:
+        return [(after[0], before[0])]
+    now, was = ({name_of(folder): folder for folder in some} for some in (after, before))
+    return [(now.get(name), was.get(name)) for name in sorted({*now, *was})]
+
+
+def _verify(
+    report: PartitionVerification, after: str | None, before: str | None, limits: Limits, memory_bytes: int
+) -> None:
+    if after is None:
+        report.comparison = Comparison(folder=before or "", violation_count=1)
+        report.comparison.violations.append(
+            Violation("partition", "the topic was there before and is missing", None, before)
+        )
+        report.worsen(VerifyStatus.BROKEN, str(report.comparison.violations[0]))
+        return
+    topic = list_topic(after)
+    _verify_structure(report, topic, limits)
+    if before is not None and report.status is VerifyStatus.VERIFIED:
+        report.comparison, like_broker = compare(list_topic(before), topic, memory_bytes // _MESSAGE_BYTES)
+        if like_broker:
+            report.advice.append(f"{after}: compacted as a broker would, not by the rules of Lastwrite")
+        if report.comparison.violations:
+            report.worsen(VerifyStatus.BROKEN, str(report.comparison.violations[0]))
+
+
+def _verify_structure(report: PartitionVerification, topic: Topic, limits: Limits) -> None:
     for problem in topic.problems:
         _note(report, problem)
     seen = _Seen()
@@ -93,7 +136,6 @@ def _verified(folder: str, limits: Limits) -> PartitionVerification:
         report.advice.append(f"{seen.whole} batches cannot be read: compaction keeps them whole, whatever is in them")
     for stray in topic.strays:
         report.advice.append(f"{stray.path}: a compacted ledger that no manifest names")
-    return report
 
 
 def _note(report: PartitionVerification, problem: Problem) -> None:
@@ -284,10 +326,12 @@ def _verify_compacted(report: PartitionVerification, topic: Topic, ledger: Ledge
     _check_counts(found, ledger)
     wrong = found.problems
     if not wrong:
-        told = (
+        told: list[tuple[str, object, object]] = [
             ("entries", found.entries, manifest.entries), ("bytes", found.bytes, manifest.size_bytes),
-            ("messages", found.messages, manifest.messages), ("topic", ledger.metadata.compacted_topic, manifest.topic),
-        )  # fmt: skip
+            ("topic", ledger.metadata.compacted_topic, manifest.topic),
+        ]  # fmt: skip
+        if ledger.is_ours:  # of a broker's, who wrote the manifest may have counted what an encrypted batch claims
+            told.append(("messages", found.messages, manifest.messages))
         for what, there, said in told:
             if there != said:
                 wrong.append(_damaged(f"{what}: {there}, by the manifest {said}", ledger.path, None, _AGAIN))
@@ -304,6 +348,8 @@ def _verify_compacted(report: PartitionVerification, topic: Topic, ledger: Ledge
                         None, _AGAIN,
                     )
                 )  # fmt: skip
+        if found.tombstones:  # by a broker's rules the length tells, which some clients leave out
+            report.advice.append(f"{ledger.path}: {found.tombstones} deletes are in it")
         for broken in _promises(found, manifest.retain_null_key):
             if ledger.is_ours:
                 wrong.append(_damaged(f"{broken}: no compaction leaves that", ledger.path, None, _AGAIN))
@@ -318,8 +364,6 @@ def _verify_compacted(report: PartitionVerification, topic: Topic, ledger: Ledge
 def _promises(found: _Seen, retain_null_key: bool) -> Sequence[str]:
     """What compaction promises of the messages themselves, and does not hold."""
     broken = []
-    if found.tombstones:
-        broken.append(f"{found.tombstones} deletes are in it")
     if found.keyless and not retain_null_key:
         broken.append(f"{found.keyless} messages without a key are in it")
     lanes = np.concatenate(found.keys) if found.keys else np.empty((0, 2), dtype=np.uint64)

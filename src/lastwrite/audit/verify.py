@@ -98,8 +98,8 @@ def verify(
     """Check the partitions at ``path``, each against what it was at ``before``.
 
     Args:
-        path: a log root, a partition's folder, or one of its files; or topic folders of Pulsar's, whose structure and
-            compacted ledger are checked, without Spark (``audit.pulsar_verify``).
+        path: a log root, a partition's folder, or one of its files; or topic folders of Pulsar's, which are
+            read in this process (``audit.pulsar_verify``).
         before: the same as it was before compaction; None: check the structure only. Two single partitions are
             compared whatever they are called; else partitions meet by name.
         config: settings under upstream's names; ``index.interval.bytes`` says how dense indexes should be.
@@ -117,11 +117,9 @@ def verify(
     """
     begin = time.perf_counter()
     if system_named(system, str(path)).name == "pulsar":
-        if before is not None:
-            raise InvalidConfig(
-                "verify compares Kafka's logs only, so far", path=str(path), remedy="leave out what it was before"
-            )
-        return verify_topics(str(path), topic, partition, plan_memory(memory, 1).limits())
+        plan = plan_memory(memory, 1)
+        was = None if before is None else str(before)
+        return verify_topics(str(path), was, topic, partition, plan.limits(), plan.worker_bytes)
     found = kafka_alone(system, str(path), "verify")
     settings = dict(config or {})
     found.check_config(settings)
@@ -129,9 +127,9 @@ def verify(
     pairs = _pairs(found, str(path), None if before is None else str(before), topic, partition)
     for folder in (folder for pair in pairs for folder in pair if folder is not None):
         found.refuse_if_held(found.root_of(folder), [found.name_of(folder)])
-    with runner_for(spark, master, memory, conf or {}, progress) as (runner, plan):
+    with runner_for(spark, master, memory, conf or {}, progress) as (runner, divided):
         scratch = _scratch_parent(runner, before is not None)
-        verifier = _Verifier(found, runner, plan.limits(), settings, now_ms, scratch, progress)
+        verifier = _Verifier(found, runner, divided.limits(), settings, now_ms, scratch, progress)
         partitions = [job.found for job in verifier.run(pairs)]
     return VerifyReport(partitions=partitions, seconds=time.perf_counter() - begin)
 

@@ -152,10 +152,13 @@ def _summary(report: CompactionReport) -> Iterator[str]:
     freed = totals["bytes_before"] - totals["bytes_after"]
     counts = [f"{totals[str(status)]:,} {status}" for status in Status if totals[str(status)]]
     would = "would free" if report.dry_run else "freed"
+    told = f"{would} {in_words(freed)} of {in_words(totals['bytes_before'])}"
+    if any(partition.backlog is not None for partition in report.partitions):  # what was read stays, for other readers
+        would = "would leave" if report.dry_run else "left"
+        told = f"{would} {in_words(totals['bytes_after'])} of {in_words(totals['bytes_before'])} to read"
     yield f"{totals['partitions']:,} partitions: {', '.join(counts) or 'none'}"
     yield (
-        f"{would} {in_words(freed)} of {in_words(totals['bytes_before'])}, "
-        f"writing {in_words(totals['bytes_written'])}, "
+        f"{told}, writing {in_words(totals['bytes_written'])}, "
         f"{totals['segments_untouched']:,} segments left as they are, in {in_time(report.seconds)}"
     )
     if totals["segments_deleted"]:

@@ -20,6 +20,7 @@ from lastwrite.compaction.retention import Retention
 from lastwrite.errors import LogError
 from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
 from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.overlap import overlapped
 from lastwrite.logstore.pulsar import aside, lock, publish, store, watching
 from lastwrite.logstore.pulsar.backlog import raw_ledgers
 from lastwrite.logstore.pulsar.manifest import EVENT_TIME, PUBLISHING
@@ -187,17 +188,21 @@ class PulsarSystem:
         aside.discard(part.log_path)
 
     def swap(self, wave: Sequence[Renewed]) -> list[LogError | OSError | None]:
-        return [None if (ledger := _new_ledger(new)) is None else publish.publish(new.log, ledger) for new in wave]
+        def publish_one(new: Renewed) -> LogError | OSError | None:
+            ledger = _new_ledger(new)
+            return None if ledger is None else publish.publish(new.log, ledger)
+
+        return list(overlapped(publish_one, wave))
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
         """The manifest has it."""
 
     def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
-        return [publish.tidy(log) for log in logs]
+        return list(overlapped(publish.tidy, logs))
 
     def publish_copies(self, copies: Sequence[Renewed], to: str) -> list[LogError | OSError | None]:
         """Topics of another archive: what a reader of compacted topics needs, without the backlog that it does not."""
-        return [publish.publish_copy(copy.log, _new_ledger(copy), to) for copy in copies]
+        return list(overlapped(lambda copy: publish.publish_copy(copy.log, _new_ledger(copy), to), copies))
 
     # ------------------------------------------------------------------ retention
 
@@ -236,11 +241,13 @@ def _new_ledger(new: Renewed) -> NewLedger | None:
     """What was written aside, and what it is; None: nothing was."""
     if not new.made or new.policy is None or new.first_dirty is None:
         return None
-    (made,) = new.made
+    (made,), (sources,) = new.made, new.sources
+    raw = {Position.of(segment.base_offset).ledger for segment in sources if segment.base_offset}
     return NewLedger(
         path=made.log_path, horizon=Position.of(new.first_dirty - 1), messages=made.records,
         order=EVENT_TIME if new.policy.strategy is Strategy.EVENT_TIME else PUBLISHING,
         retain_null_key=new.policy.keep_keyless, parts=store.has_parts(new.log),
+        read=sum(made.counts), ledgers=tuple(sorted(raw)),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """A producer that sends bytes as they are: what no client of today writes, and old ones did.
 
     with Wire(broker.address) as wire:
-        wire.send(topic, [frame, ...])        # each becomes an entry
+        wire.send(topic, [Frame(entry), ...])
 
 Source: Pulsar's binary protocol (CommandProducer, CommandSend); spec/pulsar.md section 2.
 """
@@ -12,8 +12,7 @@ import socket
 import struct
 from collections.abc import Sequence
 from types import TracebackType
-
-Fields = Sequence[tuple[int, int | bytes]]
+from typing import NamedTuple
 
 CONNECT, CONNECTED, PRODUCER, SEND, SEND_RECEIPT, SEND_ERROR = 2, 3, 5, 6, 7, 8
 ERROR, CLOSE_PRODUCER, SUCCESS, PRODUCER_SUCCESS, PING, PONG, LOOKUP, LOOKUP_RESPONSE = 14, 15, 13, 17, 18, 19, 23, 24
@@ -38,6 +37,14 @@ def message(*fields: tuple[int, int | bytes]) -> bytes:
     )
 
 
+class Frame(NamedTuple):
+    """What becomes an entry: checksum prefix or none, metadata size, metadata, payload. A broker that is not told so
+    takes a marker for a message (only where it looks for the topic's last one)."""
+
+    data: bytes
+    is_marker: bool = False
+
+
 class Wire:
     """A connection to a broker that owns every topic."""
 
@@ -47,14 +54,14 @@ class Wire:
         self._request = 0
         self._ask(CONNECT, message((1, b"tests"), (4, 19)), CONNECTED)
 
-    def send(self, topic: str, frames: Sequence[bytes]) -> None:
-        """Send frames (checksum prefix or none, metadata size, metadata, payload), one entry each."""
+    def send(self, topic: str, frames: Sequence[Frame]) -> None:
+        """Send frames, one after the other."""
         self._request += 1
         name = topic.encode()
         self._ask(LOOKUP, message((1, name), (2, self._request)), LOOKUP_RESPONSE)
         self._ask(PRODUCER, message((1, name), (2, self._request), (3, self._request)), PRODUCER_SUCCESS)
         for sequence, frame in enumerate(frames):
-            self._say(SEND, message((1, self._request), (2, sequence), (3, 1)), frame)
+            self._say(SEND, message((1, self._request), (2, sequence), (3, 1), (8, frame.is_marker)), frame.data)
             self._await(SEND_RECEIPT)
         self._ask(CLOSE_PRODUCER, message((1, self._request), (2, self._request)), SUCCESS)
 

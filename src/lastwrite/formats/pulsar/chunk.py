@@ -9,6 +9,7 @@ compacted ones are read alike: an entry tells what it is. How it is laid out in 
   leaves a placeholder, so every other message keeps its index. What is kept carries ``compacted_batch_indexes`` and
   ``uncompressed_size``, from which a broker answers the last message id, also where all messages stay: then the payload
   is copied. All other metadata are copied byte for byte.
+- An older compactor lists no ``compacted_batch_indexes``: placeholders of its batches count as records that lost.
 - A single message, an encrypted batch (by the key in clear) and a batch that cannot be read are one record each, or of
   the last kind as many as its metadata can rightly claim; of these none competes: the entry stays.
 - Of a message in chunks the last chunk competes by the key, and the others stay; ``TELLS_GROUPS``: they stay and go
@@ -173,6 +174,10 @@ class PulsarFormat:
             b, used = kernels.open_many(buffer, table, self._entries, b, last, self._plain, used, _RUN_BYTES)
             if b == last or used >= _RUN_BYTES:
                 break
+            stop, used = self._open_by_library(buffer, table, int(b), last, int(used))
+            if stop > b:
+                b = stop
+                continue
             try:
                 size = self._open_one(buffer, table[b], self._entries[b], used)
             except OutOfMemoryBudget:
@@ -184,6 +189,36 @@ class PulsarFormat:
             used += size
             b += 1
         return int(b)
+
+    def _open_by_library(
+        self, buffer: ByteArray, table: BatchTable, first: int, last: int, used: int
+    ) -> tuple[int, int]:
+        """Open neighbouring batches from ``first`` on that a kernel cannot, behind ``used`` bytes, as many as fit;
+        returns where they end, and the bytes used."""
+        last = int(kernels.library_end(table, self._entries, first, last))
+        part, entries = table[first:last], self._entries[first:last]
+        held, plain, most = memoryview(buffer), memoryview(self._plain), len(self._plain)
+        places = [used]
+        for b, (codec, start, stop, size) in enumerate(
+            zip(
+                part["codec"].tolist(), entries["payload_at"].tolist(), (part["position"] + part["size"]).tolist(),
+                np.where(entries["marks"] & kernels.IS_DROPPED, 0, entries["plain_size"]).tolist(), strict=True,
+            ),
+            first,
+        ):  # fmt: skip
+            if used + size > most or used >= _RUN_BYTES:
+                break
+            try:
+                if size:  # else it is dropped
+                    self._codecs.open_into(_CODECS[codec], held[start:stop], size, plain[used : used + size])
+                used += size
+            except LogError:
+                self._entries["kind"][b] = kernels.WHOLE
+            places.append(used)
+        done = len(places) - 1
+        part["plain_start"][:done] = places[:-1]
+        part["plain_end"][:done] = places[1:]
+        return first + done, used
 
     def _open_one(self, buffer: ByteArray, row: np.void, entry: np.void, used: int) -> int:
         """Open what ``open_many`` left, behind ``used`` bytes; the bytes it takes, -1 where there is no room."""
@@ -271,8 +306,8 @@ class PulsarFormat:
         b = keep_at = at = filled = 0
         while True:
             b, keep_at, at, filled, code = kernels.rebuild(
-                buffer, table, self._entries, b, len(table), actions, keep, keep_at, keeps_prefix, self._thin,
-                self._indexes, out, at, rows, filled,
+                buffer, table, self._entries, b, len(table), actions, keep, keep_at, keeps_prefix, self._plain,
+                self._thin, self._indexes, out, at, rows, filled,
             )  # fmt: skip
             if code == kernels.CHANGED:
                 raise _error(code, int(table["origin"][b]))
@@ -281,16 +316,17 @@ class PulsarFormat:
                 continue
             if b == len(table):
                 return out, int(at), int(filled)
-            last, keep_at, out, stop = self._rebuild_packed(
+            b, keep_at, out, at, filled = self._rebuild_packed(
                 buffer, table, int(b), actions, keep, int(keep_at), out, int(at), rows, int(filled)
             )
-            filled += last - b
-            b, at = last, stop
 
     def _grow(self, row: np.void, entry: np.void, out: ByteArray, at: int) -> ByteArray:
         """Make room for one entry in ``out``, of which ``at`` bytes are used, and in the scratch."""
         payload = int(row["position"] + row["size"] - entry["payload_at"])
-        room = max(int(kernels.thin_room(entry, payload)), payload)
+        plain = int(entry["plain_size"]) if row["codec"] else payload
+        if row["codec"] and len(self._plain) < plain:
+            self._plain = np.empty(max(plain, min(self._limit, _PLAIN_BYTES)), dtype=np.uint8)
+        room = max(int(kernels.thin_room(entry, plain)), payload)
         self._make_scratch(room, int(row["records"]))
         need = at + room + int(kernels.head_room(row, entry))
         return out if need <= len(out) else _grown(out, at, need)
@@ -306,10 +342,10 @@ class PulsarFormat:
     def _rebuild_packed(
         self, buffer: ByteArray, table: BatchTable, first: int, actions: ByteArray, keep: ByteArray, keep_at: int,
         out: ByteArray, at: int, rows: Int64Array, filled: int,
-    ) -> tuple[int, int, ByteArray, int]:  # fmt: skip
+    ) -> tuple[int, int, ByteArray, int, int]:  # fmt: skip
         """Thin a run of the compressed batches from ``table[first]`` on, and compress what changed of them.
 
-        Returns (where the run ends, keep_at, the output buffer, position in it).
+        Returns (where the run ends, keep_at, the output buffer, position in it, rows filled).
         """
         last = self._open(buffer, table, first, int(kernels.packed_end(table, self._entries, first, actions)))
         last, payloads, heads, records = map(int, kernels.rooms(table, self._entries, first, last, 2 * _RUN_BYTES))
@@ -322,36 +358,49 @@ class PulsarFormat:
         )  # fmt: skip
         if code != kernels.OK:
             raise _error(code, int(table["origin"][done]))
+        out, stop, sizes = self._pack(buffer, table, first, last, actions, out, at)
+        filled = kernels.seal_many(table, first, last, self._heads, self._notes, out, at, sizes, rows, filled)
+        return last, int(keep_at), out, stop, int(filled)
+
+    def _pack(
+        self, buffer: ByteArray, table: BatchTable, first: int, last: int, actions: ByteArray, out: ByteArray, at: int
+    ) -> tuple[ByteArray, int, Int64Array]:
+        """Write the payloads of batches that ``thin_many`` thinned to ``out`` from ``at`` on, with room for heads.
+
+        Returns (``out``, grown if it had to be; position behind; the size of each with its head).
+        """
+        part, entries, notes = table[first:last], self._entries[first:last], self._notes[: last - first]
         thin, held, view, stop = memoryview(self._thin), memoryview(buffer), memoryview(out), at
+        begins = entries["framed_at"] if not self._reading & KEEPS_PREFIX else part["position"]
+        heads = np.diff(notes[:, kernels.HEAD], prepend=0)
+        # Where all stay and lie as they lay, what is packed is copied.
+        thinned = notes[:, kernels.END] - notes[:, kernels.START]
+        same = (actions[first:last] == COPY) & (thinned == part["plain_end"] - part["plain_start"])
+        behinds = part["position"] + part["size"]
+        copied = np.where(entries["kind"] == kernels.WHOLE, begins, np.where(same, entries["payload_at"], -1))
+        copied = np.where(notes[:, kernels.KEPT] < 0, behinds, copied)
         sizes = np.empty(last - first, dtype=np.int64)
-        head_before = 0
-        for b, (head, _, start, end, _) in enumerate(self._notes[: last - first].tolist(), first):
-            row, entry = table[b], self._entries[b]
-            behind = int(row["position"] + row["size"])
-            packed: bytes | memoryview
-            if entry["kind"] == kernels.WHOLE:
-                place = int(row["position"] if self._reading & KEEPS_PREFIX else entry["framed_at"])
-                packed = held[place:behind]
-            elif actions[b] == COPY and end - start == row["plain_end"] - row["plain_start"]:
-                packed = held[int(entry["payload_at"]) : behind]
-            else:
-                packed = self._codecs.compress(_CODECS[int(row["codec"])], thin[start:end])
-            begin = stop + head - head_before
+        for n, (codec, start, end, head, copy, behind, size) in enumerate(
+            zip(
+                part["codec"].tolist(), notes[:, kernels.START].tolist(), notes[:, kernels.END].tolist(),
+                heads.tolist(), copied.tolist(), behinds.tolist(), part["size"].tolist(), strict=True,
+            )
+        ):  # fmt: skip
+            packed = held[copy:behind] if copy >= 0 else self._codecs.compress(_CODECS[codec], thin[start:end])
+            begin = stop + head
             stop = begin + len(packed)
-            slack = len(view) - begin - int(row["size"])  # room promised to the entries behind this one
+            slack = len(view) - begin - size  # room promised to the entries behind this one
             if stop + max(slack, 0) > len(view):
                 out = _grown(out, begin, stop + max(slack, 0))
                 view = memoryview(out)
             view[begin:stop] = packed
-            sizes[b - first] = stop - begin + head - head_before
-            head_before = head
-        kernels.seal_many(table, first, last, self._heads, self._notes, out, at, sizes, rows, filled)
-        return last, int(keep_at), out, stop
+            sizes[n] = stop - begin + head
+        return out, stop, sizes
 
 
 def _grown(out: ByteArray, used: int, need: int) -> ByteArray:
     """A larger buffer with the first ``used`` bytes, as far as there are so many."""
-    grown: ByteArray = np.empty(need + (1 << 16), dtype=np.uint8)
+    grown: ByteArray = np.empty(max(need, len(out) + len(out) // 4) + (1 << 16), dtype=np.uint8)
     held = out[:used]
     grown[: len(held)] = held
     return grown

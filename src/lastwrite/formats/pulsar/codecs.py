@@ -30,6 +30,7 @@ _ZSTD_LEVEL = 3
 _ZSTD_WINDOW_BYTES = 8 << 20  # that a context may hold on to; level 3 has 2 MiB
 _FIRST_GUESS_BYTES = 64 * 1024
 _SLACK = 64
+_LIKELY_RATIO = 64
 
 
 class Codec(IntEnum):
@@ -70,7 +71,7 @@ class Codecs:
         self._zstd_opener = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
         self._zstd_packer = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
 
-    def open_into(self, codec: Codec, data: Buffer, size: int, out: npt.NDArray[np.uint8]) -> bool:
+    def open_into(self, codec: Codec, data: Buffer, size: int, out: npt.NDArray[np.uint8] | memoryview) -> bool:
         """Decompress ``data``, which is to give ``size`` bytes, to the front of ``out``.
 
         False where ``out`` is too small and it is not known yet whether the claim is true; its content is undefined
@@ -87,8 +88,9 @@ class Codecs:
             return self._open_zstd(view, size, out)
         if size > len(out):
             return False
+        opened: bytes | memoryview
         if codec is Codec.NONE:
-            opened = bytes(view)
+            opened = view
         elif codec is Codec.LZ4:
             opened = self._opened_lz4(view, size)
         elif codec is Codec.ZLIB:
@@ -97,7 +99,7 @@ class Codecs:
             opened = self._opened_snappy(view, size)
         if len(opened) != size:
             raise CorruptLog(f"{codec.label} data of {len(opened)} bytes claim to hold {size}", 0)
-        out[:size] = np.frombuffer(opened, np.uint8)
+        memoryview(out)[:size] = opened
         return True
 
     def decompress(self, codec: Codec, data: Buffer, size: int, limit_bytes: int) -> bytes:
@@ -133,7 +135,14 @@ class Codecs:
             return bytes(cramjam.snappy.compress_raw(view))
         return bytes(view)
 
-    def _open_zstd(self, data: memoryview, size: int, out: npt.NDArray[np.uint8]) -> bool:
+    def _open_zstd(self, data: memoryview, size: int, out: npt.NDArray[np.uint8] | memoryview) -> bool:
+        if size <= min(len(out), max(_FIRST_GUESS_BYTES, _LIKELY_RATIO * len(data))) and size:
+            try:
+                if zstandard.frame_content_size(data) == size:
+                    memoryview(out)[:size] = self._zstd_opener.decompress(data, allow_extra_data=False)
+                    return True
+            except zstandard.ZstdError:
+                pass  # what is wrong, if anything is, the stream says
         # A stream writes where it is told, whatever its frame says of its size.
         try:
             with self._zstd_opener.stream_reader(data) as stream:

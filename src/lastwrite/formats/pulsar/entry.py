@@ -191,12 +191,22 @@ class Entry:
     ledger: int
     entry: int
     prefix: bytes  # 0e02, length and BrokerMetadata, or nothing
-    broker: BrokerMetadata | None
     checksum: int | None
     crc_holds: bool | None  # None: the entry has no checksum
     metadata_bytes: bytes
     metadata: Metadata
     payload: bytes  # compressed, encrypted, as it lies
+
+    @property
+    def broker(self) -> BrokerMetadata | None:
+        """What the broker put in front, None where it put nothing, or nothing that can be read.
+
+        Neither a compactor nor the checksum cares, so a broken one is no damage of the entry.
+        """
+        try:
+            return BrokerMetadata.decode(self.prefix, 6) if self.prefix else None
+        except CorruptLog:
+            return None
 
     @property
     def is_marker(self) -> bool:
@@ -267,11 +277,8 @@ def decode_entry(data: Buffer, ledger: int, entry: int) -> Entry:
     """
     raw = bytes(data)
     at = 0
-    broker: BrokerMetadata | None = None
     if raw[:2] == MAGIC_BROKER:
-        size = _length(raw, 2, "broker metadata")
-        at = 6 + size
-        broker = BrokerMetadata.decode(raw, 6, at)
+        at = 6 + _length(raw, 2, "broker metadata")
     prefix = raw[:at]
     checksum: int | None = None
     holds: bool | None = None
@@ -287,7 +294,6 @@ def decode_entry(data: Buffer, ledger: int, entry: int) -> Entry:
         ledger=ledger,
         entry=entry,
         prefix=prefix,
-        broker=broker,
         checksum=checksum,
         crc_holds=holds,
         metadata_bytes=raw[at : at + size],

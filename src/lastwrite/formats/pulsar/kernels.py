@@ -91,6 +91,7 @@ IS_HUGE = 16  # claims to open to more than may be held at once
 HAS_CHECKSUM = 32
 HAS_TRANSACTION = 64
 IS_CHUNKED = 128  # a chunk of a message that has more
+IS_DROPPED = 256  # nothing of it is asked for
 
 # How entries are read, as bits (``Policy.reading``).
 LIKE_BROKER = 1  # as release 4.2.4 counts: each chunk competes, and a value is empty by its length alone
@@ -500,7 +501,9 @@ def open_many(buffer, table, entries, first, last, plain, used, enough):
         row = table[b]
         entry = entries[b]
         begin = used
-        if entry.kind != BATCH:
+        if entry.marks & IS_DROPPED:
+            pass
+        elif entry.kind != BATCH:
             size = max(entry.key_length, 0)
             if size > len(plain) - used:
                 break
@@ -524,6 +527,19 @@ def open_many(buffer, table, entries, first, last, plain, used, enough):
         row.plain_end = used
         b += 1
     return b, used
+
+
+@njit(cache=True, nogil=True)
+def library_end(table, entries, first, last):
+    """Where the neighbouring batches from ``first`` on end that a library has to open."""
+    b = first
+    while b < last:
+        codec = table[b].codec
+        marks = entries[b].marks
+        if marks & IS_DROPPED == 0 and (entries[b].kind != BATCH or marks & IS_HUGE or codec == 0 or codec == _LZ4):
+            break
+        b += 1
+    return b
 
 
 @njit(cache=True, nogil=True, forceinline=True)
@@ -901,19 +917,21 @@ def stays_as_it_is(row, entry, action):
 
 @njit(cache=True, nogil=True)
 def rebuild(
-    buffer, table, entries, first, last, actions, keep, keep_at, keeps_prefix, thinned, indexes, out, at, rows, filled
+    buffer, table, entries, first, last, actions, keep, keep_at, keeps_prefix, plain, thinned, indexes, out, at, rows,
+    filled,
 ):  # fmt: skip
-    """Carry out the actions on ``table[first:last]`` up to the first batch that must be opened.
+    """Carry out the actions on ``table[first:last]`` up to the first batch that must be opened or packed elsewhere.
 
     Writes to ``out`` from ``at`` on and a row (see ROW_COLUMNS; the sixth is how many records are left) an entry to
-    ``rows`` from ``filled`` on. ``keep`` has the kept bytes of these entries from ``keep_at`` on. ``thinned`` and
-    ``indexes`` are scratch for the largest batch that lies in the clear.
+    ``rows`` from ``filled`` on. ``keep`` has the kept bytes of these entries from ``keep_at`` on. ``plain``,
+    ``thinned`` and ``indexes`` are scratch for the largest batch; NEED_ROOM: the next one does not fit.
 
     Returns (entries done, keep_at, position in ``out``, rows filled, code).
     """
     data = address(buffer)
     target = address(out)
     scratch = address(thinned)
+    opened = address(plain)
     b = first
     while b < last:
         row = table[b]
@@ -927,16 +945,30 @@ def rebuild(
         whole = stays_as_it_is(row, entry, actions[b])
         kept = row.records
         if not whole:
-            if row.codec != 0:
+            # Where all stay it is enough to know that they can be read: what is packed stays so.
+            packed = row.codec != 0
+            if packed and (row.codec != _LZ4 or actions[b] != COPY):
                 return b, keep_at, at, filled, OK
-            payload = stop - entry.payload_at
-            if at + head_room(row, entry) + thin_room(entry, payload) > len(out):
+            payload = entry.plain_size if packed else stop - entry.payload_at
+            room = stop - entry.payload_at if packed else thin_room(entry, payload)
+            if at + head_room(row, entry) + room > len(out):
                 return b, keep_at, at, filled, NEED_ROOM
             if thin_room(entry, payload) > len(thinned) or row.records > len(indexes):
                 return b, keep_at, at, filled, NEED_ROOM
+            source, start, end = data, entry.payload_at, stop
+            if packed:
+                if payload > len(plain):
+                    return b, keep_at, at, filled, NEED_ROOM
+                if payload != decode_block(
+                    data, entry.payload_at, stop, len(buffer), opened, np.int64(0), len(plain), payload
+                ):
+                    return b, keep_at, at, filled, OK
+                source, start, end = opened, np.int64(0), payload
             size, kept = thin(
-                data, entry.payload_at, stop, data, entry, row.records, keep, keep_at, scratch, np.int64(0), indexes
+                source, start, end, data, entry, row.records, keep, keep_at, scratch, np.int64(0), indexes
             )
+            if packed and size >= 0 and size != payload:
+                return b, keep_at, at, filled, OK
             if size < 0:
                 if actions[b] != COPY:
                     return b, keep_at, at, filled, CHANGED
@@ -945,7 +977,11 @@ def rebuild(
                 kept = row.records
             else:
                 frame, at = put_head(data, row, entry, size, indexes, kept, keeps_prefix, target, at)
-                copy_bytes(target, at, scratch, np.int64(0), size)
+                if packed:
+                    size = stop - entry.payload_at
+                    copy_bytes(target, at, data, entry.payload_at, size)
+                else:
+                    copy_bytes(target, at, scratch, np.int64(0), size)
                 at += size
                 put_checksum(out, frame, at)
         if whole:
@@ -990,6 +1026,12 @@ def thin_many(
         row = table[b]
         entry = entries[b]
         note = notes[b - first]
+        if entry.marks & IS_DROPPED:
+            note[HEAD] = note[FRAME] = at
+            note[START] = note[END] = to
+            note[KEPT] = -1
+            keep_at += row.records
+            continue
         size = np.int64(-1)
         kept = 0
         if entry.kind == BATCH:
@@ -1018,13 +1060,16 @@ def seal_many(table, first, last, heads, notes, out, at, sizes, rows, filled):
     """Put the heads of ``thin_many`` in front of payloads that lie in ``out``, with their checksums.
 
     ``sizes``: of each entry, head included; they lie one behind the other from ``out[at]`` on, with room for the heads.
-    One without a head is left as it is. A row each to ``rows`` from ``filled`` on, as ``rebuild`` does.
+    One without a head is left as it is. A row each, but of what is dropped, to ``rows`` from ``filled`` on, as
+    ``rebuild`` does; returns the rows filled.
     """
     target = address(out)
     front = address(heads)
     before = np.int64(0)
     for i in range(last - first):
         note = notes[i]
+        if note[KEPT] < 0:
+            continue
         size = note[HEAD] - before
         if size > 0:
             copy_bytes(target, at, front, before, size)
@@ -1033,18 +1078,25 @@ def seal_many(table, first, last, heads, notes, out, at, sizes, rows, filled):
         before = note[HEAD]
         at += sizes[i]
         filled += 1
+    return filled
 
 
 @njit(cache=True, nogil=True)
 def packed_end(table, entries, first, actions):
-    """Where the neighbouring batches from ``first`` on end that must be opened to be rebuilt."""
-    b = first
-    while b < len(table):
+    """Where the neighbouring batches from ``first`` on end that must be opened to be rebuilt; what is dropped between
+    them is marked so."""
+    end = first
+    for b in range(first, len(table)):
         row = table[b]
-        if actions[b] == DROP or row.codec == 0 or stays_as_it_is(row, entries[b], actions[b]):
+        if actions[b] == DROP:
+            continue
+        if row.codec == 0 or stays_as_it_is(row, entries[b], actions[b]):
             break
-        b += 1
-    return b
+        end = b + 1
+    for b in range(first, end):
+        if actions[b] == DROP:
+            entries[b].marks |= IS_DROPPED
+    return end
 
 
 @njit(cache=True, nogil=True)
@@ -1057,7 +1109,7 @@ def rooms(table, entries, first, last, enough):
     b = first
     while b < last:
         row = table[b]
-        if entries[b].kind == BATCH:
+        if entries[b].kind == BATCH and entries[b].marks & IS_DROPPED == 0:
             room = thin_room(entries[b], row.plain_end - row.plain_start)
             if b > first and payloads + room > enough:
                 break

@@ -40,7 +40,7 @@ BYTES_OF_LENGTH = 2
 FIXED32 = 5
 
 MAX_VARINT_BYTES = 10
-MAX_FIELD_NUMBER = (1 << 60) - 1  # of a tag below 2^63; generated code stops at 2^29
+MAX_FIELD_NUMBER = (1 << 29) - 1
 _U64 = (1 << 64) - 1
 
 Pairs = list[tuple[int, int | bytes]]

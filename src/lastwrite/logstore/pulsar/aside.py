@@ -199,6 +199,7 @@ def join(folder: str, parts: Sequence[Rewritten], base_offset: int) -> Rewritten
     whole.log_path, whole.bytes_written = path, size
     whole.largest_timestamp_ms = max(part.largest_timestamp_ms for part in parts)
     whole.records = sum(part.records for part in parts)
+    whole.counts = tuple(map(sum, zip(*(part.counts for part in parts), strict=True)))
     sync_aside([whole])
     if whole.error is not None:
         discard(path)

@@ -28,8 +28,8 @@ from lastwrite.errors import CorruptLog
 from lastwrite.formats.pulsar import entry_log_kernels as kernels
 from lastwrite.formats.pulsar.names import parse_entry_log_name
 from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.mapping import mapped
 from lastwrite.logstore.pulsar.objects import ObjectWriter
-from lastwrite.logstore.rocketmq.mapping import mapped
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import Problem, ProblemKind
 
@@ -45,6 +45,7 @@ _VERSIONS = {_LOG_MAGIC: (0, 1), _JOURNAL_MAGIC: (1, 6)}
 _TABLE_ROWS = 1 << 14
 _SCRATCH_BYTES = 1 << 20
 _WINDOW_BYTES = 8 << 20
+_MOST_NAMED = 5  # damaged entries of a ledger
 _BRING_ALL = "give the folders of all bookies that had the ledger, and their journals"
 
 
@@ -71,6 +72,9 @@ class StoredLedger:
         entries = self.rows["entry"]
         holes = np.flatnonzero(entries != np.arange(len(entries)))
         return int(holes[0]) if len(holes) else len(entries)
+
+
+NOTHING = StoredLedger(-1, np.empty(0, kernels.STORED), -1, ())
 
 
 class Bookies:
@@ -142,18 +146,30 @@ class Bookies:
                 self.files[int(row["file"])].path, "give the folders of one cluster alone",
             )  # fmt: skip
         chosen = whole[is_first]
-        damaged = []
-        for row in broken:
-            has_other = bool(np.any(chosen["entry"] == row["entry"]))
-            damaged.append(
-                Problem(
-                    ProblemKind.RECOVERED if has_other else ProblemKind.DAMAGED,
-                    f"the digest of entry {ledger}:{row['entry']} does not hold"
-                    + ("; another copy was taken" if has_other else ""),
-                    self.files[int(row["file"])].path, int(row["at"]), None if has_other else _BRING_ALL,
-                )
-            )  # fmt: skip
-        return StoredLedger(ledger, chosen, int(whole["confirmed"].max(initial=-1)), tuple(damaged))
+        confirmed = int(whole["confirmed"].max(initial=-1))
+        return StoredLedger(ledger, chosen, confirmed, tuple(self._damage(ledger, chosen, broken)))
+
+    def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
+        """What is wrong with copies whose digest does not hold; a few are named, the others counted."""
+        if len(broken) and not len(chosen):
+            yield self._problem(
+                ProblemKind.DAMAGED, f"no digest of ledger {ledger} holds, neither as CRC-32C nor as CRC-32", broken[0]
+            )
+            return
+        has_other = np.isin(broken["entry"], chosen["entry"])
+        for row in broken[~has_other][:_MOST_NAMED]:
+            yield self._problem(ProblemKind.DAMAGED, f"the digest of entry {ledger}:{row['entry']} does not hold", row)
+        for row in broken[has_other][:_MOST_NAMED]:
+            what = f"the digest of entry {ledger}:{row['entry']} does not hold; another copy was taken"
+            yield self._problem(ProblemKind.RECOVERED, what, row)
+        for rows, kind in ((broken[~has_other], ProblemKind.DAMAGED), (broken[has_other], ProblemKind.RECOVERED)):
+            if len(rows) > _MOST_NAMED:
+                more = len(rows) - _MOST_NAMED
+                yield self._problem(kind, f"the same of {more} more entries of ledger {ledger}", rows[_MOST_NAMED])
+
+    def _problem(self, kind: ProblemKind, message: str, row: np.void) -> Problem:
+        remedy = _BRING_ALL if kind is ProblemKind.DAMAGED else None
+        return Problem(kind, message, self.files[int(row["file"])].path, int(row["at"]), remedy)
 
     def entry(self, stored: StoredLedger, entry: int) -> bytes:
         """The payload of one entry that is there."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
@@ -30,7 +30,7 @@ from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, Led
 from lastwrite.formats.pulsar.managed_ledger import LedgerInfo
 from lastwrite.formats.pulsar.names import MANAGED_LEDGER, MANAGED_LEDGER_JSON, TopicName, parse_object_name
 from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.bookies import Bookies, StoredLedger, is_bookie
+from lastwrite.logstore.pulsar.bookies import NOTHING, Bookies, StoredLedger, is_bookie
 from lastwrite.logstore.pulsar.folders import MANAGED_LEDGER_NAME, Form, Offloaded, find_offloaded, write_map_file
 from lastwrite.logstore.pulsar.mirror import Mirror, mirror_folder, mirroring
 from lastwrite.logstore.pulsar.objects import read_index
@@ -251,21 +251,23 @@ class _Bringing:
         self._run, self._plan, self._said, self._mirror = run, plan, plan.said, mirror
         self._folder = mirror.folder
         self._problems = list(plan.problems)
+        self._horizon: Position | None = None  # of the compacted ledger that is here
 
     def topic(self) -> FetchedTopic:
         """Bring it, and say what was brought."""
         if self._said.info is not None:
             self._mirror.keep_metadata(self._said.content, self._said.is_json)
-        ledgers = [found for info in self._plan.ledgers() if (found := self._ledger(info)) is not None]
-        horizon = None
+        compacted = None
         if self._said.compacted_ledger is not None and self._said.horizon is not None:
             compacted = self._compacted(self._said.compacted_ledger, self._said.horizon)
-            if compacted is not None:
-                ledgers.append(compacted)
-                horizon = str(self._said.horizon)
+        manifest = self._mirror.manifest
+        self._horizon = None if manifest is None else manifest.horizon
+        ledgers = [found for info in self._plan.ledgers() if (found := self._ledger(info)) is not None]
+        if compacted is not None:
+            ledgers.append(compacted)
         return FetchedTopic(
-            topic=self._plan.name.full, folder=self._folder, ledgers=tuple(ledgers), horizon=horizon,
-            problems=tuple(self._problems),
+            topic=self._plan.name.full, folder=self._folder, ledgers=tuple(ledgers),
+            horizon=None if self._horizon is None else str(self._horizon), problems=tuple(self._problems),
         )  # fmt: skip
 
     # ---------------------------------------------------------------- raw ledgers
@@ -361,7 +363,12 @@ class _Bringing:
                 )
             return None
         lacking = f"entry {info.ledger}:{stored.end}" if stored is not None else f"ledger {info.ledger}"
-        self._problem(ProblemKind.DAMAGED, f"{lacking} lies in none of the sources", self._folder, None, _OTHER_SOURCE)
+        if self._horizon is not None and Position(info.ledger, end - 1) <= self._horizon:
+            what = f"{lacking} lies in none of the sources: compaction needs it no more, who reads the backlog does"
+            self._problem(ProblemKind.RECOVERED, what, self._folder, None, _OTHER_SOURCE)
+        else:
+            what = f"{lacking} lies in none of the sources"
+            self._problem(ProblemKind.DAMAGED, what, self._folder, None, _OTHER_SOURCE)
         return FetchedLedger(ledger=info.ledger, how=HowFetched.MISSING, entries=end, size_bytes=0, path="", source="")
 
     # ---------------------------------------------------------------- the compacted ledger
@@ -404,8 +411,11 @@ class _Bringing:
             if found.is_compacted and found.ledger == number:
                 return self._take(found, is_compacted=True)
         stored = self._run.stored.get(number)
+        if stored is None and self._said.compacted_entries == 0 and self._run.bookies is not None:
+            stored = NOTHING  # a ledger without entries leaves none in the logs
         if stored is None:
             return None
+        stored = replace(stored, ledger=number)
         self._problems += stored.damaged
         end = len(stored.rows) if self._said.compacted_entries is None else self._said.compacted_entries
         if stored.end < end:

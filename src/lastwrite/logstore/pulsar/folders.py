@@ -29,8 +29,8 @@ from lastwrite.formats.pulsar.names import (
 )
 from lastwrite.formats.pulsar.sequence_file import METADATA_KEY, walk_sequence_file
 from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.mapping import mapped
 from lastwrite.logstore.pulsar.objects import ObjectWriter, read_index
-from lastwrite.logstore.rocketmq.mapping import mapped
 from lastwrite.model.log import Problem, ProblemKind
 
 MANAGED_LEDGER_NAME = "pulsar/managed-ledger"  # of a raw ledger's custom metadata

@@ -4,7 +4,8 @@
 
     {"version": 1, "topic": "persistent://public/default/orders", "ledger": 13, "object": "2f…-ledger-13",
      "from": "10:1", "to": "12:7", "horizon": "12:9", "entries": 3, "bytes": 279, "messages": 4,
-     "order": "publishing", "retain_null_key": false, "parts": false, "checksum": "8a2e10c4"}
+     "order": "publishing", "retain_null_key": false, "parts": false, "read": 9, "ledgers": [10, 12],
+     "checksum": "8a2e10c4"}
 
 What lies up to the horizon is read from the ledger, what lies beyond from the raw ledgers. The file is replaced by one
 rename, so it names the old ledger or the new one, and both are whole. ``checksum`` is the CRC-32C of the rest, as JSON
@@ -52,6 +53,8 @@ class Manifest:
     order: str = PUBLISHING
     retain_null_key: bool = False
     parts: bool = False  # there may be messages in chunks
+    read: int = 0  # messages that the last round read, those of the former compacted ledger among them
+    ledgers: tuple[int, ...] = ()  # the raw ledgers that it read
 
     def to_dict(self) -> dict[str, Any]:
         """As it lies in the file, without the checksum."""
@@ -59,7 +62,8 @@ class Manifest:
             "version": _VERSION, "topic": self.topic, "ledger": self.ledger, "object": self.object,
             "from": str(self.from_), "to": str(self.to), "horizon": str(self.horizon), "entries": self.entries,
             "bytes": self.size_bytes, "messages": self.messages, "order": self.order,
-            "retain_null_key": self.retain_null_key, "parts": self.parts,
+            "retain_null_key": self.retain_null_key, "parts": self.parts, "read": self.read,
+            "ledgers": list(self.ledgers),
         }  # fmt: skip
 
     def encode(self) -> bytes:
@@ -90,6 +94,7 @@ class Manifest:
                 entries=_count(content, "entries"), size_bytes=_count(content, "bytes"),
                 messages=_count(content, "messages"), order=_text(content, "order"),
                 retain_null_key=content["retain_null_key"] is True, parts=content.get("parts") is True,
+                read=_count(content, "read"), ledgers=tuple(int(number) for number in content["ledgers"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, InvalidConfig) as error:
             raise CorruptLog(f"a field of the manifest is missing or wrong: {error}", remedy=_REMEDY) from error

@@ -33,7 +33,7 @@ from lastwrite.formats.pulsar.offload import (
 )
 from lastwrite.logstore import files
 from lastwrite.logstore.aside import changing, remove_aside
-from lastwrite.logstore.rocketmq.mapping import mapped
+from lastwrite.logstore.mapping import mapped
 from lastwrite.model.columns import ByteArray, Int64Array
 
 BLOCK_BYTES = 1 << 20  # of the objects that we write: an entry is found by walking half a block

@@ -67,6 +67,8 @@ class NewLedger:
     order: str
     retain_null_key: bool
     parts: bool
+    read: int  # messages
+    ledgers: tuple[int, ...]  # raw ones
 
 
 # ---------------------------------------------------------------------- the steps
@@ -121,7 +123,7 @@ def _manifest(topic: TopicName, name: str, ledger: int, new: NewLedger) -> Manif
     return Manifest(
         topic=topic.full, ledger=ledger, object=name, from_=first, to=last, horizon=new.horizon, entries=entries,
         size_bytes=index.metadata.length, messages=new.messages, order=new.order, retain_null_key=new.retain_null_key,
-        parts=new.parts,
+        parts=new.parts, read=new.read, ledgers=new.ledgers,
     )  # fmt: skip
 
 

@@ -26,8 +26,8 @@ from lastwrite.formats.rocketmq import index_file, units
 from lastwrite.formats.rocketmq.kernels import put_entries
 from lastwrite.formats.rocketmq.names import COMPACTION_LOGS, COMPACTION_QUEUES, file_name
 from lastwrite.logstore import files
+from lastwrite.logstore.mapping import mapped, mapped_for_writing
 from lastwrite.logstore.overlap import together
-from lastwrite.logstore.rocketmq.mapping import mapped, mapped_for_writing
 from lastwrite.logstore.rocketmq.walking import read_entries, read_rows
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.dispatch import BuildUnit, Built, IndexUnit, LogFile, LogUnit, QueueKind, QueueState, QueueUnit

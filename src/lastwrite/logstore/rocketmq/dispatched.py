@@ -17,8 +17,8 @@ from typing import Any
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.formats.rocketmq import index_file, names, sides, units
 from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.mapping import mapped
 from lastwrite.logstore.rocketmq import reading
-from lastwrite.logstore.rocketmq.mapping import mapped
 from lastwrite.logstore.rocketmq.reading import MappedFile, MappedLog, Part
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.dispatch import NO_END, IndexState, LogState, QueueKind, QueueState

@@ -21,8 +21,8 @@ from lastwrite.formats.rocketmq import dispatch as rules
 from lastwrite.formats.rocketmq import kernels
 from lastwrite.formats.rocketmq.kernels import MESSAGE
 from lastwrite.logstore.files import to_log_error
+from lastwrite.logstore.mapping import mapped
 from lastwrite.logstore.rocketmq import reading
-from lastwrite.logstore.rocketmq.mapping import mapped
 from lastwrite.logstore.scratch import ScratchReader, ScratchWriter
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.dispatch import LogFile, Stretch, Walked, WalkUnit

@@ -1,0 +1,389 @@
+"""Did a round on a topic keep what compaction promises? One topic folder held against what it was before.
+
+What it was is a log of messages: its compacted ledger, if it had one, then its raw entries, up to the horizon that the
+round reached. Of that log each message is written down with its key's digest, its place and a digest of its content.
+Sorted by key, the last one that lives (by event time: whom the rule of spec/pulsar.md section 12.1 leaves) has to be in
+the new compacted ledger, bit for bit, and nothing else of that key. Besides: all messages without a key, or none;
+nothing of an aborted transaction; batches that cannot be read, whole; and every raw ledger beyond the horizon.
+
+Entries are read by the format's slow readers, not by the kernels that the engine has. Parts of a message in chunks have
+to be there with their last one; other parts may stay or go.
+
+Memory: some 70 bytes a message, twice while they are sorted; more than the setting allows is refused.
+
+Source: Pulsar 4.2.4; spec/pulsar.md sections 6, 7, 10 to 12.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.formats.pulsar.compacted import decode_record
+from lastwrite.formats.pulsar.entry import (
+    COMPACTED_BATCH_INDEXES,
+    UNCOMPRESSED_SIZE,
+    Entry,
+    batch_parts,
+    decode_entry,
+    plain_payload,
+)
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.formats.pulsar.protobuf import without
+from lastwrite.logstore.pulsar.manifest import EVENT_TIME
+from lastwrite.logstore.pulsar.objects import read_entries
+from lastwrite.logstore.pulsar.topic import Ledger, Topic
+from lastwrite.logstore.reading import SegmentReader
+from lastwrite.model.verification import Comparison, Violation
+
+_COMMITTED, _ABORTED = 21, 22  # types of markers
+_MOST_VIOLATIONS = 100  # that a report lists; all are counted
+_ALONE = -1  # the index of a message that is in no batch
+_PIECE = 1 << 20
+
+# What a message is.
+_KEYED, _DELETE, _SINGLE, _PART, _WHOLE, _ABORTED_DATA, _BROKERS_DELETE = 1, 2, 4, 8, 16, 32, 64
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class _Messages:
+    """Messages in the log's order, a column each."""
+
+    most: int
+    places: array[int] = field(default_factory=lambda: array("q"))
+    indexes: array[int] = field(default_factory=lambda: array("q"))
+    kinds: array[int] = field(default_factory=lambda: array("B"))
+    times: array[int] = field(default_factory=lambda: array("Q"))
+    transactions: array[int] = field(default_factory=lambda: array("q"))  # -1: none
+    keys: bytearray = field(default_factory=bytearray)  # 16 bytes each
+    contents: bytearray = field(default_factory=bytearray)  # 8 bytes each
+    numbers: dict[tuple[int, int], int] = field(default_factory=dict)  # of transactions
+    aborted: set[int] = field(default_factory=set)
+    committed: set[int] = field(default_factory=set)
+    parts: dict[str, list[int]] = field(default_factory=dict)  # rows of messages in chunks, by uuid
+    last_parts: dict[str, int] = field(default_factory=dict)
+    markers: int = 0
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def add(
+        self, place: int, index: int, kind: int, key: bytes | None, time: int, transaction: int, content: bytes
+    ) -> None:  # fmt: skip
+        if len(self) >= self.most:
+            raise OutOfMemoryBudget(f"more than {self.most} messages to compare", remedy="raise --memory")
+        self.places.append(place)
+        self.indexes.append(index)
+        self.kinds.append(kind | (_KEYED if key is not None else 0))
+        self.times.append(time)
+        self.transactions.append(transaction)
+        self.keys += hashlib.blake2b(key or b"", digest_size=16).digest()
+        self.contents += hashlib.blake2b(content, digest_size=8).digest()
+
+    def take(self, entry: Entry, is_raw: bool) -> None:
+        """Write down the messages of an entry. What was compacted before is of transactions that were committed."""
+        meta, place = entry.metadata, Position(entry.ledger, entry.entry).offset
+        if entry.is_marker:
+            self.take_marker(entry)
+            self.markers += 1
+            return
+        transaction = _ALONE if meta.transaction is None or not is_raw else self.number_of(meta.transaction)
+        whole = entry.metadata_bytes + entry.payload
+        if entry.is_readable_batch:
+            try:
+                members = batch_parts(meta, plain_payload(entry))
+            except (CorruptLog, UnsupportedFormat):
+                self.add(place, _ALONE, _WHOLE, None, 0, transaction, whole)
+                return
+            common = without(entry.metadata_bytes, UNCOMPRESSED_SIZE, COMPACTED_BATCH_INDEXES)
+            for index, single, value, part in members:
+                if not single.compacted_out:
+                    kind = 0 if value else _DELETE | _BROKERS_DELETE
+                    key, time = single.partition_key, single.event_time or 0
+                    self.add(place, index, kind, key, time, transaction, common + part)
+        else:
+            size = len(entry.payload) if meta.uncompressed_size is None else meta.uncompressed_size
+            kind = _SINGLE | (0 if entry.value_bytes else _DELETE) | (0 if size else _BROKERS_DELETE)
+            parts = meta.num_chunks_from_msg or 0
+            if parts > 1 and meta.uuid is not None:
+                if (meta.chunk_id or 0) < parts - 1:
+                    kind |= _PART
+                    self.parts.setdefault(meta.uuid, []).append(len(self))
+                else:
+                    self.last_parts[meta.uuid] = len(self)
+            self.add(place, _ALONE, kind, meta.partition_key, meta.event_time or 0, transaction, whole)
+
+    def take_marker(self, entry: Entry) -> None:
+        """What a marker says of its transaction."""
+        meta = entry.metadata
+        if meta.transaction is not None and meta.marker_type in (_COMMITTED, _ABORTED):
+            known = self.aborted if meta.marker_type == _ABORTED else self.committed
+            known.add(self.number_of(meta.transaction))
+
+    def number_of(self, transaction: tuple[int, int]) -> int:
+        return self.numbers.setdefault(transaction, len(self.numbers))
+
+    def column(self, values: array[int]) -> npt.NDArray[np.int64]:
+        return np.array(values, dtype=np.int64)
+
+    def flags(self, like_broker: bool) -> npt.NDArray[np.uint8]:
+        """What each message is, aborted ones marked. To a broker each chunk is a message, and lengths tell deletes."""
+        found = np.array(self.kinds, dtype=np.uint8)
+        if like_broker:
+            found &= ~np.uint8(_PART | _DELETE)
+            found |= np.where(found & _BROKERS_DELETE, np.uint8(_DELETE), np.uint8(0))
+        if self.aborted:
+            found[np.isin(self.column(self.transactions), list(self.aborted))] |= _ABORTED_DATA
+        return found
+
+    @property
+    def ids(self) -> list[tuple[int, int]]:
+        return list(zip(self.places, self.indexes, strict=True))
+
+
+def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison, bool]:
+    """Hold ``after`` against what it was; by our rules, and where they are broken by a broker's (``--like-broker``).
+
+    Returns what was found, and whether a broker's rules hold and ours do not.
+
+    Raises:
+        CorruptLog: one of the two cannot be read.
+        OutOfMemoryBudget: more than ``most_messages`` have to be held.
+    """
+    found = Comparison(folder=before.folder)
+    broken = _Broken(found, after)
+    _compare_ledgers(before, after, broken)
+    manifest = after.manifest
+    if manifest is None or after.compacted is None:
+        if before.manifest is not None:
+            broken.add("compacted", "the topic was compacted before, and is not any more")
+        return found, False
+    if before.horizon is not None and before.horizon > manifest.horizon:
+        broken.add("horizon", f"the horizon was {before.horizon}, and is {manifest.horizon}")
+        return found, False
+    was = _before(before, manifest.horizon, most_messages)
+    now = _Messages(most_messages)
+    for entry in _compacted_entries(after.compacted):
+        now.take(entry, False)
+    ledgers = replace(found, violations=list(found.violations))
+    by_event_time, retain = manifest.order == EVENT_TIME, manifest.retain_null_key
+    _judge(was, now, by_event_time, retain, False, found, broken)
+    if found.violation_count > ledgers.violation_count:
+        _judge(was, now, by_event_time, retain, True, ledgers, _Broken(ledgers, after))
+        if ledgers.violation_count < found.violation_count and not _of_messages(ledgers):
+            return ledgers, True
+    return found, False
+
+
+def _of_messages(comparison: Comparison) -> bool:
+    return any(violation.promise != "backlog" for violation in comparison.violations)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _before(topic: Topic, horizon: Position, most: int) -> _Messages:
+    """The messages of the log up to the new horizon; of what lies beyond only the markers count."""
+    found = _Messages(most)
+    if topic.compacted is not None:
+        for entry in _compacted_entries(topic.compacted):
+            found.take(entry, False)
+    begin = topic.horizon
+    for ledger in topic.ledgers:
+        first = begin.entry + 1 if begin is not None and begin.ledger == ledger.id else 0
+        if begin is not None and ledger.id < begin.ledger:
+            continue
+        for number, data in read_entries(ledger.path, first):
+            entry = _decoded(data, ledger.id, number, ledger)
+            if Position(ledger.id, number) <= horizon:
+                found.take(entry, True)
+            elif entry.is_marker:
+                found.take_marker(entry)
+    return found
+
+
+def _compacted_entries(ledger: Ledger) -> Iterator[Entry]:
+    for _, data in read_entries(ledger.path):
+        try:
+            place, _, body = decode_record(data)
+        except LogError as error:
+            raise error.located(ledger.path) from error
+        yield _decoded(body, place.ledger, place.entry, ledger)
+
+
+def _decoded(data: bytes, number: int, entry: int, ledger: Ledger) -> Entry:
+    try:
+        return decode_entry(data, number, entry)
+    except LogError as error:
+        raise error.located(ledger.path) from error
+
+
+# ---------------------------------------------------------------------- what must hold
+
+
+class _Broken:
+    """The promises that do not hold."""
+
+    def __init__(self, comparison: Comparison, topic: Topic) -> None:
+        self._comparison = comparison
+        self._folder = topic.folder
+        self._path = topic.folder if topic.compacted is None else topic.compacted.path
+
+    def add(self, promise: str, message: str, offset: int | None = None, path: str | None = None) -> None:
+        self._comparison.violation_count += 1
+        if len(self._comparison.violations) < _MOST_VIOLATIONS:
+            self._comparison.violations.append(Violation(promise, message, offset, path or self._folder))
+
+    def each(self, promise: str, message: str, messages: _Messages, those: Mask) -> None:
+        for row in np.flatnonzero(those).tolist():
+            place, index = messages.places[row], messages.indexes[row]
+            name = f"{Position.of(place)}" + (f", message {index} of the batch" if index >= 0 else "")
+            self.add(promise, f"{name}: {message}", place, self._path)
+
+
+def _judge(
+    was: _Messages, now: _Messages, by_event_time: bool, retain: bool, like_broker: bool, found: Comparison,
+    broken: _Broken,
+) -> None:  # fmt: skip
+    flags = was.flags(like_broker)
+    aborted = flags & _ABORTED_DATA != 0
+    undecided = np.array([number not in was.committed | was.aborted for number in range(len(was.numbers))], dtype=bool)
+    transactions = was.column(was.transactions)
+    in_transaction = transactions >= 0
+    is_open = np.zeros(len(was), dtype=bool)
+    is_open[in_transaction] = undecided[transactions[in_transaction]]
+    keyed, part = flags & _KEYED != 0, flags & _PART != 0
+    whole, delete = flags & _WHOLE != 0, flags & _DELETE != 0
+    competes = keyed & ~part & ~aborted
+    keyless = ~keyed & ~whole & ~aborted
+    kept = np.zeros(len(was), dtype=bool)
+    keys = np.frombuffer(bytes(was.keys), dtype=">u8").reshape(-1, 2).astype(np.uint64)
+    kept[_winners(keys, np.flatnonzero(competes), flags, was.times, by_event_time)] = True
+    winners = kept.copy()
+    kept |= (keyless & retain) | (whole & ~aborted)
+    place_of, is_known = _joined(was, now)
+    there = np.zeros(len(was), dtype=bool)
+    there[place_of[is_known]] = True
+    if not like_broker:
+        _judge_parts(was, kept, there, broken)
+    broken.each("unknown", "nobody wrote this", now, ~is_known)
+    broken.each("lost", "its key's last write is gone", was, winners & ~there)
+    broken.each("lost", "it has no key, and such were to stay", was, kept & ~winners & keyless & ~there)
+    broken.each("lost", "a batch that cannot be read has to stay whole", was, whole & ~aborted & ~there)
+    broken.each("aborted", "its transaction was aborted", was, there & aborted)
+    broken.each("undecided", "its transaction has no end yet", was, there & is_open)
+    broken.each("keyless", "it has no key, and such were to go", was, there & keyless & ~kept)
+    broken.each("superseded", "it is not its key's last write, or that is a delete", was, there & competes & ~kept)
+    contents = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))
+    before, after = contents
+    changed = np.zeros(len(now), dtype=bool)
+    changed[is_known] = before[place_of[is_known]] != after[is_known]
+    broken.each("changed", "it is not what it was", now, changed)
+    order = now.ids
+    if any(low >= high for low, high in zip(order, order[1:], strict=False)):
+        broken.add("order", "the messages are not in the log's order", None)
+    found.records_before, found.records_after = len(was), len(now)
+    found.superseded = int(np.count_nonzero(competes & ~delete & ~there))
+    found.expired = int(np.count_nonzero(competes & delete))
+    found.keyless = int(np.count_nonzero(keyless & ~there))
+    found.aborted = int(np.count_nonzero(aborted & ~there))
+    found.markers = was.markers
+    found.keys = len(np.unique(keys[competes], axis=0))
+    found.keys_alive = int(np.count_nonzero(winners & there))
+
+
+def _winners(
+    keys: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64], flags: npt.NDArray[np.uint8], times: array[int],
+    by_event_time: bool,
+) -> list[int]:  # fmt: skip
+    """The message that each key is left with; none where a delete was the last to count."""
+    in_order = rows[np.lexsort((rows, keys[rows, 1], keys[rows, 0]))]
+    if not len(in_order):
+        return []
+    same = (keys[in_order[1:]] == keys[in_order[:-1]]).all(axis=1)
+    borders = [0, *(np.flatnonzero(~same) + 1).tolist(), len(in_order)]
+    found = []
+    for begin, end in zip(borders, borders[1:], strict=False):
+        some = in_order[begin:end].tolist()
+        holder = _folded(some, flags, times) if by_event_time else some[-1]
+        if holder >= 0 and not flags[holder] & _DELETE:
+            found.append(holder)
+    return found
+
+
+def _folded(rows: Sequence[int], flags: npt.NDArray[np.uint8], times: array[int]) -> int:
+    """Who holds a key by event time, spec/pulsar.md section 12.1; -1: nobody."""
+    holder = -1
+    for row in rows:
+        if holder >= 0 and not (times[row] >= times[holder] if flags[row] & _SINGLE else times[row] > times[holder]):
+            continue
+        holder = -1 if flags[row] & _DELETE else row
+    return holder
+
+
+def _judge_parts(was: _Messages, kept: Mask, there: Mask, broken: _Broken) -> None:
+    """A message in chunks that stays has to have all parts."""
+    needed = np.zeros(len(was), dtype=bool)
+    for uuid, last in was.last_parts.items():
+        if kept[last]:
+            needed[was.parts.get(uuid, [])] = True
+    broken.each("lost", "the message's last chunk is there, and this one is not", was, needed & ~there)
+
+
+def _joined(was: _Messages, now: _Messages) -> tuple[npt.NDArray[np.int64], Mask]:
+    """The row in ``was`` of each message in ``now``, and whether there is one."""
+    entries = np.unique(was.column(was.places))
+
+    def ids(messages: _Messages) -> tuple[npt.NDArray[np.int64], Mask]:
+        places = messages.column(messages.places)
+        rank = np.searchsorted(entries, places)
+        known = entries[np.minimum(rank, len(entries) - 1)] == places
+        return (rank << 32) + messages.column(messages.indexes) + 1, known
+
+    if not len(was):
+        return np.zeros(len(now), dtype=np.int64), np.zeros(len(now), dtype=bool)
+    before, _ = ids(was)
+    after, known = ids(now)
+    rows = np.minimum(np.searchsorted(before, after), len(before) - 1)
+    return rows, known & (before[rows] == after)
+
+
+# ---------------------------------------------------------------------- raw ledgers
+
+
+def _compare_ledgers(before: Topic, after: Topic, broken: _Broken) -> None:
+    """What lies beyond the horizon has to be there; what is there has to be what it was."""
+    here = {ledger.id: ledger for ledger in after.ledgers}
+    for ledger in before.ledgers:
+        now = here.get(ledger.id)
+        if now is None:
+            is_beyond = after.horizon is None or Position(ledger.id, ledger.entries - 1) > after.horizon
+            if ledger.entries and is_beyond:
+                broken.add("backlog", f"raw ledger {ledger.id} lies beyond the horizon, and is gone")
+        elif not _is_same(ledger, now):
+            broken.add("backlog", f"raw ledger {ledger.id} is not what it was", None, now.path)
+
+
+def _is_same(one: Ledger, other: Ledger) -> bool:
+    if one.size_bytes != other.size_bytes:
+        return False
+    pieces = np.empty((2, _PIECE), dtype=np.uint8)
+    with (
+        SegmentReader(one.path, one.size_bytes, one.mtime_ns) as first,
+        SegmentReader(other.path, other.size_bytes, other.mtime_ns) as second,
+    ):
+        for at in range(0, one.size_bytes, _PIECE):
+            size = min(_PIECE, one.size_bytes - at)
+            first.read_into(pieces[0, :size], at)
+            second.read_into(pieces[1, :size], at)
+            if not np.array_equal(pieces[0, :size], pieces[1, :size]):
+                return False
+    return True
