@@ -19,7 +19,7 @@ from lastwrite.formats.pulsar.ledger_metadata import Digest, Ensemble, LedgerMet
 from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
 
 LEDGER = 7
-Answer = Callable[[int, int, int], bytes]  # to operation, ledger, entry; empty: hang up
+Answer = Callable[[int, int, int], bytes | list[bytes]]  # to operation, ledger, entry: one, or several; empty: hang up
 
 
 def packet(entry: int, payload: bytes, confirmed: int = -1, ledger: int = LEDGER) -> bytes:
@@ -53,9 +53,10 @@ def bookie(answer: Answer) -> Iterator[str]:
                     operation = frame[1]
                     ledger, entry = struct.unpack_from(">qq", frame, 4 if operation == 2 else 24)
                     said = answer(operation, ledger, entry)
-                    if not said:
+                    if said == b"":
                         return
-                    connection.sendall(struct.pack(">i", len(said)) + said)
+                    for each in said if isinstance(said, list) else [said]:
+                        connection.sendall(struct.pack(">i", len(each)) + each)
                 part = connection.recv(1 << 16)
                 if not part:
                     return
@@ -143,6 +144,19 @@ def test_a_bookie_that_fails_on_the_way_is_passed_over_from_there_on() -> None:
     with bookie(honest) as good, bookie(until_ten) as bad:
         assert read(bad, good) == EXPECTED
     assert len(asked) < 41
+
+
+def test_answers_may_come_out_of_turn() -> None:
+    held: list[bytes] = []
+
+    def backwards(operation: int, number: int, entry: int) -> list[bytes]:
+        held.append(honest(operation, number, entry))
+        said = held[::-1] if len(held) == 16 else []
+        held[:] = held if not said else []
+        return said
+
+    with bookie(backwards) as address:
+        assert read(address, last=15) == EXPECTED[:16]
 
 
 def test_the_end_of_an_open_ledger_is_what_the_best_of_its_bookies_knows() -> None:

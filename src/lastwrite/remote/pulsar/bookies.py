@@ -21,7 +21,7 @@ import hmac
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import google_crc32c
@@ -50,9 +50,9 @@ _CODES = {
 _NOT_THERE = (1, 2)
 _NOT_LET_IN = 102
 
-_FIRST_WAVE = 16  # entries asked for at once, before anything is known of their size
-_MOST_IN_WAVE = 512
-_WAVE_BYTES = 8 << 20  # answers that may wait to be taken, twice
+_FIRST_AHEAD = 16  # entries asked for ahead, before anything is known of their size
+_MOST_AHEAD = 1024
+_AHEAD_BYTES = 16 << 20  # were all as large as the largest so far
 _MOST_OUTSTANDING = 1000  # entries added and not yet answered
 _OUTSTANDING_BYTES = 8 << 20
 _SEND_BYTES = 1 << 17
@@ -98,15 +98,6 @@ class LastEntry:
     ledger_bytes: int = 0  # of all payloads up to it
 
 
-@dataclass(slots=True)
-class _Wave:
-    """Entries asked for, and of whom."""
-
-    first: int
-    last: int
-    asked: dict[str, tuple[Link, list[int]]] = field(default_factory=dict)
-
-
 class Bookies:
     """Connections to bookies. ``address_of`` gives the ``HOST:PORT`` of a bookie's id, or raises ``RemoteFailed``.
 
@@ -135,38 +126,26 @@ class Bookies:
     def read(self, ledger: Ledger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """Entries ``first`` to ``last`` of the ledger, in order: number and payload, its digest proven.
 
-        Holds some megabytes of answers, or the largest few entries.
+        Holds an entry, and what comes out of turn.
 
         Raises:
             CorruptLog: every bookie that should have an entry says that it has not, or gives something else.
             RemoteFailed: none of the bookies that should have an entry can be asked.
             UnsupportedFormat: a digest that we do not know.
         """
-        digest = _digest_of(ledger)
-        wave = self._ask(ledger, first, min(last, first + _FIRST_WAVE - 1))
-        following = wave
+        reading = _Reading(self, ledger, first, last)
         try:
-            while wave.first <= last:
-                if wave.last < last:  # the next answers come while these are used
-                    room = _WAVE_BYTES // self._largest if wave.first > first else _FIRST_WAVE
-                    count = min(_MOST_IN_WAVE, max(1, room))
-                    following = self._ask(ledger, wave.last + 1, min(last, wave.last + count))
-                else:
-                    following = _Wave(last + 1, last)
-                found = self._gather(ledger, wave, digest)
-                for entry in range(wave.first, wave.last + 1):
-                    payload = found.pop(entry, None)
-                    yield entry, self._ask_each(ledger, entry, digest).payload if payload is None else payload
-                wave = following
-        finally:  # nobody may take for an answer what was asked here and never taken
-            self.let_go(following.asked)
+            for entry in range(first, last + 1):
+                yield entry, reading.take(entry)
+        finally:
+            reading.end()
 
     def last_entry(self, ledger: Ledger) -> LastEntry:
         """The end of an open ledger, without fencing it.
 
         Raises:
-            RemoteFailed: none of its bookies can be asked.
-            CorruptLog: what they give is damaged.
+            RemoteFailed: none of its bookies can be asked, or none gives what was written.
+            UnsupportedFormat: a digest that we do not know.
         """
         digest = _digest_of(ledger)
         newest = self._newest_segment(ledger)
@@ -175,13 +154,11 @@ class Bookies:
         for bookie in dict.fromkeys(ledger.ensemble_of(newest)):
             try:
                 packet = self._ask_one(bookie, ledger.id, _LAST)
-            except RemoteFailed as error:
-                troubles.append(error)
+                there = LastEntry(-1, -1) if packet is None else _opened(packet, ledger.id, None, digest, bookie)
+            except (RemoteFailed, CorruptLog) as error:
+                troubles.append(_as_failed(error, bookie))
                 continue
             answered += 1
-            if packet is None:
-                continue
-            there = _opened(packet, ledger.id, None, digest, bookie)
             confirmed = max(confirmed, there.confirmed)
             if there.entry > best.entry:
                 best = there
@@ -194,45 +171,6 @@ class Bookies:
     @staticmethod
     def _newest_segment(ledger: Ledger) -> int:
         return max((segment.first_entry for segment in ledger.metadata.ensembles), default=0)
-
-    def _ask(self, ledger: Ledger, first: int, last: int) -> _Wave:
-        """Ask for all these entries at once, each of one bookie."""
-        wave = _Wave(first, last)
-        wanted: dict[str, list[int]] = {}
-        for entry in range(first, last + 1):
-            bookies = ledger.bookies_of(entry)
-            chosen = next((bookie for bookie in bookies if bookie not in self._failed), bookies[0])
-            wanted.setdefault(chosen, []).append(entry)
-        for bookie, entries in wanted.items():
-            frames = [_READ_REQUEST.pack(_VERSION, _READ, 0, ledger.id, entry) for entry in entries]
-            try:
-                link = self._link(bookie)
-                link.send(frames, f"reading ledger {ledger.id} from entry {entries[0]} on")
-                wave.asked[bookie] = link, entries
-            except RemoteFailed as error:
-                self._give_up(bookie, error)
-        return wave
-
-    def _gather(self, ledger: Ledger, wave: _Wave, digest: Digest) -> dict[int, bytes]:
-        """The answers, those that are good; all others are asked for once more, one by one."""
-        found: dict[int, bytes] = {}
-        for bookie, (link, entries) in wave.asked.items():
-            doing = f"reading ledger {ledger.id} from entry {entries[0]} on"
-            waited = set(entries)
-            try:
-                while waited:
-                    entry, packet = self._answer(link, _READ, ledger.id, doing)
-                    if entry not in waited:
-                        raise RemoteFailed(f"{doing}: it answers for entry {entry}", path=link.address)
-                    waited.discard(entry)
-                    if packet is not None:
-                        self._largest = max(self._largest, len(packet))
-                        found[entry] = _opened(packet, ledger.id, entry, digest, bookie).payload
-            except (RemoteFailed, CorruptLog) as error:
-                self._give_up(bookie, error if isinstance(error, RemoteFailed) else _as_failed(error, link.address))
-        return found
-
-    _largest = 1 << 10  # bytes of the largest packet so far
 
     def _ask_each(self, ledger: Ledger, entry: int, digest: Digest) -> LastEntry:
         """The entry from whichever of its bookies has it, one after the other."""
@@ -297,6 +235,76 @@ class Bookies:
     def _none_answers(self, what: str, troubles: list[RemoteFailed]) -> RemoteFailed:
         said = "; ".join(f"{error.path}: {error.problem}" for error in troubles)
         return RemoteFailed(f"{what} cannot be had: {said}", path=troubles[0].path, remedy=troubles[0].remedy)
+
+
+class _Reading:
+    """Entries of a ledger that are asked for ahead, each of one of its bookies, and taken in order.
+
+    What a bookie cannot give is asked of the others when its turn has come. Who fails is not asked ahead any more.
+    """
+
+    def __init__(self, bookies: Bookies, ledger: Ledger, first: int, last: int) -> None:
+        self._bookies = bookies
+        self._ledger = ledger
+        self._digest = _digest_of(ledger)
+        self._doing = f"reading ledger {ledger.id}"
+        self._last = last
+        self._next = first  # to be asked for
+        self._ahead = _FIRST_AHEAD
+        self._asked: dict[int, tuple[str, Link]] = {}
+        self._found: dict[int, bytes | None] = {}  # out of turn; None: that bookie has it not
+        self._largest = _PACKET.size
+
+    def take(self, entry: int) -> bytes:
+        """The next entry; errors as ``Bookies.read``."""
+        if self._next <= self._last and entry + self._ahead // 2 >= self._next:
+            self._ask(min(entry + self._ahead, self._last + 1))
+        payload = self._received(entry)
+        if payload is None:
+            payload = self._bookies._ask_each(self._ledger, entry, self._digest).payload
+        return payload
+
+    def end(self) -> None:
+        """Nobody may take for an answer what was asked here and never taken."""
+        self._bookies.let_go({bookie for bookie, _ in self._asked.values()})
+
+    def _ask(self, end: int) -> None:
+        wanted: dict[str, list[int]] = {}
+        for entry in range(self._next, end):
+            bookies = self._ledger.bookies_of(entry)
+            chosen = next((bookie for bookie in bookies if bookie not in self._bookies._failed), bookies[0])
+            wanted.setdefault(chosen, []).append(entry)
+        self._next = end
+        for bookie, entries in wanted.items():
+            frames = [_READ_REQUEST.pack(_VERSION, _READ, 0, self._ledger.id, entry) for entry in entries]
+            try:
+                link = self._bookies._link(bookie)
+                link.send(frames, self._doing)
+                self._asked.update((entry, (bookie, link)) for entry in entries)
+            except RemoteFailed as error:
+                self._bookies._give_up(bookie, error)
+
+    def _received(self, entry: int) -> bytes | None:
+        """The entry's payload from the bookie that was asked for it; None: it does not give it."""
+        while entry not in self._found:
+            bookie, link = self._asked.get(entry, ("", None))
+            if link is None or self._bookies._links.get(bookie) is not link:  # it was never asked, or has failed since
+                self._asked.pop(entry, None)
+                return None
+            try:
+                answered, packet = self._bookies._answer(link, _READ, self._ledger.id, self._doing)
+                if self._asked.get(answered, ("", None))[1] is not link:
+                    raise _strange(link, self._doing, f"an answer for entry {answered}")
+                del self._asked[answered]
+                self._found[answered] = None
+                if packet is not None:
+                    self._found[answered] = _opened(packet, self._ledger.id, answered, self._digest, bookie).payload
+                    if len(packet) > self._largest:
+                        self._largest = len(packet)
+                    self._ahead = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // self._largest))
+            except (RemoteFailed, CorruptLog) as error:
+                self._bookies._give_up(bookie, _as_failed(error, link.address))
+        return self._found.pop(entry)
 
 
 class LedgerWriter:
@@ -438,5 +446,5 @@ def _strange(link: Link, doing: str, what: str) -> RemoteFailed:
     return RemoteFailed(f"{doing}: {what}", path=link.address, remedy="see whether a bookie listens there")
 
 
-def _as_failed(error: CorruptLog, address: str) -> RemoteFailed:
-    return RemoteFailed(error.problem, path=address, remedy=error.remedy)
+def _as_failed(error: RemoteFailed | CorruptLog, address: str) -> RemoteFailed:
+    return error if isinstance(error, RemoteFailed) else RemoteFailed(error.problem, path=address, remedy=error.remedy)
