@@ -23,10 +23,11 @@ from lastwrite.cli.restore import restore
 from lastwrite.cli.send import send
 from lastwrite.cli.verify import verify
 
-_HELP = """Keep the last write of every key: compact the logs of Kafka and RocketMQ, on Spark.
+_HELP = """Keep the last write of every key: compact the logs of Kafka, RocketMQ and Pulsar, on Spark.
 
-PATH is a log root (what Kafka's broker calls log.dirs) or a RocketMQ store (storePathRootDir), one partition's
-folder or one file.
+PATH is a log root (what Kafka's broker calls log.dirs), a RocketMQ store (storePathRootDir) or an archive of Pulsar
+topics (see fetch), one partition's folder or one file. compact, plan, clean and fetch take a live Pulsar topic, too:
+persistent://tenant/namespace/topic.
 Exit status: 0 done; 2 wrong use; 3 input damaged, the rest was done; 4 held by someone else;
 5 verification failed; 1 anything else.
 """

@@ -61,6 +61,11 @@ def compact(
     Each partition gets what its system's own cleaner would do to it now, and after that loses the segments that have
     expired by its cleanup.policy. A log that a broker holds is refused; a
     damaged partition is left exactly as it was.
+
+    \b
+      lastwrite compact /var/lib/kafka --topic orders
+      lastwrite compact /var/lib/rocketmq/store --to /backup/store
+      lastwrite compact persistent://public/default/orders --config metadataStoreUrl=zk:zoo1:2181
     """
     from lastwrite.pipeline.session import start_ahead
 
