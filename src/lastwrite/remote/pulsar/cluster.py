@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 
 from lastwrite.errors import CorruptLog, RemoteFailed
 from lastwrite.formats.pulsar.managed_ledger import CursorInfo, PositionInfo
@@ -27,6 +28,8 @@ from lastwrite.remote.pulsar.metadata import MetadataStore
 
 _MOST_TRIES = 5  # to read a cursor's ledger that is replaced while we look
 _RETRY_SECONDS = 0.1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
