@@ -155,8 +155,8 @@ def test_plan_says_what_the_backlog_costs_and_what_could_go(tmp_path: Path) -> N
     whole = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE)
     [report] = whole.partitions
     assert list(_backlog_lines(whole))[1].endswith(
-        f"{in_words(sum(sizes))} in 2 segments lie below the horizon, of which {in_words(sizes[0])} in 1 segment could "
-        "go; held by retention: ledger 12: it was closed 30000 ms ago, and retention is 60000 ms"
+        f"{in_words(sum(sizes))} in 2 segments lie below the horizon whole, of which {in_words(sizes[0])} in 1 segment "
+        "could go; held by retention: ledger 12: it was closed 30000 ms ago, and retention is 60000 ms"
     )
     found = report.backlog
     assert found is not None and report.to_dict()["backlog"]["segments"] == 2

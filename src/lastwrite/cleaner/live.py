@@ -5,9 +5,9 @@
      └────────────── brokerServiceCompactionMonitorInterval… ◄─────┘
 
 As a broker's own timer does: by the setting where it is given, else by the topic's policy, its namespace's or the
-brokers' setting, which the cluster tells. Each partition of a topic is compared by itself, one round runs at a time, and a topic
-that somebody else compacts just now is passed by. A partition whose round fails is left alone for a while, longer each
-time; unlike that of a folder this is remembered by the daemon alone.
+brokers' setting, which the cluster tells. Each partition of a topic is compared by itself, one round runs at a time,
+and a topic that somebody else compacts just now is passed by. A partition whose round fails is left alone for a while,
+longer each time; unlike that of a folder this is remembered by the daemon alone.
 
 A stop ends a round where it is. What was not published then never was; a ledger that was written for it is removed by
 the next round on the topic.
