@@ -1,5 +1,4 @@
-"""``dump`` and ``inspect`` of one file of Pulsar outside of a topic folder: an object, a bookie's entry log or journal, a
-map file."""
+"""``dump`` and ``inspect`` of one file of Pulsar outside of a topic folder: an object, a map file, a log of a bookie."""
 
 from __future__ import annotations
 
