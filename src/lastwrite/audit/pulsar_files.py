@@ -1,4 +1,4 @@
-"""``dump`` and ``inspect`` of one file of Pulsar outside of a topic folder: an object, a map file, a log of a bookie."""
+"""``dump`` and ``inspect`` of one file of Pulsar outside of a topic folder: an object, a map file, a bookie's log."""
 
 from __future__ import annotations
 
