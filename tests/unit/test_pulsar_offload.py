@@ -201,3 +201,14 @@ def test_metadata_that_are_none() -> None:
     with pytest.raises(CorruptLog, match="LedgerMetadata without"):
         _ = replace(IndexObject.decode(EXAMPLES["P"]), metadata_bytes=b"").metadata
     assert LedgerMetadata.decode(IndexObject.decode(EXAMPLES["P"]).metadata_bytes).is_closed
+
+
+@pytest.mark.parametrize(
+    ("last", "firsts"),
+    [(-2, ()), (0, ()), (-1, (0,)), (None, (0,)), (3, (0, 4)), (3, (1, 2)), (1 << 40, (0,)), (99, (0,))],
+)
+def test_metadata_that_contradict_the_blocks(last: int | None, firsts: tuple[int, ...]) -> None:
+    metadata = LedgerMetadata(quorum=1, ensemble=1, length=0, last_entry=last, state=LedgerState.CLOSED)
+    blocks = tuple(IndexEntry(first, n + 1, 200 * n) for n, first in enumerate(firsts))
+    with pytest.raises(CorruptLog, match="index of a ledger up to entry"):
+        _ = IndexObject(500, metadata.encode(), blocks).metadata

@@ -104,8 +104,8 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "checksum does not match": lambda folder: flip(raw(folder), 160),
     "and a block begins at": lambda folder: change_index(raw(folder), second_block_moved),
     "by the index with": lambda folder: change_index(raw(folder), second_block_of_another_entry),
-    "21 entries, by the ledger's metadata 20": lambda folder: change_index(
-        raw(folder), lambda index: with_metadata(index, last_entry=19)
+    "21 entries, by the ledger's metadata 22": lambda folder: change_index(
+        raw(folder), lambda index: with_metadata(index, last_entry=21)
     ),
     "bytes of entries, by the ledger's metadata 7": lambda folder: change_index(
         raw(folder), lambda index: with_metadata(index, length=7)

@@ -1,4 +1,7 @@
-"""``dump`` and ``inspect`` of one file of Pulsar outside of a topic folder: an object, a map file, a bookie's log."""
+"""``dump`` and ``inspect`` of one file of Pulsar outside of a topic folder.
+
+That is an object, a bookie's entry log or journal, or a map file.
+"""
 
 from __future__ import annotations
 

@@ -199,11 +199,14 @@ class Entry:
 
     @property
     def broker(self) -> BrokerMetadata | None:
-        """What the broker put in front, None where it put nothing; ``CorruptLog`` where it is no message.
+        """What the broker put in front, None where it put nothing, or nothing that can be read.
 
         Neither a compactor nor the checksum cares, so a broken one is no damage of the entry.
         """
-        return BrokerMetadata.decode(self.prefix, 6) if self.prefix else None
+        try:
+            return BrokerMetadata.decode(self.prefix, 6) if self.prefix else None
+        except CorruptLog:
+            return None
 
     @property
     def is_marker(self) -> bool:

@@ -286,8 +286,24 @@ class IndexObject:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The ledger's metadata; ``CorruptLog`` where they are none."""
-        return LedgerMetadata.decode(self.metadata_bytes)
+        """The ledger's metadata.
+
+        Raises:
+            CorruptLog: they are none; they name a last entry that the blocks, or the bytes of the data, contradict.
+        """
+        found = LedgerMetadata.decode(self.metadata_bytes)
+        last = -1 if found.last_entry is None else found.last_entry
+        most = self.data_bytes // ENTRY_HEAD_BYTES
+        if not -1 <= last < most or (last >= 0) != (len(self.blocks) > 0):
+            raise CorruptLog(
+                f"index of a ledger up to entry {last}: {len(self.blocks)} blocks, {self.data_bytes} bytes"
+            )
+        if self.blocks and (self.blocks[0].first_entry or self.blocks[-1].first_entry > last):
+            raise CorruptLog(
+                f"index of a ledger up to entry {last}, whose blocks begin with entries "
+                f"{self.blocks[0].first_entry} to {self.blocks[-1].first_entry}"
+            )
+        return found
 
     def block_of(self, entry: int) -> IndexEntry | None:
         """The block that holds ``entry`` if any does; None below the first."""
