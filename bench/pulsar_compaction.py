@@ -16,6 +16,7 @@ stay in the work folder, so that a second run need not produce them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -67,6 +68,8 @@ class Theirs:
         self._exported = data.with_name("exported")
 
     def produce(self, row: Row, given: argparse.Namespace) -> None:
+        with contextlib.suppress(RuntimeError):  # there is none, but where a run was stopped
+            self.driver.ask("delete", topic=row.topic)
         self.driver.create(row.topic)
         self.driver.ask(
             "load", topic=row.topic, count=given.messages, keys=given.keys, size=given.value, codec=row.codec,
@@ -127,7 +130,8 @@ class Ours:
 
 
 def fresh(source: Path, copy: Path) -> Path:
-    """The raw ledgers alone, by hard links: no round changes them."""
+    """The raw ledgers alone, by hard links: no round changes them. Under a name that is new to the session, which
+    knows the ledgers that it has surveyed by their names."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(source, copy, copy_function=os.link)
     os.sync()
@@ -165,12 +169,13 @@ def measure(row: Row, given: argparse.Namespace, theirs: Theirs, ours: Ours) -> 
         making.rename(source)
     raw_bytes = sum(path.stat().st_size for path in folder.glob("*-ledger-*") if not path.name.endswith("-index"))
     runs: dict[str, list[dict[str, float]]] = {"pulsar": [], "lastwrite": []}
-    copy = given.work / "ours"
     for repeat in range(given.repeats + 1):
         their_run = theirs.compact(row)
-        fresh(source, copy)
+        copy = fresh(source, given.work / f"ours-{repeat}")
         with Stopwatch(ours.session.process.pid) as watch:
             answer = ours.compact(copy)
+        if repeat < given.repeats:
+            shutil.rmtree(copy)
         if not repeat:
             continue
         runs["pulsar"].append(their_run)
@@ -180,7 +185,8 @@ def measure(row: Row, given: argparse.Namespace, theirs: Theirs, ours: Ours) -> 
             flush=True,
         )
     with Sampler(ours.session.process.pid) as sampler:
-        ours.compact(fresh(source, copy))
+        ours.compact(fresh(source, given.work / "sampled"))
+    shutil.rmtree(given.work / "sampled")
     made = json.loads((archive.topic_folder(copy, row.topic) / "compacted.json").read_text())
     our_records = archive.read_ledger(archive.topic_folder(copy, row.topic) / made["object"])
     left = compare(our_records, theirs.records(row))

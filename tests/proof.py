@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from tests.conformance import pulsar_rounds, rocketmq_rounds, rounds
@@ -25,10 +26,15 @@ from tests.conformance.rocketmq_oracle import RocketmqOracle
 
 PROGRESS_SECONDS = 30
 
-_SYSTEMS: dict[str, tuple[Any, Any]] = {
-    "kafka": (Oracle, rounds),
-    "rocketmq": (RocketmqOracle, rocketmq_rounds),
-    "pulsar": (PulsarOracle, pulsar_rounds),
+
+def _play_pulsar(oracle: PulsarOracle, seed: int) -> Counter[str]:
+    return pulsar_rounds.check_seed(oracle.standalone(pulsar_rounds.settings_of(seed)), seed)
+
+
+_SYSTEMS: dict[str, tuple[Callable[[], Any], Callable[[Any, int], Counter[str]]]] = {
+    "kafka": (Oracle, rounds.check_seed),
+    "rocketmq": (RocketmqOracle, rocketmq_rounds.check_seed),
+    "pulsar": (PulsarOracle, _play_pulsar),
 }
 
 
@@ -43,12 +49,12 @@ def main() -> int:
     failed: list[int] = []
     began = told = time.monotonic()
     seed = arguments.start
-    make_oracle, played = _SYSTEMS[arguments.system]
+    make_oracle, play = _SYSTEMS[arguments.system]
     oracle = make_oracle()
     try:
         for seed in range(arguments.start, last + 1):
             try:
-                met += played.check_seed(oracle, seed)
+                met += play(oracle, seed)
             except Exception as error:
                 failed.append(seed)
                 print(f"seed {seed} FAILED: {_where(error)}", flush=True)

@@ -36,7 +36,7 @@ from lastwrite.model.work import Limits
 from lastwrite.pipeline.inline import INLINE
 from tests import pulsar_archive as archive
 from tests import pulsar_entries as entries_of
-from tests.conformance.pulsar_oracle import SETTINGS, PulsarOracle
+from tests.conformance.pulsar_oracle import SETTINGS, Standalone
 from tests.conformance.pulsar_topics import Topic
 from tests.logs import SCRATCH
 from tests.system.pulsar.driver import Horizon
@@ -54,18 +54,22 @@ def settings_of(seed: int) -> str:
     return (PLAIN, KEYLESS, PLAIN, EVENT_TIME)[seed // BLOCK % 4]
 
 
-def check_seed(oracle: PulsarOracle, seed: int) -> Counter[str]:
-    """Play a seed; returns how often what was met. An AssertionError says what does not agree."""
+def check_seed(standalone: Standalone, seed: int) -> Counter[str]:
+    """Play a seed on a standalone with its settings; returns how often what was met.
+
+    Raises:
+        AssertionError: says what does not agree.
+    """
     with tempfile.TemporaryDirectory(prefix="lastwrite-pulsar-", dir=SCRATCH) as folder:
-        return _Rounds(oracle, seed, Path(folder)).play()
+        return _Rounds(standalone, seed, Path(folder)).play()
 
 
 class _Rounds:
-    def __init__(self, oracle: PulsarOracle, seed: int, folder: Path) -> None:
+    def __init__(self, standalone: Standalone, seed: int, folder: Path) -> None:
         self._rng = random.Random(f"pulsar-{seed}")
         self._settings_name = settings_of(seed)
         self._settings = SETTINGS[self._settings_name]
-        self._broker, self._driver, self._sender = oracle.standalone(settings_of(seed))
+        self._broker, self._driver, self._sender = standalone
         base = f"persistent://public/default/seed-{seed}"
         partitions = self._rng.choice((0, 0, 0, 3))
         self._driver.create(base, partitions)

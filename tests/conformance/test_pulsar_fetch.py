@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, LogError, NotALog
+from lastwrite.formats.pulsar.compacted import decode_record
+from lastwrite.formats.pulsar.entry import decode_entry, messages_of
 from lastwrite.formats.pulsar.entry_log import encode_header, encode_record
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.logstore import files
@@ -54,6 +56,13 @@ def entries_of(topic: FetchedTopic, is_compacted: bool = False) -> dict[tuple[in
         if ledger.is_compacted is is_compacted and ledger.path
         for entry, data in read_entries(ledger.path)
     }
+
+
+def messages_left(record: bytes) -> int:
+    """Messages of a compacted ledger's entry; what cannot be opened is one."""
+    position, _, body = decode_record(record)
+    entry = decode_entry(body, *position)
+    return 1 if entry.is_encrypted else sum(not message.compacted_out for message in messages_of(entry))
 
 
 def damaged(report: FetchReport) -> list[str]:
@@ -119,6 +128,7 @@ def test_bookies_give_all_raw_entries_and_the_compacted_ledger(
     assert manifest is not None
     assert (str(manifest.horizon), manifest.ledger, manifest.entries) == (place, int(told["ledger"]), told["entries"])
     assert manifest.size_bytes == told["size"]
+    assert manifest.messages == sum(messages_left(record) for record in compacted_entries(name, 2))
     assert (Path(topic.folder) / ("managed-ledger" if form == "node" else "managed-ledger.json")).exists()
 
 

@@ -92,3 +92,41 @@ def test_inspect_finds_them_whole(round_: Path, tmp_path: Path) -> None:
 
 def _place(row: Row) -> Position:
     return Position(row["ledger"], row["entry"])
+
+
+BOOKIE_LOGS = [
+    path
+    for path in sorted((TOPICS.parent / "bookies").glob("*/current/*.log.gz"))
+    if gzip.decompress(path.read_bytes())  # those made ahead are empty
+]
+
+
+@pytest.mark.parametrize("packed", BOOKIE_LOGS[:4], ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_an_entry_log_by_itself(packed: Path, tmp_path: Path) -> None:
+    path = tmp_path / packed.stem
+    path.write_bytes(gzip.decompress(packed.read_bytes()))
+    rows = list(lastwrite.dump(str(path), batches=True))
+    (file,) = lastwrite.inspect(str(path)).to_dict()["files"]
+    assert (file["kind"], file["entries"], file["problems"]) == ("entry log", len(rows), [])
+    raw = {
+        (row["ledger"], row["entry"]): base64.b64decode(row["bytes"])
+        for topic in TOPICS.glob("*/raw.jsonl.gz")
+        for row in lines(topic)
+    }
+    data = path.read_bytes()
+    for row in rows:
+        if row["source"] == "backlog" and (row["ledger"], row["entry"]) in raw:
+            assert data[row["position"] :][: row["size"]] == raw[row["ledger"], row["entry"]]
+
+
+def test_objects_and_map_files_by_themselves(tmp_path: Path) -> None:
+    corpus = TOPICS.parent
+    data = next(path for path in sorted((corpus / "offloaded").iterdir()) if "-ledger-2" in path.name)
+    rows = list(lastwrite.dump(str(data)))
+    assert {row["ledger"] for row in rows} == {int(data.name.rpartition("-")[2])}
+    assert lastwrite.inspect(str(data)).exit_status == 0
+    assert [row["first_entry"] for row in lastwrite.dump(f"{data}-index")] == [0]
+    for folder in sorted((corpus / "filesystem" / "public" / "fs" / "persistent" / "files").iterdir()):
+        (file,) = lastwrite.inspect(str(folder / "data")).to_dict()["files"]
+        assert (file["kind"], file["problems"]) == ("map file", [])
+        assert list(file["ledgers"]) == [folder.name.partition("-")[0]]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from lastwrite.errors import CommitConflict, LogHeld, RemoteFailed
+from lastwrite.errors import CommitConflict, LogError, LogHeld, RemoteFailed
 from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
 from lastwrite.formats.pulsar.entry import decode_entry
 from lastwrite.formats.pulsar.names import TopicName
@@ -285,6 +285,40 @@ def test_what_a_crash_left_is_removed(driver: Driver, cluster: Cluster, topic: T
     assert cluster.store.noted(topic) == []
     wait_for_ledgers(cluster, topic, [done.ledger])
     assert read(driver, topic)[-2:] == [f"a={last}", "b=1"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["write", "acknowledge", "look", "clear"])
+def test_a_cluster_that_crashes_at_a_step_has_the_old_round_or_the_new(
+    pulsar: Broker, driver: Driver, cluster: Cluster, topic: TopicName, step: str
+) -> None:
+    """Broker, bookie and metadata store are killed and come back; we go on, or say why not, and go on next time."""
+    send(driver, topic, "a=1", "b=1")
+    with Hold(cluster, topic) as hold:
+        first = commit(cluster, topic, hold, None)
+    send(driver, topic, "a=2")
+    crashed: list[str] = []
+
+    def crash(reached: str) -> None:
+        if reached == step and not crashed:
+            crashed.append(reached)
+            pulsar.kill()
+            pulsar.start()
+
+    base = Compaction(first.horizon, first.ledger)
+    try:
+        with Hold(cluster, topic) as hold:
+            commit(cluster, topic, hold, base, reach=crash)
+    except LogError as error:
+        assert error.remedy
+    assert read(driver, topic)[-2:] == ["b=1", "a=2"]  # either way, the tail is read behind the old round
+    send(driver, topic, "c=1")
+    with Hold(cluster, topic) as hold:
+        sweep(hold)
+        done = commit(cluster, topic, hold, cluster.compaction_of(topic))
+    assert read(driver, topic) == ["b=1", "a=2", "c=1"]
+    assert cluster.store.noted(topic) == []
+    wait_for_ledgers(cluster, topic, [done.ledger])
 
 
 def test_a_compacted_ledger_may_be_empty(driver: Driver, cluster: Cluster, topic: TopicName) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lastwrite.logstore.pulsar import single as pulsar_single
 from lastwrite.logstore.pulsar import topic as pulsar_topic
 from lastwrite.logstore.rocketmq import reading as rocketmq_reading
 
@@ -21,4 +22,5 @@ def system_of(path: str, system: str | None) -> str:
         return system_named(system).name
     if rocketmq_reading.locate(path) is not None:
         return ROCKETMQ
-    return PULSAR if pulsar_topic.locate(path) is not None else KAFKA
+    is_pulsar = pulsar_topic.locate(path) is not None or pulsar_single.kind_of(path) is not None
+    return PULSAR if is_pulsar else KAFKA

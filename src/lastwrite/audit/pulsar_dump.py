@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lastwrite.audit.pulsar_files import file_rows
 from lastwrite.audit.pulsar_rows import MessagePlace, Place, Row, batch_row, message_rows, row_problem
 from lastwrite.audit.pulsar_walk import walk
 from lastwrite.audit.window import limited
 from lastwrite.compaction.horizon import Source
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.pulsar.names import MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST
+from lastwrite.formats.pulsar.names import INDEX_SUFFIX, MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar.reading import LedgerReader
-from lastwrite.logstore.pulsar.topic import Ledger, Topic, find_topics, list_topic
+from lastwrite.logstore.pulsar.single import kind_of
+from lastwrite.logstore.pulsar.topic import Ledger, Topic, find_topics, is_topic_folder, list_topic
 from lastwrite.model.log import Problem, ProblemKind
 
 
@@ -57,14 +59,32 @@ class TopicsWanted:
         if self.start is not None and self.only is not None:
             raise InvalidConfig("--from and --message-id exclude each other")
 
+    def holds(self, row: Row) -> bool:
+        """Whether a row of a file by itself is asked for."""
+        if "ledger" not in row:
+            return True
+        if self.only is not None and (row["ledger"], row["entry"]) != self.only:
+            return False
+        if self.index is not None and row["batch_index"] != self.index:
+            return False
+        return self.time_ms is None or row["publish_time"] >= self.time_ms
+
 
 def dump_topics(path: str, wanted: TopicsWanted, limit: int | None, say: Callable[[str], None]) -> Iterator[Row]:
-    """The rows of the topic folders at ``path``. ``say`` is told of what is not there and need not be.
+    """The rows of the topic folders at ``path``, or of a file outside of any.
+
+    ``say`` is told of what is not there and need not be.
 
     Raises:
         NotALog, InvalidConfig: before the first row.
         CorruptLog: after the last row, the first damage; nothing that is whole was left out.
     """
+    kind = kind_of(path)
+    if kind is not None and not is_topic_folder(os.path.dirname(os.path.abspath(path))):
+        problems: list[Problem] = []
+        begin = wanted.start or wanted.only
+        rows = file_rows(path, kind, begin, wanted.key, wanted.whole_batches, problems.append)
+        return limited((row for row in rows if wanted.holds(row)), limit, problems)
     folders = find_topics(path, wanted.topic, wanted.partition)
     only = os.path.abspath(path) if os.path.isfile(path) else None
     job = _TopicDump(wanted, say, only)
@@ -89,24 +109,22 @@ class _TopicDump:
             topic = list_topic(folder)
             for problem in topic.problems:
                 self.note(problem)
-            if self._only is not None and os.path.basename(self._only) in (
-                MANIFEST,
-                MANAGED_LEDGER,
-                MANAGED_LEDGER_JSON,
-            ):
-                yield from side_rows(topic, os.path.basename(self._only))
+            name = "" if self._only is None else os.path.basename(self._only)
+            if name in (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON):
+                yield from side_rows(topic, name)
                 continue
             for ledger, source in self._ledgers(topic):
-                if self._wanted.blocks:
+                if self._wanted.blocks or name.endswith(INDEX_SUFFIX):
                     yield from self._blocks(topic, ledger, source)
                 else:
                     yield from self._entries(topic, ledger, source)
 
     def _ledgers(self, topic: Topic) -> Iterator[tuple[Ledger, Source]]:
         if self._only is not None:
+            path = self._only.removesuffix(INDEX_SUFFIX)
             known = [(ledger, Source.BACKLOG) for ledger in topic.ledgers]
             known += [(ledger, Source.COMPACTED) for ledger in (topic.compacted, *topic.strays) if ledger is not None]
-            yield from ((ledger, source) for ledger, source in known if self._only.startswith(ledger.path))
+            yield from ((ledger, source) for ledger, source in known if ledger.path == path)
         elif self._wanted.compacted:
             if topic.compacted is None:
                 self._say(f"{topic.name} was never compacted here")

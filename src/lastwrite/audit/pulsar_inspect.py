@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 
+from lastwrite.audit.pulsar_files import index_rows, problem_with, walk_file
 from lastwrite.audit.pulsar_rows import VALUE_LIMIT_BYTES, compression_of
 from lastwrite.audit.pulsar_walk import Walked, checksum_problem, walk
 from lastwrite.audit.window import problem_of
@@ -15,11 +17,12 @@ from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.formats.pulsar.entry import TXN_ABORT, TXN_COMMIT, Entry, messages_of
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar.reading import LedgerMoved, LedgerReader
-from lastwrite.logstore.pulsar.topic import Ledger, Topic, find_topics, list_topic, name_of
+from lastwrite.logstore.pulsar.single import FileKind, kind_of
+from lastwrite.logstore.pulsar.topic import Ledger, Topic, find_topics, is_topic_folder, list_topic, name_of
 from lastwrite.logstore.pulsar.view import look
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.topic_inspection import Entries, LedgerInspection, PulsarReport, TopicInspection
+from lastwrite.model.topic_inspection import Entries, LedgerInspection, PulsarFile, PulsarReport, TopicInspection
 from lastwrite.pipeline.system import System, system_named
 
 MOST_PROBLEMS = 20  # of a topic that are named; the rest are counted
@@ -47,6 +50,11 @@ def inspect_topics(
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     report = PulsarReport(path=path, now_ms=now)
     progress = progress or NoProgress()
+    kind = kind_of(path)
+    if kind is not None and not is_topic_folder(os.path.dirname(os.path.abspath(path))):
+        report.files.append(inspect_file(path, kind, progress))
+        report.seconds = round(time.monotonic() - began, 3)
+        return report
     listed = [(folder, _listed(folder)) for folder in find_topics(path, topic, partition)]
     total = sum(ledger.size_bytes for _, found in listed if isinstance(found, Topic) for ledger in _all(found))
     progress.stage("inspect", total)
@@ -63,6 +71,33 @@ def inspect_topics(
             )
     report.seconds = round(time.monotonic() - began, 3)
     return report
+
+
+def inspect_file(path: str, kind: FileKind, progress: Progress) -> PulsarFile:
+    """One file by itself: its entries, and which ledgers they are of."""
+    found = PulsarFile(file=path, kind=str(kind), bytes=os.path.getsize(path))
+    progress.stage("inspect", found.bytes)
+    if kind is FileKind.INDEX_OBJECT:
+        try:
+            found.entries = sum(1 for _ in index_rows(path))
+        except LogError as error:
+            found.problems.append(problem_of(error, path))
+        return found
+    counts = found.contents = Entries()
+    ledgers: Counter[int] = Counter()
+    for entry, position, size, _, stored in walk_file(path, kind, found.problems.append):
+        problem = problem_with(entry, path, position)
+        if problem is not None:
+            found.problems.append(problem)
+            continue
+        ledgers[stored.ledger] += 1
+        try:
+            count_entry(counts, entry, size)
+        except UnsupportedFormat as error:
+            found.problems.append(problem_of(error, path, position))
+    found.entries = counts.entries
+    found.details = {"ledgers": {str(ledger): count for ledger, count in sorted(ledgers.items())}}
+    return found
 
 
 def _listed(folder: str) -> Topic | LogError:

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.model.log import Problem
-from lastwrite.model.topic_inspection import Entries, LedgerInspection, PulsarReport, TopicInspection
+from lastwrite.model.topic_inspection import Entries, LedgerInspection, PulsarFile, PulsarReport, TopicInspection
 
 _MOST_ROWS = 40
 
 
 def show_topics(output: Output, report: PulsarReport, every: bool) -> list[Problem]:
     """Print the report; its problems are the caller's to print. ``every``: all ledgers, not only the first ones."""
+    for file in report.files:
+        output.text(_file(file))
+    if not report.partitions:
+        return report.problems + [problem for file in report.files for problem in file.problems]
     output.table(
         ("topic", "status", "ledgers", "entries", "records", "tombstones", "size", "horizon", "beyond it", "due"),
         [
@@ -73,6 +77,16 @@ def _bounds(topic: TopicInspection) -> Iterator[str]:
         yield f"  due          {'yes' if topic.is_due else f'no: {topic.reason}'}"
     for name in topic.other_files:
         yield f"  not named    {name}: a compacted ledger that no manifest names"
+
+
+def _file(file: PulsarFile) -> Iterator[str]:
+    what = "block" if file.contents is None else "entry"
+    many = "blocks" if file.contents is None else "entries"
+    count = "" if file.entries is None else f", {file.entries:,} {what if file.entries == 1 else many}"
+    yield f"{file.file}: {file.kind}, {in_words(file.bytes)}{count}"
+    if file.contents is not None:
+        yield from _contents(file.contents)
+        yield f"  ledgers      {_shares(file.details['ledgers'])}"
 
 
 def _id(found: dict[str, int] | None) -> str:

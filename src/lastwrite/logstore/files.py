@@ -79,6 +79,11 @@ def to_log_error(error: OSError, path: str, doing: str) -> LogError:
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return LogError(f"could not {doing}: the disk is full", path=path, remedy="free some space and run again")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return LogError(
+            f"could not {doing}: too many files are open", path=path,
+            remedy="raise the limit (ulimit -n), or work on fewer logs at once",
+        )  # fmt: skip
     if error.errno in (errno.EFBIG,):
         return LogError(
             f"could not {doing}: a file may not grow so large", path=path, remedy="raise the limit (ulimit -f)"

@@ -20,6 +20,7 @@ from lastwrite.compaction.retention import Retention
 from lastwrite.errors import LogError
 from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
 from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.overlap import overlapped
 from lastwrite.logstore.pulsar import aside, lock, publish, store, watching
 from lastwrite.logstore.pulsar.backlog import raw_ledgers
 from lastwrite.logstore.pulsar.manifest import EVENT_TIME, PUBLISHING
@@ -187,17 +188,21 @@ class PulsarSystem:
         aside.discard(part.log_path)
 
     def swap(self, wave: Sequence[Renewed]) -> list[LogError | OSError | None]:
-        return [None if (ledger := _new_ledger(new)) is None else publish.publish(new.log, ledger) for new in wave]
+        def publish_one(new: Renewed) -> LogError | OSError | None:
+            ledger = _new_ledger(new)
+            return None if ledger is None else publish.publish(new.log, ledger)
+
+        return list(overlapped(publish_one, wave))
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
         """The manifest has it."""
 
     def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
-        return [publish.tidy(log) for log in logs]
+        return list(overlapped(publish.tidy, logs))
 
     def publish_copies(self, copies: Sequence[Renewed], to: str) -> list[LogError | OSError | None]:
         """Topics of another archive: what a reader of compacted topics needs, without the backlog that it does not."""
-        return [publish.publish_copy(copy.log, _new_ledger(copy), to) for copy in copies]
+        return list(overlapped(lambda copy: publish.publish_copy(copy.log, _new_ledger(copy), to), copies))
 
     # ------------------------------------------------------------------ retention
 

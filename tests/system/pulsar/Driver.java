@@ -70,7 +70,8 @@ public final class Driver {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final String COMPACTION = "__compaction";
     private static final String PROPERTY = "CompactedTopicLedger";
-    private static final int READ = 200;             // entries at once, of whatever size
+    private static final int READ = 200;             // entries at once, of an open ledger
+    private static final long READ_BYTES = 8 << 20;  // about, of a closed one
 
     private final PulsarAdmin admin;
     private final PulsarClient client;
@@ -408,8 +409,12 @@ public final class Driver {
         long end = metadata.isClosed() ? metadata.getLastEntryId() : last;
         try (LedgerHandle ledger = bookkeeper.openLedgerNoRecovery(
                 id, BookKeeper.DigestType.fromApiDigestType(metadata.getDigestType()), new byte[0])) {
-            for (long at = from; at <= end; at += READ) {
-                long to = Math.min(end, at + READ - 1);
+            long step = READ;
+            if (metadata.isClosed() && metadata.getLength() > 0) {
+                step = Math.max(1, Math.min(2000, READ_BYTES * (end + 1) / metadata.getLength()));
+            }
+            for (long at = from; at <= end; at += step) {
+                long to = Math.min(end, at + step - 1);
                 var read = metadata.isClosed() ? ledger.readEntries(at, to) : ledger.readUnconfirmedEntries(at, to);
                 while (read.hasMoreElements()) {
                     LedgerEntry entry = read.nextElement();

@@ -9,6 +9,7 @@ compacted ones are read alike: an entry tells what it is. How it is laid out in 
   leaves a placeholder, so every other message keeps its index. What is kept carries ``compacted_batch_indexes`` and
   ``uncompressed_size``, from which a broker answers the last message id, also where all messages stay: then the payload
   is copied. All other metadata are copied byte for byte.
+- An older compactor lists no ``compacted_batch_indexes``: placeholders of its batches count as records that lost.
 - A single message, an encrypted batch (by the key in clear) and a batch that cannot be read are one record each, or of
   the last kind as many as its metadata can rightly claim; of these none competes: the entry stays.
 - Of a message in chunks the last chunk competes by the key, and the others stay; ``TELLS_GROUPS``: they stay and go

@@ -1,9 +1,14 @@
-"""Who works on which topic folder: ``logstore.lock`` on ``lastwrite.lock`` in it. No broker opens such a folder."""
+"""Who works on which topic folder: ``logstore.lock`` on ``lastwrite.lock`` in it. No broker opens such a folder.
+
+A topic has a lock file of its own, which is open as long as it is held; so a run over an archive of many topics takes
+the files that the system grants, not only as many as a process gets unasked.
+"""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 from lastwrite.logstore import lock
 from lastwrite.model.log import TopicPartition
@@ -15,12 +20,21 @@ PLACE = lock.Place(FILE, "the topic folder", turn=0, turn_s=60.0)
 
 def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager[None]:
     """Keep other runs away from the topic of this folder; see ``logstore.lock.hold``."""
+    _allow_files()
     return lock.hold(folder, names, PLACE)
 
 
 def try_hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, if it is free now: the context gives whether."""
+    _allow_files()
     return lock.try_hold(folder, names, PLACE)
+
+
+def _allow_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # a system may grant less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def holds(folder: str, name: TopicPartition) -> bool:

@@ -226,23 +226,22 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> M
     """The manifest of a compacted ledger that somebody else wrote: by which order it does not say."""
     first = last = None
     count = size = messages = 0
+    has_parts = False
     surveyor = Surveyor()
     waiting: list[bytes] = []
-    waiting_bytes = 0
 
-    has_parts = False
-
-    def counted() -> int:
-        """The messages of the entries that wait."""
-        nonlocal has_parts
+    def survey() -> None:
+        """Count the messages of the entries that wait, as a round would."""
+        nonlocal messages, has_parts
         framed = np.frombuffer(b"".join(waiting), dtype=np.uint8)
         rows, done, _ = surveyor.take(framed, 0, len(framed), 0)
         if done != len(framed):
             raise CorruptLog("a record of the compacted ledger cannot be read", None, path)
-        waiting.clear()
+        messages += int(rows["records"].sum())
         has_parts = has_parts or bool(rows["is_part"].any())
-        return int(rows["messages"].sum())
+        waiting.clear()
 
+    waiting_bytes = 0
     for entry, data in read_entries(path):
         if first is None:
             first = decode_record(data)[0]
@@ -252,9 +251,10 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> M
         waiting += (ENTRY_HEAD.pack(len(data), entry), data)
         waiting_bytes += len(data)
         if waiting_bytes >= _COUNT_BYTES:
-            messages, waiting_bytes = messages + counted(), 0
+            survey()
+            waiting_bytes = 0
     if waiting:
-        messages += counted()
+        survey()
     return Manifest(
         topic=topic.full, ledger=ledger, object=os.path.basename(path), from_=first or horizon,
         to=horizon if last is None else decode_record(last)[0], horizon=horizon, entries=count, size_bytes=size,

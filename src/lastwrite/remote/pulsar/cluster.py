@@ -60,6 +60,7 @@ class Cluster:
         self.access = access
         self.store = MetadataStore(access.metadata_store, access.ledgers, access.timeout)
         self.bookies = Bookies(self.store.address_of, access.timeout)
+        self._silent: set[str] = set()  # brokers' addresses that do not answer
 
     def close(self) -> None:
         self.bookies.close()
@@ -129,9 +130,13 @@ class Cluster:
     def told(self, topic: TopicName) -> TopicInMemory | None:
         """The topic as its broker goes by it; None: nobody says."""
         for broker in self.store.brokers():
-            if broker.admin is not None:
-                with contextlib.suppress(RemoteFailed):
-                    return topic_in_memory(broker.admin, topic, self.access.token, self.access.timeout)
+            if broker.admin is None or broker.admin in self._silent:
+                continue
+            try:
+                return topic_in_memory(broker.admin, topic, self.access.token, self.access.timeout)
+            except RemoteFailed as error:
+                if isinstance(error.__cause__, TimeoutError):  # behind a wall: not to be waited for again
+                    self._silent.add(broker.admin)
         return None
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:

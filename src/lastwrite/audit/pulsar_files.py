@@ -1,0 +1,93 @@
+"""``dump`` and ``inspect`` of one file of Pulsar outside of a topic folder.
+
+That is an object, a bookie's entry log or journal, or a map file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from lastwrite.audit.pulsar_rows import Place, Row, batch_row, message_rows, row_problem
+from lastwrite.audit.pulsar_walk import checksum_problem
+from lastwrite.audit.window import problem_of
+from lastwrite.compaction.horizon import Source
+from lastwrite.errors import LogError
+from lastwrite.formats.pulsar.compacted import decode_record, is_record
+from lastwrite.formats.pulsar.entry import Entry, decode_entry
+from lastwrite.formats.pulsar.names import INDEX_SUFFIX
+from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.pulsar.single import FileKind, StoredIn, entries_in
+from lastwrite.logstore.pulsar.topic import read_index
+from lastwrite.model.log import Problem
+
+
+def decoded_in(stored: StoredIn) -> tuple[Entry, int, Source]:
+    """An entry, what its begin lies behind the stored one's, and what kind of ledger it is of by its own bytes.
+
+    Raises:
+        CorruptLog: it is none; positions count from the stored entry's begin.
+    """
+    if not is_record(stored.data):
+        return decode_entry(stored.data, stored.ledger, stored.number), 0, Source.BACKLOG
+    position, _, body = decode_record(stored.data)
+    return decode_entry(body, position.ledger, position.entry), len(stored.data) - len(body), Source.COMPACTED
+
+
+def walk_file(
+    path: str, kind: FileKind, note: Callable[[Problem], None]
+) -> Iterator[tuple[Entry, int, int, Source, StoredIn]]:
+    """Entries of a file, each with its position, its size, its kind and as it lies there. A cursor's ledger in an entry
+    log has entries of its own, which are none: what cannot be decoded there is passed over."""
+    try:
+        for stored in entries_in(path, kind):
+            try:
+                entry, shift, source = decoded_in(stored)
+            except LogError as error:
+                if kind in (FileKind.DATA_OBJECT, FileKind.MAP_FILE):
+                    note(problem_of(error, path, stored.position))
+                continue
+            yield entry, stored.position + shift, len(stored.data) - shift, source, stored
+    except LogError as error:
+        note(problem_of(error, path))
+
+
+def file_rows(
+    path: str, kind: FileKind, start: Position | None, key: str | None, whole_batches: bool,
+    note: Callable[[Problem], None],
+) -> Iterator[Row]:  # fmt: skip
+    """The messages of a file, or its entries; of an index object its blocks."""
+    if kind is FileKind.INDEX_OBJECT:
+        yield from index_rows(path)
+        return
+    for entry, position, size, source, stored in walk_file(path, kind, note):
+        if start is not None and Position(entry.ledger, entry.entry) < start:
+            continue
+        place = Place(None, path, position, source)
+        rows = iter([batch_row(entry, size, place)]) if whole_batches else message_rows(entry, size, place, whole=True)
+        for row in rows:
+            if row["problem"] is not None:
+                note(row_problem(entry, row))
+            if key is None or row["key"] == key:
+                yield row | {"stored_ledger": stored.ledger, "stored_entry": stored.number}
+
+
+def index_rows(path: str) -> Iterator[Row]:
+    """The blocks that an index object names.
+
+    Raises:
+        CorruptLog, UnsupportedFormat: it contradicts its format.
+    """
+    index = read_index(os.path.abspath(path).removesuffix(INDEX_SUFFIX))
+    for block in index.blocks:
+        yield {
+            "index": "offload", "first_entry": block.first_entry, "part": block.part, "position": block.offset,
+            "end": index.block_end(block), "file": path,
+        }  # fmt: skip
+
+
+def problem_with(entry: Entry, path: str, position: int) -> Problem | None:
+    """What is wrong with an entry by itself."""
+    if entry.crc_holds is False:
+        return problem_of(checksum_problem(entry, path, position), path)
+    return None

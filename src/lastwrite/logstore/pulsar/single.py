@@ -1,0 +1,90 @@
+"""One file that holds entries of Pulsar, wherever it lies: what it is by its first bytes, and its entries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from lastwrite.errors import LogError
+from lastwrite.formats.layout import Buffer
+from lastwrite.formats.pulsar.entry_log import walk_entry_log, walk_journal
+from lastwrite.formats.pulsar.names import INDEX_SUFFIX, parse_map_file_name, parse_object_name
+from lastwrite.formats.pulsar.offload import walk_data
+from lastwrite.formats.pulsar.sequence_file import walk_sequence_file
+from lastwrite.logstore.mapping import mapped
+
+NO_LEDGER = -1
+
+
+class FileKind(StrEnum):
+    """What one file is."""
+
+    DATA_OBJECT = "data object"
+    INDEX_OBJECT = "index object"
+    ENTRY_LOG = "entry log"
+    JOURNAL = "journal"
+    MAP_FILE = "map file"
+
+
+_MAGICS = {
+    bytes.fromhex("fbdbabcb"): FileKind.DATA_OBJECT,
+    bytes.fromhex("de47de47"): FileKind.INDEX_OBJECT,
+    b"BKLO": FileKind.ENTRY_LOG,
+    b"BKLG": FileKind.JOURNAL,
+    b"SEQ\x06": FileKind.MAP_FILE,
+}
+
+
+class StoredIn(NamedTuple):
+    """An entry's ledger (-1: neither the file nor its name says), its number, and where its bytes begin."""
+
+    ledger: int
+    number: int
+    position: int
+    data: bytes
+
+
+def kind_of(path: str) -> FileKind | None:
+    """What the file at ``path`` is by its first four bytes; None: no file, or none of these."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, "rb") as file:
+            return _MAGICS.get(file.read(4))
+    except OSError:
+        return None  # whoever reads it will hear why
+
+
+def entries_in(path: str, kind: FileKind) -> Iterator[StoredIn]:
+    """The entries of a file in its order.
+
+    Raises:
+        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: behind what is whole; with the byte of the file.
+        LogError: it cannot be read.
+    """
+    with mapped(path) as data:
+        try:
+            yield from _entries(path, kind, memoryview(data))
+        except LogError as error:
+            raise error.located(path) from error
+
+
+def _entries(path: str, kind: FileKind, data: Buffer) -> Iterator[StoredIn]:
+    if kind is FileKind.DATA_OBJECT:
+        named = parse_object_name(os.path.basename(path).removesuffix(INDEX_SUFFIX))
+        ledger = NO_LEDGER if named is None else named[1]
+        for number, at, size in walk_data(data):
+            yield StoredIn(ledger, number, at, bytes(data[at : at + size]))
+    elif kind is FileKind.MAP_FILE:
+        folder = parse_map_file_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
+        for pair in walk_sequence_file(data):
+            if pair.key >= 0:  # -1 is the ledger's metadata
+                yield StoredIn(NO_LEDGER if folder is None else folder[0], pair.key, pair.at, pair.value)
+    elif kind is not FileKind.INDEX_OBJECT:
+        walk = walk_entry_log if kind is FileKind.ENTRY_LOG else walk_journal
+        for record in walk(data):
+            yield StoredIn(
+                record.ledger, record.entry, record.at, bytes(data[record.at : record.at + record.size])
+            )  # fmt: skip

@@ -1,0 +1,31 @@
+"""A real Pulsar's compaction beside ours, topic by topic, and its readers on what we made.
+
+Hundreds, and brokers with other settings: ``python -m tests.proof --system pulsar``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.pulsar_oracle import Standalone
+from tests.conformance.pulsar_rounds import check_seed
+from tests.conformance.pulsar_topics import Sender
+from tests.system.pulsar.broker import Broker
+from tests.system.pulsar.driver import Driver
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def standalone(pulsar: Broker, driver: Driver) -> Iterator[Standalone]:
+    sender = Sender(pulsar, driver)
+    yield Standalone(pulsar, driver, sender)
+    sender.close()
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_the_compacted_ledger_is_the_brokers_and_readers_take_ours(standalone: Standalone, seed: int) -> None:
+    met = check_seed(standalone, seed)
+    assert met["rounds"]
