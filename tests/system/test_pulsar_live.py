@@ -6,10 +6,12 @@ Rounds run in this process, without Spark; one goes through the command and Spar
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -157,6 +159,51 @@ def test_both_clients_read_it_before_and_after_a_restart(
     pulsar.kill()
     pulsar.start()
     assert both() == [*(pair for pair in expected if pair[0] != "k2"), ("k2", b"second")]
+
+
+@pytest.mark.long
+def test_nothing_is_lost_while_a_producer_goes_on(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Rounds over a ledger that grows, also across reloads of the topic: its readers end with the last of every key."""
+    import pulsar as cpp
+
+    topic = fresh(driver, request)
+    client = cpp.Client(pulsar.service_url, logger=cpp.FileLogger(cpp.LoggerLevel.Error, os.devnull))
+    sent: dict[str, str] = {}
+    stop = threading.Event()
+
+    def produce() -> None:
+        batched = client.create_producer(topic, batching_max_publish_delay_ms=5)
+        single = client.create_producer(topic, batching_enabled=False)
+        for n in itertools.count():
+            if stop.is_set():
+                break
+            key, value = f"k{n * 7 % 31}", "" if n % 11 == 0 else str(n)
+            (batched if n // 50 % 2 else single).send(value.encode(), partition_key=key)
+            sent[key] = value
+        batched.close()
+        single.close()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    rounds = []
+    try:
+        for n in range(6):
+            time.sleep(0.5)
+            rounds.append(compact(pulsar, topic, archive=str(tmp_path)))
+            if n % 3 == 1:
+                driver.unload(topic)
+    finally:
+        stop.set()
+        thread.join(60)
+        client.close()
+    rounds.append(compact(pulsar, topic, archive=str(tmp_path)))
+    assert all(each["status"] == Status.CLEANED and each["published"] for each in rounds[:-1]), rounds
+    alive = {key: value for key, value in sent.items() if value}
+    found = {str(key): base64.b64decode(str(value or "")).decode() for _, key, value in view(driver, topic)}
+    assert {key: value for key, value in found.items() if value} == alive
+    assert len(leftovers(pulsar, topic)[0]) == 1
 
 
 def test_partitions_are_topics_of_their_own(
