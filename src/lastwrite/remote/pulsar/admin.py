@@ -30,6 +30,7 @@ class TopicInMemory:
     last_confirmed: Position  # the last entry that is written; entry -1 of a ledger without any
     mark_delete: Position | None  # of its compaction; None: it has no such subscription
     ledger: int | None  # the compacted one; None: it was never compacted
+    served: int | None  # the one that readers get: another only after a horizon that was refused
 
 
 def topic_in_memory(
@@ -51,13 +52,18 @@ def topic_in_memory(
     try:
         last = Position.parse(str(known.get("lastConfirmedEntry")))
         if not isinstance(cursor, dict):
-            return TopicInMemory(last, None, None)
+            return TopicInMemory(last, None, None, None)
         mark_delete = Position.parse(str(cursor.get("markDeletePosition")))
     except InvalidConfig as error:
         raise RemoteFailed(f"{doing}: {error.problem}", path=admin) from error
     properties = cursor.get("properties")
     ledger = properties.get(LEDGER_PROPERTY) if isinstance(properties, dict) else None
-    return TopicInMemory(last, mark_delete, ledger if isinstance(ledger, int) else None)
+    compacted = known.get("compactedLedger")
+    served = compacted.get("ledgerId") if isinstance(compacted, dict) else None
+    return TopicInMemory(
+        last, mark_delete, ledger if isinstance(ledger, int) else None,
+        served if isinstance(served, int) and served >= 0 else None,
+    )  # fmt: skip
 
 
 def compaction_threshold(
