@@ -200,10 +200,11 @@ def set_aside_lines(partitions: Sequence[PartitionInspection | PartitionReport |
     for found in partitions:
         entry = found.uncleanable
         if entry is not None:
+            name = TopicPartition(found.topic, found.partition)
             yield (
-                f"uncleanable: {TopicPartition(found.topic, found.partition)}: set aside at {moment(entry.since_ms)} after "
-                f"{entry.tries:,} {'try' if entry.tries == 1 else 'tries'}; the next is at "
-                f"{moment(entry.next_try_ms)}, or at once after lastwrite release: {entry.reason}"
+                f"uncleanable: {name}: set aside at {moment(entry.since_ms)} after {entry.tries:,} "
+                f"{'try' if entry.tries == 1 else 'tries'}; the next is at {moment(entry.next_try_ms)}, or at once after "
+                f"lastwrite release: {entry.reason}"
             )
 
 
