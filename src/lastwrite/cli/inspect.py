@@ -203,8 +203,8 @@ def set_aside_lines(partitions: Sequence[PartitionInspection | PartitionReport |
             name = TopicPartition(found.topic, found.partition)
             yield (
                 f"uncleanable: {name}: set aside at {moment(entry.since_ms)} after {entry.tries:,} "
-                f"{'try' if entry.tries == 1 else 'tries'}; the next is at {moment(entry.next_try_ms)}, or at once after "
-                f"lastwrite release: {entry.reason}"
+                f"{'try' if entry.tries == 1 else 'tries'}; the next is at {moment(entry.next_try_ms)}, or at once "
+                f"after lastwrite release: {entry.reason}"
             )
 
 
