@@ -26,9 +26,16 @@ def test_what_was_offloaded_and_compacted_by_us(tmp_path: Path) -> None:
         assert now.segments == was.segments + 1 and now.records == was.records + (done.records_after or 0)
 
 
-@pytest.mark.parametrize("name", ["shapes", "odd", "parts-partition-1", "files", "events"])
-def test_a_ledger_that_the_real_compactor_wrote(tmp_path: Path, name: str) -> None:
-    bookies = unpack("bookies", tmp_path / "bookies")
+NAMES = ["shapes", "odd", "parts-partition-1", "files", "events"]
+
+
+@pytest.fixture(scope="module")
+def bookies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack("bookies", tmp_path_factory.mktemp("bookies"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_ledger_that_the_real_compactor_wrote(tmp_path: Path, bookies: Path, name: str) -> None:
     said = CORPUS / "topics" / name / "2"
     lastwrite.fetch(
         [str(bookies / str(number)) for number in range(3)], str(tmp_path / "archive"), topic=TOPICS[name],
@@ -42,10 +49,9 @@ def test_a_ledger_that_the_real_compactor_wrote(tmp_path: Path, name: str) -> No
     )
 
 
-@pytest.mark.parametrize("name", ["shapes", "odd", "parts-partition-1", "files", "events"])
-def test_what_the_real_compactor_left_keeps_the_promises(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_real_compactor_left_keeps_the_promises(tmp_path: Path, bookies: Path, name: str) -> None:
     """Its compacted ledger, held against all raw ledgers by a proof that knows neither its code nor ours."""
-    bookies = unpack("bookies", tmp_path / "bookies")
     said = CORPUS / "topics" / name / "2"
     sources = [str(bookies / str(number)) for number in range(3)]
     known: dict[str, Any] = {"topic": TOPICS[name], "metadata": str(said / "managed-ledger"), "recover": True}

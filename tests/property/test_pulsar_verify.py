@@ -187,6 +187,18 @@ def test_what_lies_beyond_the_horizon_has_to_be_there() -> None:
         ]
 
 
+def test_what_it_was_has_to_be_whole() -> None:
+    with topic(7) as (folder, _):
+        before = copied(folder)
+        compact(folder)
+        path = next(path for path in before.iterdir() if path.name.endswith("-ledger-10"))
+        content = bytearray(path.read_bytes())
+        content[170] ^= 1
+        path.write_bytes(content)
+        report = verified(folder, before)
+        assert report.exit_status == 3 and path.name in str(report.partitions[0].reason)
+
+
 def test_a_topic_that_is_gone(tmp_path: Path) -> None:
     with topic(7) as (folder, _):
         before = copied(folder)

@@ -71,6 +71,11 @@ def test_topics_with_more_than_the_threshold_to_compact_are_compacted(pulsar: Br
     send(driver, much, 30)
     assert compacted(clean(config, much)[1]) == [much]
     assert len(driver.read(much, compacted=True)) == 5
+    driver.unload(much)  # closes the open ledger, which lies below the horizon whole now
+    send(driver, much, 3)
+    [planned] = lastwrite.plan(much, config=settings(pulsar), spark=INLINE).partitions
+    assert planned.backlog is not None and planned.backlog.reason is None
+    assert planned.backlog.segments_free == planned.backlog.segments >= 1 and planned.backlog.bytes > 70 * 100
 
 
 def test_the_daemon_sees_what_comes_and_stops_when_asked(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:

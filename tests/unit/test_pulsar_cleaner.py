@@ -103,6 +103,7 @@ def test_a_damaged_topic_is_set_aside_and_released(archive: Path) -> None:
     assert clean(archive, OVER) == (0, []), "until its next try is due"
     [_, report] = lastwrite.plan(str(archive), spark=INLINE).partitions
     assert report.uncleanable == told.entry
+    assert lastwrite.inspect(str(folder)).partitions[0].uncleanable == told.entry
     assert list(lastwrite.release(str(archive))) == [told.name] and not (folder / FILE).exists()
 
 

@@ -20,8 +20,18 @@ from lastwrite.formats.pulsar.entry import TXN_ABORT, TXN_COMMIT, Entry, message
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar.reading import LedgerMoved, LedgerReader
 from lastwrite.logstore.pulsar.single import FileKind, kind_of
-from lastwrite.logstore.pulsar.topic import Ledger, Topic, find_topics, is_topic_folder, list_topic, name_of
+from lastwrite.logstore.pulsar.topic import (
+    Ledger,
+    Topic,
+    find_topics,
+    is_topic_folder,
+    list_topic,
+    name_of,
+    partition_of,
+)
 from lastwrite.logstore.pulsar.view import look
+from lastwrite.logstore.pulsar.watching import NOTES
+from lastwrite.logstore.uncleanable import read_uncleanable
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.topic_inspection import Entries, LedgerInspection, PulsarFile, PulsarReport, TopicInspection
@@ -149,6 +159,10 @@ class _Inspection:
         for problem in topic.problems:
             self.note(problem)
         horizon = topic.horizon
+        try:
+            found.uncleanable = read_uncleanable(topic.folder, NOTES).get(partition_of(topic.name))
+        except CorruptLog as error:
+            self.note(problem_of(error, topic.folder))
         found.horizon = None if horizon is None else str(horizon)
         found.manifest = None if topic.manifest is None else json.loads(topic.manifest.encode())
         transactions = Transactions()

@@ -40,6 +40,7 @@ from lastwrite.logstore.pulsar.manifest import EVENT_TIME
 from lastwrite.logstore.pulsar.objects import read_entries
 from lastwrite.logstore.pulsar.topic import Ledger, Topic
 from lastwrite.logstore.reading import SegmentReader
+from lastwrite.model.log import ProblemKind
 from lastwrite.model.verification import Comparison, Violation
 
 _COMMITTED, _ABORTED = 21, 22  # types of markers
@@ -158,6 +159,9 @@ def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison
         CorruptLog: one of the two cannot be read.
         OutOfMemoryBudget: more than ``most_messages`` have to be held.
     """
+    for problem in before.problems:
+        if problem.kind is ProblemKind.DAMAGED:
+            raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
     found = Comparison(folder=before.folder)
     broken = _Broken(found, after)
     _compare_ledgers(before, after, broken)
@@ -173,18 +177,14 @@ def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison
     now = _Messages(most_messages)
     for entry in _compacted_entries(after.compacted):
         now.take(entry, False)
-    ledgers = replace(found, violations=list(found.violations))
     by_event_time, retain = manifest.order == EVENT_TIME, manifest.retain_null_key
+    so_far, like_broker = found.violation_count, replace(found, violations=list(found.violations))
     _judge(was, now, by_event_time, retain, False, found, broken)
-    if found.violation_count > ledgers.violation_count:
-        _judge(was, now, by_event_time, retain, True, ledgers, _Broken(ledgers, after))
-        if ledgers.violation_count < found.violation_count and not _of_messages(ledgers):
-            return ledgers, True
+    if found.violation_count > so_far:
+        _judge(was, now, by_event_time, retain, True, like_broker, _Broken(like_broker, after))
+        if like_broker.violation_count == so_far:
+            return like_broker, True
     return found, False
-
-
-def _of_messages(comparison: Comparison) -> bool:
-    return any(violation.promise != "backlog" for violation in comparison.violations)
 
 
 # ---------------------------------------------------------------------- reading
@@ -221,7 +221,10 @@ def _compacted_entries(ledger: Ledger) -> Iterator[Entry]:
 
 def _decoded(data: bytes, number: int, entry: int, ledger: Ledger) -> Entry:
     try:
-        return decode_entry(data, number, entry)
+        found = decode_entry(data, number, entry)
+        if found.crc_holds is False:
+            raise CorruptLog(f"checksum does not match entry {Position(number, entry)}")
+        return found
     except LogError as error:
         raise error.located(ledger.path) from error
 
@@ -282,8 +285,7 @@ def _judge(
     broken.each("undecided", "its transaction has no end yet", was, there & is_open)
     broken.each("keyless", "it has no key, and such were to go", was, there & keyless & ~kept)
     broken.each("superseded", "it is not its key's last write, or that is a delete", was, there & competes & ~kept)
-    contents = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))
-    before, after = contents
+    before, after = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))
     changed = np.zeros(len(now), dtype=bool)
     changed[is_known] = before[place_of[is_known]] != after[is_known]
     broken.each("changed", "it is not what it was", now, changed)

@@ -24,10 +24,10 @@ from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.cli.store import show_store
 from lastwrite.cli.topics import show_topics
 from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection, SegmentInspection
-from lastwrite.model.log import Problem
+from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.model.report import PartitionReport
 from lastwrite.model.store_inspection import StoreReport
-from lastwrite.model.topic_inspection import PulsarReport
+from lastwrite.model.topic_inspection import PulsarReport, TopicInspection
 
 _MOST_ROWS = 40  # of a table of segments on a screen
 _MOST_OPEN = 10  # transactions
@@ -67,6 +67,7 @@ def inspect(
         return report.exit_status
     if isinstance(report, PulsarReport):
         output.text(problem_lines(show_topics(output, report, segments)))
+        output.text(set_aside_lines(report.partitions))
         return report.exit_status
     if isinstance(report, StoreReport):
         output.text(problem_lines(show_store(output, report, segments)))
@@ -194,15 +195,16 @@ def problem_lines(problems: list[Problem]) -> Iterator[str]:
         yield f"{problem.kind}: {problem}"
 
 
-def set_aside_lines(partitions: Sequence[PartitionInspection | PartitionReport]) -> Iterator[str]:
+def set_aside_lines(partitions: Sequence[PartitionInspection | PartitionReport | TopicInspection]) -> Iterator[str]:
     """A line a partition that the cleaner has set aside."""
     for found in partitions:
         entry = found.uncleanable
         if entry is not None:
+            name = TopicPartition(found.topic, found.partition)
             yield (
-                f"uncleanable: {found.topic}-{found.partition}: set aside at {moment(entry.since_ms)} after "
-                f"{entry.tries:,} {'try' if entry.tries == 1 else 'tries'}; the next is at "
-                f"{moment(entry.next_try_ms)}, or at once after lastwrite release: {entry.reason}"
+                f"uncleanable: {name}: set aside at {moment(entry.since_ms)} after {entry.tries:,} "
+                f"{'try' if entry.tries == 1 else 'tries'}; the next is at {moment(entry.next_try_ms)}, or at once "
+                f"after lastwrite release: {entry.reason}"
             )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.uncleanable import Uncleanable
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +106,7 @@ class TopicInspection:
     is_due: bool | None = None  # a round now would do something
     reason: str | None = None  # why it would not
     other_files: list[str] = field(default_factory=list)  # that belong to no ledger which counts
+    uncleanable: Uncleanable | None = None  # what the cleaner noted when it set the topic aside
     problems: list[Problem] = field(default_factory=list)
     problem_count: int = 0
 
@@ -123,6 +125,7 @@ class TopicInspection:
             "status": "damaged" if self.is_damaged else "whole",
             "ledgers": [ledger.to_dict() for ledger in self.ledgers],
             "compacted": None if self.compacted is None else self.compacted.to_dict(),
+            "uncleanable": self.uncleanable and self.uncleanable.to_dict(),
             "problems": [problem.to_dict() for problem in self.problems],
         }
 
