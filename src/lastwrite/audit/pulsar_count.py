@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lastwrite.errors import LogError
+from lastwrite.formats.fingerprint import secret_from
 from lastwrite.formats.pulsar import kernels
 from lastwrite.formats.pulsar.chunk import PulsarFormat
 from lastwrite.formats.pulsar.codecs import Codec
@@ -63,7 +64,7 @@ class _Count:
         self.found = Entries()
         self.first: int | None = None
         self.last: int | None = None
-        self._secret = new_secret()
+        self._secret = secret_from(new_secret())
         self._states: ByteArray = np.empty(0, dtype=np.uint8)
         self._hashes: UInt64Array = np.empty((0, 2), dtype=np.uint64)
 
