@@ -214,6 +214,19 @@ def test_a_pair_that_vanishes_while_it_is_opened(folder: Path, monkeypatch: pyte
     assert reading.horizons[-1] == "12:0"
 
 
+def test_ledgers_that_come_and_go_while_reading(folder: Path) -> None:
+    """What was trimmed is passed over, what was fetched meanwhile is read."""
+    write_ledger(folder, 11, [single("t", str(number), number) for number in range(150)])
+    reading = reading_of(folder)
+    first = [next(reading)["message_id"] for _ in range(6)]
+    assert first[-1] == "11:0:-1"
+    for path in folder.glob("*-ledger-11*"):
+        path.unlink()
+    write_ledger(folder, 20, [single("z", "last", 9)])
+    rest = [row["message_id"] for row in reading]
+    assert rest == [*(f"11:{number}:-1" for number in range(1, 100)), "12:0:-1", "20:0:-1"]  # a read is one of 100
+
+
 def test_a_folder_that_never_rests_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*given: Any) -> Any:
         raise LedgerMoved

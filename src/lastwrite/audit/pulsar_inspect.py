@@ -7,16 +7,17 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lastwrite.audit.keys import count_keys
+from lastwrite.audit.pulsar_count import count_ledger
 from lastwrite.audit.pulsar_files import index_rows, problem_with, walk_file
 from lastwrite.audit.pulsar_rows import VALUE_LIMIT_BYTES, compression_of
 from lastwrite.audit.pulsar_walk import Walked, checksum_problem, walk
 from lastwrite.audit.window import problem_of
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.formats.pulsar.entry import TXN_ABORT, TXN_COMMIT, Entry, messages_of
+from lastwrite.formats.pulsar.entry import Entry, messages_of
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar.reading import LedgerMoved, LedgerReader
 from lastwrite.logstore.pulsar.single import FileKind, kind_of
@@ -165,9 +166,8 @@ class _Inspection:
             self.note(problem_of(error, topic.folder))
         found.horizon = None if horizon is None else str(horizon)
         found.manifest = None if topic.manifest is None else json.loads(topic.manifest.encode())
-        transactions = Transactions()
         for ledger in topic.ledgers:
-            seen = self._ledger(ledger, False, transactions.take)
+            seen = self._ledger(ledger, False)
             found.ledgers.append(seen)
             found.contents.add(seen.contents)
             below = _bytes_below(ledger, horizon, seen)
@@ -176,8 +176,6 @@ class _Inspection:
         if topic.ledgers:
             found.first_id = str(Position(topic.ledgers[0].id, 0))
             found.last_id = str(Position(topic.ledgers[-1].id, topic.ledgers[-1].entries - 1))
-        found.open_transactions, found.aborted_transactions = transactions.open, transactions.aborted
-        found.read_below = transactions.read_below
         if topic.compacted is not None:
             found.compacted = self._compacted(topic.compacted)
         found.bytes = sum(ledger.size_bytes for ledger in _all(topic))
@@ -186,22 +184,36 @@ class _Inspection:
         self._judge(system, settings, now_ms, spark)
         return found
 
-    def _ledger(self, ledger: Ledger, is_compacted: bool, take: Callable[[Walked], None]) -> LedgerInspection:
+    def _ledger(self, ledger: Ledger, is_compacted: bool) -> LedgerInspection:
         seen = LedgerInspection(
             ledger=ledger.id, file=os.path.basename(ledger.path), file_bytes=ledger.size_bytes,
             blocks=len(ledger.index.blocks), is_indexed=True,
         )  # fmt: skip
-        try:
-            for each in walk(LedgerReader(ledger), is_compacted, self.note):
-                if seen.first_entry is None:
-                    seen.first_entry = each.number
-                seen.last_entry = each.number
-                self._count(seen.contents, each, ledger.path)
-                take(each)
-        except CorruptLog as error:
-            self.note(problem_of(error, ledger.path))
+        counted = count_ledger(ledger, is_compacted)
+        if counted is not None:
+            seen.contents = counted.contents
+            if ledger.entries:
+                seen.first_entry, seen.last_entry = 0, ledger.entries - 1
+                seen.first_id, seen.last_id = str(counted.first), str(counted.last)
+        else:
+            self._walk(ledger, is_compacted, seen)
         self._progress.advance(ledger.size_bytes)
         return seen
+
+    def _walk(self, ledger: Ledger, is_compacted: bool, seen: LedgerInspection) -> None:
+        """The same of a ledger that is damaged, or not as kernels know it: entry by entry."""
+        last: Position | None = None
+        try:
+            for each in walk(LedgerReader(ledger), is_compacted, self.note):
+                place = Position(each.entry.ledger, each.entry.entry)
+                if seen.first_entry is None:
+                    seen.first_entry, seen.first_id = each.number, str(place)
+                elif last is not None and place <= last:
+                    self.note(problem_of(CorruptLog(f"entry {place} follows {last}", each.position), ledger.path))
+                seen.last_entry, seen.last_id, last = each.number, str(place), place
+                self._count(seen.contents, each, ledger.path)
+        except CorruptLog as error:
+            self.note(problem_of(error, ledger.path))
 
     def _count(self, counts: Entries, each: Walked, path: str) -> None:
         entry = each.entry
@@ -215,33 +227,32 @@ class _Inspection:
 
     def _compacted(self, ledger: Ledger) -> LedgerInspection:
         """The compacted ledger, held against its manifest."""
-        ids: list[Position] = []
-        order: list[str] = []
-
-        def take(each: Walked) -> None:
-            place = Position(each.entry.ledger, each.entry.entry)
-            if ids and place <= ids[-1]:
-                order.append(f"{place} follows {ids[-1]}")
-            ids[:] = [ids[0] if ids else place, place]
-
-        seen = self._ledger(ledger, True, take)
+        seen = self._ledger(ledger, True)
         manifest = self._topic.manifest
-        wrong = [f"its entries do not rise: {order[0]}"] if order else []
-        if ids and manifest is not None and not self.found.is_damaged:
-            if ids[-1] > manifest.horizon:
-                wrong.append(f"entry {ids[-1]} lies beyond the horizon {manifest.horizon}")
-            if (ids[0], ids[-1]) != (manifest.from_, manifest.to):
-                wrong.append(f"it goes from {ids[0]} to {ids[-1]}, by its manifest {manifest.from_} to {manifest.to}")
-            if seen.contents.records != manifest.messages:
+        wrong = []
+        if seen.last_id is not None and manifest is not None and not self.found.is_damaged:
+            if Position.parse(seen.last_id) > manifest.horizon:
+                wrong.append(f"entry {seen.last_id} lies beyond the horizon {manifest.horizon}")
+            if (seen.first_id, seen.last_id) != (str(manifest.from_), str(manifest.to)):
+                wrong.append(
+                    f"it goes from {seen.first_id} to {seen.last_id}, by its manifest from {manifest.from_} to "
+                    f"{manifest.to}"
+                )
+            if seen.contents.records != manifest.messages and not seen.contents.unreadable:
                 wrong.append(f"it holds {seen.contents.records} messages, by its manifest {manifest.messages}")
         for message in wrong:
             self.note(problem_of(CorruptLog(message, path=ledger.path), ledger.path))
         return seen
 
     def _last_ids(self) -> None:
+        """What transactions and readers make of the topic's end."""
+        found = self.found
         try:
-            self.found.last_message_id = look(self._topic.folder, False).last_message_id(False)
-            self.found.last_compacted_message_id = look(self._topic.folder, True).last_message_id(True)
+            view = look(self._topic.folder, False)
+            found.open_transactions, found.aborted_transactions = view.open_transactions, len(view.aborted)
+            found.read_below = None if view.undecided is None else str(Position.of(view.undecided))
+            found.last_message_id = view.last_message_id(False)
+            found.last_compacted_message_id = view.last_message_id(True)
         except (LogError, LedgerMoved):
             return  # what is damaged was named already
 
@@ -269,39 +280,6 @@ def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspectio
     if ledger.id < horizon.ledger:
         return seen.contents.bytes
     return seen.contents.bytes * min(horizon.entry + 1, ledger.entries) // ledger.entries
-
-
-class Transactions:
-    """What became of a topic's transactions, from its entries in their order."""
-
-    def __init__(self) -> None:
-        self._firsts: dict[tuple[int, int], Position] = {}
-        self._aborts: dict[tuple[int, int], bool] = {}
-
-    def take(self, each: Walked) -> None:
-        entry = each.entry
-        transaction = entry.metadata.transaction
-        if transaction is None:
-            return
-        if entry.is_marker:
-            if entry.metadata.marker_type in (TXN_COMMIT, TXN_ABORT):
-                self._aborts[transaction] = entry.metadata.marker_type == TXN_ABORT
-        else:
-            self._firsts.setdefault(transaction, Position(entry.ledger, entry.entry))
-
-    @property
-    def open(self) -> int:
-        return sum(transaction not in self._aborts for transaction in self._firsts)
-
-    @property
-    def aborted(self) -> int:
-        return sum(self._aborts.values())
-
-    @property
-    def read_below(self) -> str | None:
-        """The first entry of an open transaction."""
-        open_ = [first for transaction, first in self._firsts.items() if transaction not in self._aborts]
-        return str(min(open_)) if open_ else None
 
 
 def count_entry(counts: Entries, entry: Entry, size: int) -> None:

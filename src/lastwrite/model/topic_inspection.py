@@ -71,6 +71,8 @@ class LedgerInspection:
     file_bytes: int = 0
     first_entry: int | None = None
     last_entry: int | None = None
+    first_id: str | None = None  # of a compacted ledger those of its messages
+    last_id: str | None = None
     blocks: int | None = None
     is_indexed: bool = False
     contents: Entries = field(default_factory=Entries)

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class TopicView:
     surveys: Mapping[int, Survey]  # by ledger
     undecided: int | None
     aborted: frozenset[int]  # transactions, by their numbers in the surveys
+    open_transactions: int
     problems: tuple[Problem, ...]
 
     @property
@@ -162,11 +164,11 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
     known = {} if before is None else {_key(one.ledger): one for one in before.backlog}
     backlog = tuple(known.get(_key(ledger)) or LedgerReader(ledger) for ledger in topic.ledgers)
     compacted = None if topic.compacted is None else LedgerReader(topic.compacted)
-    undecided, aborted = outcomes(surveys)
+    found = outcomes(surveys)
     return TopicView(
         topic=topic, seen=seen, horizon=None if topic.horizon is None else topic.horizon.offset, compacted=compacted,
         offsets=() if compacted is None else CompactedOffsets(compacted), backlog=backlog, surveys=surveys,
-        undecided=undecided, aborted=aborted, problems=tuple(problems),
+        undecided=found.undecided, aborted=found.aborted, open_transactions=found.open, problems=tuple(problems),
     )  # fmt: skip
 
 
@@ -198,8 +200,17 @@ def run_unread(survey: Survey, number: int, aborted: Set[int]) -> int | None:
     return int(first)
 
 
-def outcomes(surveys: Mapping[int, Survey]) -> tuple[int | None, frozenset[int]]:
-    """The offset of the first entry of a transaction that is not decided; the numbers of those that were aborted."""
+class Outcomes(NamedTuple):
+    """What became of a topic's transactions: where the first that is not decided begins, how many are not, and the
+    numbers of those that were aborted."""
+
+    undecided: int | None
+    open: int
+    aborted: frozenset[int]
+
+
+def outcomes(surveys: Mapping[int, Survey]) -> Outcomes:
+    """The outcomes of the transactions that these ledgers, by their ids, have."""
     firsts: dict[int, int] = {}
     ends: dict[int, bool] = {}
     for ledger, found in sorted(surveys.items()):
@@ -208,8 +219,9 @@ def outcomes(surveys: Mapping[int, Survey]) -> tuple[int | None, frozenset[int]]
                 firsts.setdefault(transaction, Position(ledger, first).offset)
             elif what in (COMMIT, ABORT):
                 ends[transaction] = what == ABORT
-    undecided = min((first for transaction, first in firsts.items() if transaction not in ends), default=None)
-    return undecided, frozenset(transaction for transaction, is_abort in ends.items() if is_abort)
+    left = [first for transaction, first in firsts.items() if transaction not in ends]
+    aborted = frozenset(transaction for transaction, is_abort in ends.items() if is_abort)
+    return Outcomes(min(left, default=None), len(left), aborted)
 
 
 def _key(ledger: Ledger) -> tuple[object, ...]:
