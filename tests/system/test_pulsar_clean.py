@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,12 +142,38 @@ def test_a_topic_that_is_not_there_is_told(pulsar: Broker, driver: Driver) -> No
     assert not any(isinstance(event, SetAside) for event in events)
 
 
+def test_the_clusters_own_policies_say_from_when_on(pulsar: Broker, driver: Driver) -> None:
+    topic = fresh(driver, "policy")
+    send(driver, topic, 30)
+    status, events = clean(settings(pulsar), topic)
+    assert (status, compacted(events)) == (0, []), "by the brokers' setting, 0, never"
+    place = topic.removeprefix("persistent://")
+    for method, path, size in (
+        ("PUT", "namespaces/public/default/compactionThreshold", 1 << 20),
+        ("POST", f"persistent/{place}/compactionThreshold", 1000),
+    ):
+        assert compacted(clean(settings(pulsar), topic)[1]) == []
+        put(pulsar, method, path, size)
+    deadline = time.monotonic() + 20  # policies travel
+    while not compacted(events) and time.monotonic() < deadline:
+        _, events = clean(settings(pulsar), topic)
+    assert compacted(events) == [topic]
+    put(pulsar, "PUT", "namespaces/public/default/compactionThreshold", 0)
+
+
+def put(pulsar: Broker, method: str, path: str, value: int) -> None:
+    request = urllib.request.Request(
+        f"{pulsar.admin_url}/admin/v2/{path}", str(value).encode(), {"Content-Type": "application/json"}, method=method
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.status in (200, 204)
+
+
 @pytest.mark.parametrize(
     ("roots", "config", "words"),
     [
         (["persistent://public/default/x", "folder"], {}, "topics of a live cluster and folders"),
         (["persistent://public/default/x"], {"compactionThreshold": 1}, "metadata store is was not said"),
-        (["persistent://public/default/x"], {"metadataStoreUrl": "zk:h:1"}, "which of these topics are compacted"),
         (["persistent://x"], {"metadataStoreUrl": "zk:h:1", "compactionThreshold": 1}, "topic"),
     ],
 )

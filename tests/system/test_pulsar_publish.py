@@ -19,7 +19,7 @@ from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.remote.pulsar import publish as publishing
 from lastwrite.remote.pulsar.cluster import Access, Cluster, Compaction, Hold
-from lastwrite.remote.pulsar.ledgers import Quorums
+from lastwrite.remote.pulsar.ledgers import Quorums, write_ledger
 from lastwrite.remote.pulsar.publish import Published, publish, sweep
 from tests.system.pulsar.broker import Broker
 from tests.system.pulsar.driver import Driver
@@ -210,6 +210,33 @@ def test_a_horizon_that_the_topic_has_not_is_refused(driver: Driver, cluster: Cl
             )  # fmt: skip
     assert compacted_ledgers(cluster, topic) == [done.ledger]
     assert cluster.store.noted(topic) == []
+
+
+def test_a_ledger_whose_horizon_was_refused_is_kept_as_long_as_it_is_served(
+    driver: Driver, cluster: Cluster, topic: TopicName
+) -> None:
+    """Nothing says that it was refused: readers get the ledger until the topic is loaded again."""
+    send(driver, topic, "a=1", "b=1", "a=2")
+    records, horizon = compacted(cluster, topic)
+    with Hold(cluster, topic) as hold:
+        good = commit(cluster, topic, hold, None)
+        refused = write_ledger(
+            cluster.store, cluster.bookies, lambda: records, ONE, ledger_custom_metadata(topic.full, horizon), NOW_MS
+        )
+        cluster.store.note(topic, refused.id)
+        hold.again().acknowledge(Position(horizon.ledger, 0), refused.id)
+        deadline = time.monotonic() + 10
+        while (told := cluster.told(topic)) is None or told.served != refused.id:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert told.ledger == good.ledger
+        assert state(cluster, topic) == Compaction(good.horizon, good.ledger)
+        assert sweep(hold) == ()
+    driver.unload(topic.full)
+    assert read(driver, topic) == ["b=1", "a=2"]
+    with Hold(cluster, topic) as hold:
+        assert sweep(hold) == (refused.id,)
+    assert compacted_ledgers(cluster, topic) == [good.ledger]
 
 
 def test_an_acknowledgement_that_is_lost_is_followed_by_another_with_a_fresh_ledger(

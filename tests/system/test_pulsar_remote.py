@@ -232,7 +232,7 @@ def test_a_ledger_of_ours_is_served(pulsar: Broker, driver: Driver, store: Metad
         ours = write_ledger(store, bookies, lambda: records, ONE, custom, NOW_MS)
         held.acknowledge(Position(number, 19), ours.id)
         deadline = time.monotonic() + 10
-        expected = TopicInMemory(Position(number, 19), Position(number, 19), ours.id)
+        expected = TopicInMemory(Position(number, 19), Position(number, 19), ours.id, ours.id)
         while topic_in_memory(pulsar.admin_url, name, timeout=10) != expected:
             assert time.monotonic() < deadline
             time.sleep(0.01)

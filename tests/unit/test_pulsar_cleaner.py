@@ -13,6 +13,9 @@ import pytest
 import lastwrite
 from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
 from lastwrite.cleaner.loop import Cleaner
+from lastwrite.cli.clean import event_line
+from lastwrite.cli.output import in_words
+from lastwrite.cli.plan import _backlog_lines
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.formats.pulsar.entry import Message, encode_entry, encode_single
 from lastwrite.formats.pulsar.position import Position
@@ -54,6 +57,7 @@ def cleaned(events: list[Event]) -> list[str]:
 def test_a_topic_with_more_than_the_threshold_to_compact_is_compacted(archive: Path) -> None:
     status, events = clean(archive, OVER)
     assert (status, cleaned(events)) == (0, ["persistent://public/default/a", "persistent://public/default/b-3"])
+    assert "b-3: entries 10:0 to 10:19, read" in "".join(map(event_line, events))
     assert len(read_compacted(topic_folder(archive, TOPICS[0]))) == 5
     assert clean(archive, OVER) == (0, []), "nothing has come since"
     put_ledger(topic_folder(archive, TOPICS[0]), 12, entries(3))
@@ -148,7 +152,12 @@ def test_plan_says_what_the_backlog_costs_and_what_could_go(tmp_path: Path) -> N
         sizes.append(sum(map(len, some)))
     managed_ledger(folder, (10, 20, sizes[0], NOW - 120_000), (12, 20, sizes[1], NOW - 30_000), (15, 0, 0, 0))
     config = {"defaultRetentionTimeInMinutes": 1, "defaultRetentionSizeInMB": -1}
-    [report] = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE).partitions
+    whole = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE)
+    [report] = whole.partitions
+    assert list(_backlog_lines(whole))[1].endswith(
+        f"{in_words(sum(sizes))} in 2 segments lie below the horizon whole, of which {in_words(sizes[0])} in 1 segment "
+        "could go; held by retention: ledger 12: it was closed 30000 ms ago, and retention is 60000 ms"
+    )
     found = report.backlog
     assert found is not None and report.to_dict()["backlog"]["segments"] == 2
     assert (found.segments, found.bytes, found.segments_beyond, found.bytes_beyond) == (2, sum(sizes), 1, 0)

@@ -308,7 +308,8 @@ def test_inspect(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (topic,) = document["partitions"]
     expected = {
         "topic": TOPIC, "partition": -1, "status": "whole", "entries": 4, "records": 6, "batches": 1, "tombstones": 1,
-        "keyless": 1, "horizon": "10:2", "first_id": "10:0", "last_id": "12:0", "is_due": True, "reason": None,
+        "keyless": 1, "keys": 2, "horizon": "10:2", "first_id": "10:0", "last_id": "12:0", "is_due": True,
+        "reason": None,
         "last_message_id": {"ledger": 12, "entry": 0, "batch_index": -1}, "placeholders": 0,
         "dirty_bytes": len(ENTRIES[3]), "backlog_below_bytes": sum(map(len, ENTRIES[:3])),
     }  # fmt: skip

@@ -192,6 +192,7 @@ def test_a_compressed_node_that_lies() -> None:
 def test_a_topic_s_ledgers() -> None:
     first, second, last = INFO.ledgers
     assert first.is_closed and not last.is_closed
+    assert not LedgerInfo(ledger=1, entries=0, closed_ms=0).is_closed and LedgerInfo(ledger=1, entries=0).is_closed
     assert first.offloaded_as == UUID(int=((1 << 64) - 62_000_000_000_000) << 64 | 1 << 62)
     assert second.offload is not None and second.offload.uuid == ID and second.offloaded_as is None
     assert last.offloaded_as is None and OPEN.encode() == bytes.fromhex("080f")
@@ -322,6 +323,7 @@ def test_json_of_stats_internal() -> None:
     ]
     assert (found.horizon, found.compacted_ledger) == (Position(11, -1), 77)
     assert found.last_confirmed == Position(15, 4)
+    assert [one.closed_ms for one in found.info.ledgers] == [None, None]  # nobody says when
     closed = from_json(json.dumps({**document, "state": "ClosedLedger", "cursors": {}}))
     assert closed.info.ledgers[1].is_closed and closed.horizon is None
 

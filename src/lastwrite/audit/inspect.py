@@ -73,7 +73,7 @@ def inspect(
     if whose == PULSAR:
         from lastwrite.audit.pulsar_inspect import inspect_topics  # not before it is needed
 
-        return inspect_topics(str(path), topic, partition, config, now_ms, progress)
+        return inspect_topics(str(path), topic, partition, config, now_ms, progress, spark)
     if whose == ROCKETMQ:
         from lastwrite.audit.rocketmq_inspect import inspect_store  # not before it is needed
 

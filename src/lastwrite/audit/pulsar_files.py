@@ -1,5 +1,7 @@
-"""``dump`` and ``inspect`` of one file of Pulsar outside of a topic folder: an object, a bookie's entry log or journal, a
-map file."""
+"""``dump`` and ``inspect`` of one file of Pulsar outside of a topic folder.
+
+That is an object, a bookie's entry log or journal, or a map file.
+"""
 
 from __future__ import annotations
 

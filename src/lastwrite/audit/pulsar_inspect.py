@@ -8,7 +8,9 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
+from lastwrite.audit.keys import count_keys
 from lastwrite.audit.pulsar_files import index_rows, problem_with, walk_file
 from lastwrite.audit.pulsar_rows import VALUE_LIMIT_BYTES, compression_of
 from lastwrite.audit.pulsar_walk import Walked, checksum_problem, walk
@@ -23,7 +25,12 @@ from lastwrite.logstore.pulsar.view import look
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.topic_inspection import Entries, LedgerInspection, PulsarFile, PulsarReport, TopicInspection
+from lastwrite.pipeline.compact import runner_for
+from lastwrite.pipeline.inline import INLINE, Inline
 from lastwrite.pipeline.system import System, system_named
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MOST_PROBLEMS = 20  # of a topic that are named; the rest are counted
 
@@ -35,6 +42,7 @@ def inspect_topics(
     config: Mapping[str, object] | None,
     now_ms: int | None,
     progress: Progress | None,
+    spark: SparkSession | Inline | None = None,
 ) -> PulsarReport:
     """Read the topic folders at ``path`` whole and say what they are.
 
@@ -60,7 +68,7 @@ def inspect_topics(
     progress.stage("inspect", total)
     for folder, found in listed:
         if isinstance(found, Topic):
-            report.partitions.append(_Inspection(found, progress).run(system, settings, now))
+            report.partitions.append(_Inspection(found, progress).run(system, settings, now, spark))
         else:
             name = name_of(folder)
             problem = problem_of(found, folder)
@@ -134,7 +142,9 @@ class _Inspection:
         elif problem.kind is ProblemKind.DAMAGED and not is_damage_named:
             found.problems[-1] = problem
 
-    def run(self, system: System, settings: Mapping[str, object], now_ms: int) -> TopicInspection:
+    def run(
+        self, system: System, settings: Mapping[str, object], now_ms: int, spark: SparkSession | Inline | None
+    ) -> TopicInspection:
         topic, found = self._topic, self.found
         for problem in topic.problems:
             self.note(problem)
@@ -159,7 +169,7 @@ class _Inspection:
         found.bytes = sum(ledger.size_bytes for ledger in _all(topic))
         found.other_files = sorted(os.path.basename(ledger.path) for ledger in topic.strays)
         self._last_ids()
-        self._judge(system, settings, now_ms)
+        self._judge(system, settings, now_ms, spark)
         return found
 
     def _ledger(self, ledger: Ledger, is_compacted: bool, take: Callable[[Walked], None]) -> LedgerInspection:
@@ -221,16 +231,21 @@ class _Inspection:
         except (LogError, LedgerMoved):
             return  # what is damaged was named already
 
-    def _judge(self, system: System, settings: Mapping[str, object], now_ms: int) -> None:
-        """Whether a round is due, by the rules of a round now."""
+    def _judge(
+        self, system: System, settings: Mapping[str, object], now_ms: int, spark: SparkSession | Inline | None
+    ) -> None:
+        """Whether a round is due, by the rules of a round now; and how many keys it would meet."""
         if self.found.is_damaged:
             return
         try:
-            decision = system.decide(system.read(self._topic.folder), settings, now_ms, False)
+            log = system.read(self._topic.folder)
+            decision = system.decide(log, settings, now_ms, False)
         except LogError as error:
             self.note(problem_of(error, self._topic.folder))
             return
         self.found.is_due, self.found.reason = decision.reason is None, decision.reason
+        with runner_for(spark or INLINE, "", None, {}, NoProgress()) as (runner, plan):
+            self.found.keys = count_keys(system, log, runner, plan.limits())
 
 
 def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspection) -> int:

@@ -79,10 +79,8 @@ def clean(
         raise InvalidConfig(f"{found.name} suffers no file of ours beside its own", remedy="leave out --keep-scans")
     if live:
         LiveConfig.from_names(source.current.names)
-    for root in folders:
-        if live:
-            _check_policy(found, [root], root, source.current.names)
-        else:
+    else:
+        for root in folders:
             _check_root(found, root, source.current.names)
     metrics = Metrics(folders, _now_ms)
     with ExitStack() as stack:
@@ -133,10 +131,6 @@ def _check_root(system: System, root: str, names: Mapping[str, object]) -> None:
         return  # an empty root may fill
     if partitions[0] == root != system.root_of(root):
         raise NotALog("a partition's folder, not a log root", path=root, remedy=f"give {os.path.dirname(root)}")
-    _check_policy(system, partitions, root, names)
-
-
-def _check_policy(system: System, partitions: Sequence[str], root: str, names: Mapping[str, object]) -> None:
     try:
         is_known = any(system.is_policy_known(folder, names) for folder in partitions)
     except LogError:

@@ -4,9 +4,10 @@
      ▲                                                             │
      └────────────── brokerServiceCompactionMonitorInterval… ◄─────┘
 
-As a broker's own timer does: each partition of a topic is compared by itself, one round runs at a time, and a topic
-that somebody else compacts just now is passed by. A partition whose round fails is left alone for a while, longer each
-time; unlike that of a folder this is remembered by the daemon alone.
+As a broker's own timer does: by the setting where it is given, else by the topic's policy, its namespace's or the
+brokers' setting, which the cluster tells. Each partition of a topic is compared by itself, one round runs at a time,
+and a topic that somebody else compacts just now is passed by. A partition whose round fails is left alone for a while,
+longer each time; unlike that of a folder this is remembered by the daemon alone.
 
 A stop ends a round where it is. What was not published then never was; a ledger that was written for it is removed by
 the next round on the topic.
@@ -29,6 +30,7 @@ from lastwrite.cleaner.pick import Candidate
 from lastwrite.cleaner.rounds import Rounds
 from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.compaction.pulsar_live_settings import rules_of
+from lastwrite.compaction.pulsar_settings import THRESHOLDS, PulsarConfig
 from lastwrite.errors import LogError, LogHeld
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.logstore.pulsar.topic import partition_of
@@ -36,8 +38,8 @@ from lastwrite.logstore.uncleanable import pause_ms
 from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.model.uncleanable import Uncleanable
 from lastwrite.pipeline.engine import Options
-from lastwrite.pipeline.pulsar import PULSAR
-from lastwrite.pipeline.pulsar_live import backlogs, compact_live
+from lastwrite.pipeline.pulsar import PULSAR, waits
+from lastwrite.pipeline.pulsar_live import compact_live, waiting
 
 _CANCEL_S = 3.0  # after a stop, for what runs on workers to end by itself
 _GIVE_UP_S = 30.0  # for what then still runs: a publication that was begun
@@ -118,18 +120,22 @@ class LiveCleaner:
             if self._is_stopping:
                 return []
             try:
-                backlog = backlogs(url, names)
+                found_there = waiting(url, names)
             except LogError as error:
                 self._say_once(url, str(error))
                 if not isinstance(error, LogHeld):
                     self._statuses.add(Status.FAILED)
                 continue
-            self._say_once(url, None)
-            for topic, size in backlog.items():
+            if THRESHOLDS & names.keys() or all(each.threshold_bytes is not None for each in found_there.values()):
+                self._say_once(url, None)
+            for topic, (size, told) in found_there.items():
+                threshold = _threshold(names, told)
+                if threshold is None:
+                    self._say_once(url, f"{url}: nobody says from when on to compact it — {PULSAR.policy_remedy}")
                 found.append(
                     Candidate(
-                        root=url, folder=topic.full, name=partition_of(topic), compacts=True, cleanable_bytes=size,
-                        is_due=PULSAR.waits(size, rules_of(names)) is None,
+                        root=url, folder=topic.full, name=partition_of(topic), compacts=threshold is not None,
+                        cleanable_bytes=size, is_due=waits(size, threshold or 0) is None,
                     )
                 )  # fmt: skip
         self._metrics.looked(found, self._aside, (), now_ms)
@@ -246,6 +252,13 @@ class LiveCleaner:
         elif self._said.get(about) != text:
             self._said[about] = text
             self._note(text)
+
+
+def _threshold(names: Mapping[str, object], told: int | None) -> int | None:
+    """What our settings say, else what the cluster's policies do."""
+    if THRESHOLDS & names.keys():
+        return PulsarConfig.from_names(rules_of(names)).compaction_threshold_bytes
+    return told
 
 
 def topics_in(roots: Sequence[str]) -> list[str]:

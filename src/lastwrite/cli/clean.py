@@ -23,11 +23,14 @@ from lastwrite.cli.options import (
     settings,
 )
 from lastwrite.cli.output import Output, in_time, in_words, moment
+from lastwrite.formats.pulsar.names import SCHEME
+from lastwrite.formats.pulsar.position import Position
 
 if TYPE_CHECKING:
     from lastwrite.cleaner.events import Event, RoundEnded
     from lastwrite.cleaner.live import LiveCleaner
     from lastwrite.cleaner.loop import Cleaner
+    from lastwrite.model.report import PartitionReport
 
 
 def clean(
@@ -122,7 +125,7 @@ def _round(event: RoundEnded) -> str:
     said = []
     if report.bytes_read:
         said.append(
-            f"offsets {report.first_dirty_offset} to {report.first_uncleanable_offset}, "
+            f"{_range(report)}, "
             f"read {in_words(report.bytes_read)}, wrote {in_words(report.bytes_written)} "
             f"in {_seconds(event)}"
         )
@@ -139,6 +142,12 @@ def _round(event: RoundEnded) -> str:
     if event.keyless:
         said.append(f"WARNING: {event.keyless:,} records without a key were dropped")
     return "; ".join(said) or "nothing could go"
+
+
+def _range(report: PartitionReport) -> str:
+    if not report.topic.startswith(SCHEME):
+        return f"offsets {report.first_dirty_offset} to {report.first_uncleanable_offset}"
+    return f"entries {Position.of(report.first_dirty_offset)} to {Position.of(report.first_uncleanable_offset - 1)}"
 
 
 def _seconds(event: RoundEnded) -> str:

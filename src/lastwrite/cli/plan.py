@@ -131,16 +131,18 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
 
 def _backlog_lines(report: CompactionReport) -> Iterator[str]:
     """Where compaction leaves a log as it is: what that costs, and what could go."""
-    if any(partition.backlog for partition in report.partitions):
+    told = [(each.name, each.backlog) for each in report.partitions if each.backlog and each.backlog.segments]
+    if told:
         yield ""
-    for partition in report.partitions:
-        if partition.backlog is None:
-            continue
-        found = partition.backlog
-        line = f"{partition.name}: {in_words(found.bytes)} in {found.segments:,} segments lie below the horizon"
+    for name, found in told:
+        line = f"{name}: {in_words(found.bytes)} in {_segments(found.segments)} lie below the horizon whole"
         if found.segments_free:
-            line += f", of which {in_words(found.bytes_free)} in {found.segments_free:,} could go"
+            line += f", of which {in_words(found.bytes_free)} in {_segments(found.segments_free)} could go"
         yield line + (f"; held by retention: {found.reason}" if found.reason is not None else "")
+
+
+def _segments(count: int) -> str:
+    return "1 segment" if count == 1 else f"{count:,} segments"
 
 
 def _change(before: str, after: str) -> str:

@@ -18,17 +18,20 @@ def show_topics(output: Output, report: PulsarReport, every: bool) -> list[Probl
     if not report.partitions:
         return report.problems + [problem for file in report.files for problem in file.problems]
     output.table(
-        ("topic", "status", "ledgers", "entries", "records", "tombstones", "size", "horizon", "beyond it", "due"),
+        (
+            "topic", "status", "ledgers", "entries", "records", "tombstones", "keys", "size", "horizon", "beyond it",
+            "due",
+        ),
         [
             (
                 _name(topic), "damaged" if topic.is_damaged else "whole", len(topic.ledgers),
                 counted(topic.contents.entries), counted(topic.contents.records), counted(topic.contents.tombstones),
-                in_words(topic.bytes), topic.horizon or "none", in_words(topic.dirty_bytes),
+                counted(topic.keys), in_words(topic.bytes), topic.horizon or "none", in_words(topic.dirty_bytes),
                 {True: "yes", False: "no", None: "?"}[topic.is_due],
             )
             for topic in report.partitions
         ],
-        right=("ledgers", "entries", "records", "tombstones", "size", "horizon", "beyond it"),
+        right=("ledgers", "entries", "records", "tombstones", "keys", "size", "horizon", "beyond it"),
     )  # fmt: skip
     if len(report.partitions) == 1 or every:
         for topic in report.partitions:

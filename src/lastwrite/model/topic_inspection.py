@@ -101,7 +101,7 @@ class TopicInspection:
     aborted_transactions: int | None = None
     backlog_below_bytes: int = 0  # of entries up to the horizon: what expiry may take
     dirty_bytes: int = 0  # of entries beyond the horizon: what a round reads anew
-    keys: int | None = None  # distinct keys of what a compacted reader gets; None: not counted
+    keys: int | None = None  # distinct keys of the compacted ledger and of what lies beyond it; None: not counted
     is_due: bool | None = None  # a round now would do something
     reason: str | None = None  # why it would not
     other_files: list[str] = field(default_factory=list)  # that belong to no ledger which counts

@@ -122,7 +122,7 @@ class PulsarSystem:
             elect_from=0 if compares_all else first_dirty,
             dirty_ratio=fresh / whole if whole else 0.0,
             reason=None if fresh else _nothing_new(log),
-            waits=self.waits(fresh, config),
+            waits=waits(fresh, settings.compaction_threshold_bytes),
             cleanable_bytes=fresh,
             index_interval_bytes=aside.BLOCK_BYTES,
             policy=Policy(
@@ -133,19 +133,6 @@ class PulsarSystem:
                 reading=reading,
             ),
         )  # fmt: skip
-
-    def waits(self, fresh: int, config: Mapping[str, object]) -> str | None:
-        """Why no broker would compact a topic by itself of which compaction has not seen so many bytes; None: it would.
-
-        Source: spec/pulsar.md section 18.
-        """
-        settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
-        threshold = settings.compaction_threshold_bytes
-        if threshold == 0:
-            return "compactionThreshold is 0: it is compacted when somebody asks"
-        if fresh <= threshold:
-            return f"{fresh} bytes lie beyond the horizon, and compactionThreshold is {threshold}"
-        return None
 
     def group(
         self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
@@ -225,6 +212,18 @@ class PulsarSystem:
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
         return [None] * len(wave)
+
+
+def waits(fresh: int, threshold: int) -> str | None:
+    """Why no broker would compact a topic by itself of which compaction has not seen so many bytes; None: it would.
+
+    Source: spec/pulsar.md section 18.
+    """
+    if threshold == 0:
+        return "compactionThreshold is 0: it is compacted when somebody asks"
+    if fresh <= threshold:
+        return f"{fresh} bytes lie beyond the horizon, and compactionThreshold is {threshold}"
+    return None
 
 
 def _nothing_new(log: PartitionLog) -> str:

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from lastwrite.compaction.cleaner_settings import CleanerConfig
 from lastwrite.compaction.pulsar_live_settings import LiveConfig, rules_of
@@ -113,14 +114,23 @@ def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
 
     Raises: as ``compact_live``.
     """
-    return sum(backlogs(topic, config).values())
+    return sum(found.size_bytes for found in waiting(topic, config).values())
 
 
-def backlogs(topic: str, config: Mapping[str, object]) -> dict[TopicName, int]:
+class Waiting(NamedTuple):
+    """What a topic has that compaction has not seen, and from how many bytes on its brokers compact by themselves."""
+
+    size_bytes: int
+    threshold_bytes: int | None  # by its policy, its namespace's or the brokers' setting; None: nobody says
+
+
+def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, Waiting]:
     """As ``backlog_bytes``, partition by partition; of a topic without partitions its own."""
     live = LiveConfig.from_names(config)
     with Cluster(_access(live)) as cluster:
-        return {name: _backlog_of(cluster, name) for name in topics_of(cluster, topic, None)}
+        names = topics_of(cluster, topic, None)
+        threshold = cluster.threshold_of(names[0])
+        return {name: Waiting(_backlog_of(cluster, name), threshold) for name in names}
 
 
 def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicName]:

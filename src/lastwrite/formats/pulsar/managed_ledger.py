@@ -160,8 +160,8 @@ class LedgerInfo(Message):
 
     @property
     def is_closed(self) -> bool:
-        """Whether its entries are stated."""
-        return bool(self.closed_ms)
+        """Whether it grows no more: its entries are stated, and the time is not 0."""
+        return bool(self.closed_ms) or (self.closed_ms is None and self.entries is not None)
 
     @property
     def offloaded_as(self) -> UUID | None:
@@ -363,7 +363,6 @@ def _of_admin(document: dict[str, Any]) -> Exported:
         if is_stats:
             # Times are not printed; the last ledger of a topic that is not closed is the open one.
             is_open = n == count - 1 and not entries and document.get("state") != "ClosedLedger"
-            closed = None if is_open else 1
             if is_open:
                 entries, size = None, None
         offloaded = bool(item.get("isOffloaded", item.get("offloaded")))

@@ -13,7 +13,7 @@ from lastwrite.formats.pulsar.entry_log import walk_entry_log, walk_journal
 from lastwrite.formats.pulsar.names import INDEX_SUFFIX, parse_map_file_name, parse_object_name
 from lastwrite.formats.pulsar.offload import walk_data
 from lastwrite.formats.pulsar.sequence_file import walk_sequence_file
-from lastwrite.logstore.rocketmq.mapping import mapped
+from lastwrite.logstore.mapping import mapped
 
 NO_LEDGER = -1
 

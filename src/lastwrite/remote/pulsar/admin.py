@@ -30,6 +30,7 @@ class TopicInMemory:
     last_confirmed: Position  # the last entry that is written; entry -1 of a ledger without any
     mark_delete: Position | None  # of its compaction; None: it has no such subscription
     ledger: int | None  # the compacted one; None: it was never compacted
+    served: int | None  # the one that readers get: another only after a horizon that was refused
 
 
 def topic_in_memory(
@@ -44,22 +45,50 @@ def topic_in_memory(
     path = f"/admin/v2/persistent/{quote(topic.tenant)}/{quote(topic.namespace)}/{encode_local(local)}/internalStats"
     doing = f"asking how {topic} stands"
     known = _get(admin, path, token, timeout, doing)
+    if not isinstance(known, dict):
+        raise RemoteFailed(f"{doing}: the answer is no object", path=admin)
     cursors = known.get("cursors")
     cursor = cursors.get(COMPACTION_CURSOR) if isinstance(cursors, dict) else None
     try:
         last = Position.parse(str(known.get("lastConfirmedEntry")))
         if not isinstance(cursor, dict):
-            return TopicInMemory(last, None, None)
+            return TopicInMemory(last, None, None, None)
         mark_delete = Position.parse(str(cursor.get("markDeletePosition")))
     except InvalidConfig as error:
         raise RemoteFailed(f"{doing}: {error.problem}", path=admin) from error
     properties = cursor.get("properties")
     ledger = properties.get(LEDGER_PROPERTY) if isinstance(properties, dict) else None
-    return TopicInMemory(last, mark_delete, ledger if isinstance(ledger, int) else None)
+    compacted = known.get("compactedLedger")
+    served = compacted.get("ledgerId") if isinstance(compacted, dict) else None
+    return TopicInMemory(
+        last, mark_delete, ledger if isinstance(ledger, int) else None,
+        served if isinstance(served, int) and served >= 0 else None,
+    )  # fmt: skip
 
 
-def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -> dict[str, Any]:
-    """The JSON object at ``path``, from whichever broker the first one sends us to."""
+def compaction_threshold(
+    admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
+) -> int | None:  # fmt: skip
+    """From how many bytes on brokers compact the topic by themselves: by its own policy, else its namespace's, else
+    their setting; 0: never; None: that is said nowhere. ``admin``: as of ``topic_in_memory``.
+
+    Raises:
+        RemoteFailed: no answer, or none that tells.
+    """
+    doing = f"asking from when on {topic} is compacted"
+    place = f"{quote(topic.tenant)}/{quote(topic.namespace)}"
+    try:
+        path = f"/admin/v2/persistent/{place}/{encode_local(topic.local)}/compactionThreshold?applied=true"
+        found = _get(admin, path, token, timeout, doing)
+    except RemoteFailed as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        found = _get(admin, f"/admin/v2/namespaces/{place}/compactionThreshold", token, timeout, doing)
+    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+
+
+def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -> Any:
+    """The JSON at ``path``, from whichever broker the first one sends us to; None: an answer without any."""
     for _ in range(_MOST_REDIRECTS):
         url = urlsplit(admin)
         if url.scheme != "http" or not url.hostname:
@@ -81,15 +110,15 @@ def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -
         location = answer.getheader("Location")
         if answer.status in (302, 307) and location:
             target = urlsplit(location)
-            admin, path = f"{target.scheme}://{target.netloc}", target.path
+            query = f"?{target.query}" if target.query else ""
+            admin, path = f"{target.scheme}://{target.netloc}", target.path + query
             continue
+        if answer.status == 204 or (answer.status == 200 and not body):
+            return None
         if answer.status != 200:
             raise RemoteFailed(f"{doing}: HTTP status {answer.status}", path=admin, remedy="see the broker's log")
         try:
-            known = json.loads(body)
+            return json.loads(body)
         except (ValueError, RecursionError) as error:
             raise RemoteFailed(f"{doing}: the answer is not JSON", path=admin) from error
-        if not isinstance(known, dict):
-            raise RemoteFailed(f"{doing}: the answer is no object", path=admin)
-        return known
     raise RemoteFailed(f"{doing}: brokers send us round", path=admin, remedy="ask again")

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 
 from lastwrite.errors import CorruptLog, RemoteFailed
 from lastwrite.formats.pulsar.managed_ledger import CursorInfo, PositionInfo
 from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, TopicName
 from lastwrite.formats.pulsar.position import Position
-from lastwrite.remote.pulsar.admin import TopicInMemory, topic_in_memory
+from lastwrite.remote.pulsar.admin import TopicInMemory, compaction_threshold, topic_in_memory
 from lastwrite.remote.pulsar.bookies import Bookies
 from lastwrite.remote.pulsar.broker import Broker, Subscription, find_owner, parse_broker_urls
 from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS
@@ -27,6 +28,8 @@ from lastwrite.remote.pulsar.metadata import MetadataStore
 
 _MOST_TRIES = 5  # to read a cursor's ledger that is replaced while we look
 _RETRY_SECONDS = 0.1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,15 +132,23 @@ class Cluster:
 
     def told(self, topic: TopicName) -> TopicInMemory | None:
         """The topic as its broker goes by it; None: nobody says."""
+        return self._asked(lambda admin: topic_in_memory(admin, topic, self.access.token, self.access.timeout))
+
+    def _asked(self, ask: Callable[[str], T]) -> T | None:
+        """What the first broker says that answers."""
         for broker in self.store.brokers():
             if broker.admin is None or broker.admin in self._silent:
                 continue
             try:
-                return topic_in_memory(broker.admin, topic, self.access.token, self.access.timeout)
+                return ask(broker.admin)
             except RemoteFailed as error:
                 if isinstance(error.__cause__, TimeoutError):  # behind a wall: not to be waited for again
                     self._silent.add(broker.admin)
         return None
+
+    def threshold_of(self, topic: TopicName) -> int | None:
+        """From how many bytes on brokers compact the topic by themselves; None: nobody says."""
+        return self._asked(lambda admin: compaction_threshold(admin, topic, self.access.token, self.access.timeout))
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:
         """How far the topic is compacted, as its broker goes by it; where nobody tells, as it is written down."""

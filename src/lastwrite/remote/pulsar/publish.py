@@ -72,6 +72,7 @@ def publish(
     cluster, topic = hold.cluster, hold.topic
     pause = 1 / max(cluster.access.mark_deletes_a_second, 1e-3) + _MARGIN_SECONDS
     written: list[int] = []
+    acknowledged: list[int] = []
 
     def announce(ledger: int) -> None:
         cluster.store.note(topic, ledger)
@@ -89,18 +90,19 @@ def publish(
             if base is not None and base.ledger is not None:
                 cluster.store.note(topic, base.ledger)  # it belongs to nobody as soon as the broker has read this
             reach("acknowledge")
-            # Lost at any moment before: then the broker does not listen to it.
+            acknowledged.append(ours)
+            # Where the subscription was lost at any moment before, the broker does not listen to it.
             with contextlib.suppress(RemoteFailed):
                 subscription.acknowledge(at, ours)
             hold.acknowledged()
         except LogError:
-            _clear_away(cluster, topic, base, written)
+            _clear_away(cluster, topic, base, written, acknowledged)
             raise
         reach("look")
         if _is_written(cluster, topic, Compaction(at, ours)):
             reach("clear")
             return Published(ours, at, tries, _swept(cluster, topic, ours))
-    _clear_away(cluster, topic, base, written)
+    _clear_away(cluster, topic, base, written, acknowledged)
     raise RemoteFailed(
         f"{topic}: the broker was told {tries} times that all up to {at} is compacted, and has not written it down",
         path=cluster.store.address, remedy="see the broker's log for why its subscription __compaction does not move",
@@ -116,8 +118,8 @@ def sweep(hold: Hold) -> tuple[int, ...]:
     cluster, topic = hold.cluster, hold.topic
     if not cluster.store.noted(topic):
         return ()
-    memory, written = cluster.in_memory(topic), cluster.written_down(topic)
-    if memory is None or written is None or memory.ledger != written.ledger or hold.again().is_lost:
+    told, written = cluster.told(topic), cluster.written_down(topic)
+    if told is None or written is None or not told.ledger == told.served == written.ledger or hold.again().is_lost:
         return ()  # nobody can say what is in use: the next commit tells
     return _swept(cluster, topic, written.ledger)
 
@@ -135,20 +137,21 @@ def _swept(cluster: Cluster, topic: TopicName, used: int | None) -> tuple[int, .
     return tuple(removed)
 
 
-def _clear_away(cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int]) -> None:
+def _clear_away(
+    cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int], acknowledged: list[int]
+) -> None:  # fmt: skip
     """Delete what we have written and nobody serves; where that cannot be told, the notes stay."""
     with contextlib.suppress(LogError):
-        known = {
-            compaction.ledger for compaction in (cluster.in_memory(topic), cluster.written_down(topic)) if compaction
-        }
-        if base is not None:
-            known.add(base.ledger)
-            if base.ledger is not None and not known & set(written):
-                cluster.store.forget(topic, base.ledger)
+        told, durable = cluster.told(topic), cluster.written_down(topic)
+        used = {base and base.ledger, durable and durable.ledger}
+        # Where nobody tells, each one that the broker has heard of may be what readers get.
+        used |= set(acknowledged) if told is None else {told.ledger, told.served}
         for ledger in written:
-            if ledger not in known:
+            if ledger not in used:
                 cluster.store.delete_ledger(ledger)
                 cluster.store.forget(topic, ledger)
+        if base is not None and base.ledger is not None and not used & set(written):
+            cluster.store.forget(topic, base.ledger)
 
 
 def _refuse_other(cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int]) -> None:
