@@ -5,8 +5,8 @@
 Four topics, produced by the Java client: single messages and batches of 500, plain and LZ4. Theirs is the broker's
 compaction of the whole topic from scratch (its subscription is removed before each run), by the seconds that the broker
 itself states; ours is the whole call of ``lastwrite.compact`` on a topic folder with the same raw ledgers, without what
-an earlier round left: in a Spark session, and without Spark on one core (``spark=INLINE``). All sides are warm: each has
-done the same job once. In every row the compacted ledgers are compared, entry for entry: the same bytes, but of LZ4
+an earlier round left: in a Spark session, and without Spark on one core (``spark=INLINE``). All sides are warm: each
+has done the same job once. In every row the compacted ledgers are compared, entry for entry: the same bytes, but of LZ4
 batches, which two libraries compress differently: there the ids, the metadata and the decompressed payloads.
 
 ``LASTWRITE_PULSAR_HOME`` names a folder with Pulsar's jars; without it Maven fills one in the user's cache. The topics
