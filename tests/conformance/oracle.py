@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.logs import headers_of
+from tests.system.jars import alone
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PEERS = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers"))
@@ -50,16 +51,17 @@ def peer_home(system: str, oracle: str) -> Path:
     if given and _is_filled(Path(given), oracle):  # a folder with jars alone serves the tests with a broker
         return Path(given)
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / f"{name}-peer"
-    if not _is_filled(cache, oracle):
-        if shutil.which("mvn") is None:
-            pytest.skip(f"Maven is missing, which brings {system}'s jars")
-        building = cache.with_name(f"{name}-peer.{os.getpid()}")
-        made = subprocess.run([str(peer / "setup.sh"), str(building)], capture_output=True, text=True, check=False)
-        if made.returncode:
-            shutil.rmtree(building, ignore_errors=True)
-            pytest.skip(f"{system}'s jars did not come: {(made.stderr or made.stdout).strip()[-300:]}")
-        shutil.rmtree(cache, ignore_errors=True)
-        building.rename(cache)
+    with alone(cache):
+        if not _is_filled(cache, oracle):
+            if shutil.which("mvn") is None:
+                pytest.skip(f"Maven is missing, which brings {system}'s jars")
+            building = cache.with_name(f"{name}-peer.{os.getpid()}")
+            made = subprocess.run([str(peer / "setup.sh"), str(building)], capture_output=True, text=True, check=False)
+            if made.returncode:
+                shutil.rmtree(building, ignore_errors=True)
+                pytest.skip(f"{system}'s jars did not come: {(made.stderr or made.stdout).strip()[-300:]}")
+            shutil.rmtree(cache, ignore_errors=True)
+            building.rename(cache)
     return cache
 
 

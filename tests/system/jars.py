@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import re
 import shutil
 import signal
@@ -10,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
@@ -39,6 +40,15 @@ def need_java() -> None:
         raise Unavailable(f"a real broker needs Java 17 or newer; {java} says: {said.strip()}")
 
 
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Nobody else fills ``folder`` meanwhile: of several workers of a test run one fetches, the others find it done."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def fetch_jars(home: Path, what: str, pom: Path, marker: str, *properties: str) -> None:
     """Have Maven copy the jars that ``pom`` names to ``home/lib``, unless the jar ``marker`` is there.
 
@@ -47,26 +57,27 @@ def fetch_jars(home: Path, what: str, pom: Path, marker: str, *properties: str) 
     Raises:
         Unavailable: no Maven, or Maven failed; ``what`` is what could not be had.
     """
-    if (home / "lib" / marker).exists():
-        return
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise Unavailable(f"no {what} in {home} and no mvn on PATH to fetch it")
-    home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home, prefix="fetch-") as work:
-        lib = Path(work) / "lib"
-        done = subprocess.run(
-            [maven, "-B", "-q", "-f", str(pom), COPY_DEPENDENCIES,
-             "-DincludeScope=runtime", f"-DoutputDirectory={lib}", *properties],
-            capture_output=True, text=True, timeout=900,
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise Unavailable(f"Maven could not fetch {what}:\n{(done.stdout + done.stderr)[-2000:]}")
-        try:
-            lib.rename(home / "lib")
-        except OSError:
-            if not (home / "lib" / marker).exists():  # else another run was faster
-                raise
+    with alone(home):
+        if (home / "lib" / marker).exists():
+            return
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise Unavailable(f"no {what} in {home} and no mvn on PATH to fetch it")
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix="fetch-") as work:
+            lib = Path(work) / "lib"
+            done = subprocess.run(
+                [maven, "-B", "-q", "-f", str(pom), COPY_DEPENDENCIES,
+                 "-DincludeScope=runtime", f"-DoutputDirectory={lib}", *properties],
+                capture_output=True, text=True, timeout=900,
+            )  # fmt: skip
+            if done.returncode != 0:
+                raise Unavailable(f"Maven could not fetch {what}:\n{(done.stdout + done.stderr)[-2000:]}")
+            try:
+                lib.rename(home / "lib")
+            except OSError:
+                if not (home / "lib" / marker).exists():  # else another run was faster
+                    raise
 
 
 def free_ports(count: int) -> list[int]:
