@@ -5,9 +5,9 @@
 Four topics, produced by the Java client: single messages and batches of 500, plain and LZ4. Theirs is the broker's
 compaction of the whole topic from scratch (its subscription is removed before each run), by the seconds that the broker
 itself states; ours is the whole call of ``lastwrite.compact`` on a topic folder with the same raw ledgers, without what
-an earlier round left. Both sides are warm: each has done the same job once. After every row the compacted ledgers are
-compared, entry for entry: the same bytes, but of LZ4 batches, which two libraries compress differently: there the ids,
-the metadata and the decompressed payloads.
+an earlier round left: in a Spark session, and without Spark on one core (``spark=INLINE``). All sides are warm: each
+has done the same job once. In every row the compacted ledgers are compared, entry for entry: the same bytes, but of LZ4
+batches, which two libraries compress differently: there the ids, the metadata and the decompressed payloads.
 
 ``LASTWRITE_PULSAR_HOME`` names a folder with Pulsar's jars; without it Maven fills one in the user's cache. The topics
 stay in the work folder, so that a second run need not produce them.
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -118,8 +117,8 @@ class Theirs:
 class Ours:
     """``lastwrite.compact`` in a session that lives on."""
 
-    def __init__(self, master: str) -> None:
-        self.session = Asked([sys.executable, str(Path(__file__).with_name("session.py")), "lastwrite", master])
+    def __init__(self, kind: str, master: str) -> None:
+        self.session = Asked([sys.executable, str(Path(__file__).with_name("session.py")), kind, master])
         self.session.read()
 
     def compact(self, root: Path) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def _said(record: bytes) -> object:
     return ident, entry.prefix, entry.metadata, entry.plain()
 
 
-def measure(row: Row, given: argparse.Namespace, theirs: Theirs, ours: Ours) -> dict[str, Any]:
+def measure(row: Row, given: argparse.Namespace, theirs: Theirs, ours: dict[str, Ours]) -> dict[str, Any]:
     source = given.work / f"{row.name}-{given.messages}-{given.keys}-{given.value}"
     folder = archive.topic_folder(source, row.topic)
     if not source.exists():
@@ -168,51 +167,49 @@ def measure(row: Row, given: argparse.Namespace, theirs: Theirs, ours: Ours) -> 
         theirs.bring(row, archive.topic_folder(making, row.topic))
         making.rename(source)
     raw_bytes = sum(path.stat().st_size for path in folder.glob("*-ledger-*") if not path.name.endswith("-index"))
-    runs: dict[str, list[dict[str, float]]] = {"pulsar": [], "lastwrite": []}
+    runs: dict[str, list[dict[str, float]]] = {side: [] for side in ("pulsar", *ours)}
     for repeat in range(given.repeats + 1):
-        their_run = theirs.compact(row)
-        copy = fresh(source, given.work / f"ours-{repeat}")
-        with Stopwatch(ours.session.process.pid) as watch:
-            answer = ours.compact(copy)
-        if repeat < given.repeats:
+        told = {"pulsar": theirs.compact(row)}
+        for side, contender in ours.items():
+            copy = fresh(source, given.work / f"{side}-{repeat}")
+            with Stopwatch(contender.session.process.pid) as watch:
+                answer = contender.compact(copy)
+            told[side] = {"seconds": answer["seconds"], "cpu_seconds": watch.cpu_seconds}
+            if not repeat:  # what they made is the same each time
+                left = compare(_records(copy, row), theirs.records(row))
             shutil.rmtree(copy)
-        if not repeat:
-            continue
-        runs["pulsar"].append(their_run)
-        runs["lastwrite"].append({"seconds": answer["seconds"], "cpu_seconds": watch.cpu_seconds})
-        print(
-            f"  {row.name}, repeat {repeat}: pulsar {their_run['seconds']:.2f} s, lastwrite {answer['seconds']:.2f} s",
-            flush=True,
-        )
-    with Sampler(ours.session.process.pid) as sampler:
-        ours.compact(fresh(source, given.work / "sampled"))
-    shutil.rmtree(given.work / "sampled")
-    made = json.loads((archive.topic_folder(copy, row.topic) / "compacted.json").read_text())
-    our_records = archive.read_ledger(archive.topic_folder(copy, row.topic) / made["object"])
-    left = compare(our_records, theirs.records(row))
-    shutil.rmtree(copy)
-    seconds = {side: _median(found, "seconds") for side, found in runs.items()}
+        if repeat:
+            for side, run in told.items():
+                runs[side].append(run)
+            print(f"  {row.name}, repeat {repeat}: ", *(f"{side} {run['seconds']:.2f} s" for side, run in told.items()))
+            sys.stdout.flush()
+    peaks = {"pulsar": max(run["peak_mib"] for run in runs["pulsar"])}
+    for side, contender in ours.items():
+        copy = fresh(source, given.work / f"{side}-sampled")
+        with Sampler(contender.session.process.pid) as sampler:
+            contender.compact(copy)
+        peaks[side] = sampler.peak.pss_bytes >> 20
+        shutil.rmtree(copy)
     return {
         "row": row.name, "messages": given.messages, "keys": given.keys, "bytes": raw_bytes, "entries_left": left,
-        "bytes_left": sum(map(len, our_records)), "sha256": _digest(our_records),
-        "pulsar_seconds": seconds["pulsar"], "lastwrite_seconds": seconds["lastwrite"],
-        "ratio": seconds["pulsar"] / seconds["lastwrite"],
-        "pulsar_cpu_seconds": _median(runs["pulsar"], "cpu_seconds"),
-        "lastwrite_cpu_seconds": _median(runs["lastwrite"], "cpu_seconds"),
-        "pulsar_peak_mib": max(run["peak_mib"] for run in runs["pulsar"]),
-        "lastwrite_peak_mib": sampler.peak.pss_bytes >> 20,
+        "sides": {
+            side: {
+                "seconds": _median(found, "seconds"), "cpu_seconds": _median(found, "cpu_seconds"),
+                "times_as_fast": _median(runs["pulsar"], "seconds") / _median(found, "seconds"),
+                "peak_mib": peaks[side], "runs": found,
+            }
+            for side, found in runs.items()
+        },
     }  # fmt: skip
+
+
+def _records(root: Path, row: Row) -> list[bytes]:
+    folder = archive.topic_folder(root, row.topic)
+    return archive.read_ledger(folder / json.loads((folder / "compacted.json").read_text())["object"])
 
 
 def _median(runs: Iterable[dict[str, float]], figure: str) -> float:
     return statistics.median(run[figure] for run in runs)
-
-
-def _digest(records: Sequence[bytes]) -> str:
-    digest = hashlib.sha256()
-    for record in records:
-        digest.update(record)
-    return digest.hexdigest()
 
 
 def _processor_seconds(process: Path) -> float:
@@ -243,21 +240,23 @@ def main() -> int:
         theirs = Theirs(given.work / "standalone")
     except Unavailable as reason:
         raise SystemExit(str(reason)) from reason
-    ours = Ours(given.master)
+    ours = {"spark": Ours("lastwrite", given.master), "inline": Ours("inline", "-")}
     try:
         rows = [measure(row, given, theirs, ours) for row in ROWS if not given.rows or row.name in given.rows]
     finally:
-        ours.session.close()
+        for contender in ours.values():
+            contender.session.close()
         theirs.close()
     for found in rows:
         print(
-            f"{found['row']}: {found['messages']} messages, {found['bytes'] / 1e6:.0f} MB, "
-            f"{found['entries_left']} entries left: "
-            f"pulsar {found['pulsar_seconds']:.2f} s ({found['pulsar_cpu_seconds']:.1f} of processors, "
-            f"{found['pulsar_peak_mib']} MiB), lastwrite {found['lastwrite_seconds']:.2f} s "
-            f"({found['lastwrite_cpu_seconds']:.1f}, {found['lastwrite_peak_mib']} MiB), "
-            f"{found['ratio']:.1f} times as fast"
+            f"{found['row']}: {found['messages']} messages, {found['bytes'] / 1e6:.0f} MB, {found['entries_left']} "
+            "entries left"
         )
+        for side, told in found["sides"].items():
+            print(
+                f"    {side:7} {told['seconds']:7.2f} s, {told['cpu_seconds']:6.1f} s of processors, "
+                f"at most {told['peak_mib']:5} MiB, {told['times_as_fast']:5.1f} times as fast"
+            )
     if given.json:
         given.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
     return 0

@@ -2,6 +2,7 @@
 
     python bench/session.py lastwrite local[2]      # then one JSON request a line, one answer a line
     python bench/session.py naive local[2]
+    python bench/session.py inline -                # without Spark, on one core
 
 A process of its own, so that its tree is all that its memory and processor seconds are made of.
 First it says when it is ready, and what memory it may take where a request names none (0: no setting).
@@ -19,11 +20,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import lastwrite
+from lastwrite.pipeline.inline import INLINE, Inline
 from lastwrite.pipeline.memory import plan_memory
 from lastwrite.pipeline.session import spark_session
 
 
-def compact(session: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
+def compact(session: SparkSession | Inline, request: dict[str, Any]) -> dict[str, Any]:
     begin = time.perf_counter()
     report = lastwrite.compact(
         request["path"], config=request["config"], now_ms=request["now_ms"], memory=request.get("memory"),
@@ -55,6 +57,11 @@ def main() -> None:
         for line in sys.stdin:
             print(json.dumps(serve(session, json.loads(line))), file=answers, flush=True)
         session.stop()
+        return
+    if kind == "inline":
+        print(json.dumps({"start_seconds": 0.0, "memory_bytes": 0}), file=answers, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(compact(INLINE, json.loads(line))), file=answers, flush=True)
         return
     with spark_session(master, {}) as session:
         workers = int(session.sparkContext.defaultParallelism)

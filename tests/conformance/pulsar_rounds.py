@@ -257,7 +257,9 @@ class _Rounds:
             assert "does not take ledger" in str(error)
             self._met["acknowledgements that a broker forgot"] += 1
             self._driver.unload(self._name)
-            made = self._driver.attach(self._name, ours, self._horizon.ledger, self._horizon.entry)
+            moved = self._driver.horizon(self._name)  # to an empty ledger, perhaps: then that is the place
+            assert moved is not None and moved.compacted_ledger == self._horizon.compacted_ledger
+            made = self._driver.attach(self._name, ours, moved.ledger, moved.entry)
         self._committed = time.monotonic()
         self._met["ledgers of ours attached"] += 1
         for _ in range(self._rng.randrange(1, 3)):
