@@ -42,7 +42,7 @@ def walk(reader: LedgerReader, is_compacted: bool, note: Callable[[Problem], Non
         try:
             stored = reader.read(number, _READ_ENTRIES)
         except LedgerMoved:
-            raise CorruptLog("the object was replaced while it was read", path=path, remedy="start again") from None
+            raise _replaced(path) from None
         except CorruptLog as error:
             note(problem_of(error, path))
             number = reader.behind(number)
@@ -55,6 +55,16 @@ def walk(reader: LedgerReader, is_compacted: bool, note: Callable[[Problem], Non
                 continue
             yield Walked(entry, each.position + len(each.data) - len(body), len(body), each.number)
         number += len(stored)
+    try:
+        reader.check_end()
+    except LedgerMoved:
+        raise _replaced(path) from None
+    except CorruptLog as error:
+        note(problem_of(error, path))
+
+
+def _replaced(path: str) -> CorruptLog:
+    return CorruptLog("the object was replaced while it was read", path=path, remedy="start again")
 
 
 def checksum_problem(entry: Entry, path: str, position: int) -> CorruptLog:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lastwrite.audit.pulsar_rows import VALUE_LIMIT_BYTES, MessagePlace, Place
-from lastwrite.audit.window import problem_of
+from lastwrite.audit.window import DAMAGE_REMEDY, problem_of
 from lastwrite.compaction.horizon import EARLIEST, Source, step
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.formats.pulsar.entry import Entry
@@ -193,10 +193,12 @@ class TopicReader:
             self.note(problem_of(error, path))
             self._go_on(view, reader, reader.behind(first), source)
             return []
-        found = []
+        found: list[Found] = []
         for each in stored:
             try:
                 entry, body = decoded(each, None if source is Source.COMPACTED else reader.ledger.id)
+                if found and Position(entry.ledger, entry.entry).offset <= found[-1].offset:
+                    raise CorruptLog(f"entry {entry.ledger}:{entry.entry} out of turn", 0, remedy=DAMAGE_REMEDY)
             except LogError as error:
                 self.note(problem_of(error, path, each.position))
                 continue

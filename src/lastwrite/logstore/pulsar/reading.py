@@ -121,6 +121,16 @@ class LedgerReader:
             position, size = self._place(data, number)
             return StoredEntry(number, position, bytes(data[position : position + min(size, most_bytes)]))
 
+    def check_end(self) -> None:
+        """See that the object ends with the last entry that the ledger's metadata name. Errors as ``read``."""
+        if not self._firsts:
+            return
+        with self._opened() as data:
+            places, damage = self._walk(data, len(self._firsts) - 1)
+            end = self._firsts[-1] + len(places)
+            if damage is None and end != self.count:
+                raise CorruptLog(f"{end} entries, and its index says {self.count}", len(data), remedy=_REMEDY)
+
     @contextmanager
     def _opened(self) -> Iterator[memoryview]:
         ledger = self.ledger
