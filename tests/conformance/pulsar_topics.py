@@ -253,7 +253,7 @@ class Sender:
 
     def __init__(self, broker: Broker, driver: Driver) -> None:
         self._driver = driver
-        self._wire = Wire(broker.address)
+        self._broker = broker
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         self._cpp = pulsar.Client(broker.service_url, logger=logger)
 
@@ -266,7 +266,8 @@ class Sender:
                 case CppStep():
                     self._send_cpp(topic, step)
                 case WireStep():
-                    self._wire.send(topic, step.frames)
+                    with Wire(self._broker.address) as wire:  # anew: a broker hangs up on who is silent for long
+                        wire.send(topic, step.frames)
                 case UnloadStep():
                     self._driver.unload(topic)
 
@@ -289,7 +290,6 @@ class Sender:
 
     def close(self) -> None:
         self._cpp.close()
-        self._wire.__exit__(None, None, None)
 
     def _send_cpp(self, topic: str, step: CppStep) -> None:
         codec = {"NONE": "NONE", "LZ4": "LZ4", "ZLIB": "ZLib", "ZSTD": "ZSTD", "SNAPPY": "SNAPPY"}[step.codec]
