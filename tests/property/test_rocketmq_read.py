@@ -125,7 +125,7 @@ def test_a_limit_stops_where_the_next_read_goes_on(files: list[list[Sent]], offs
         first = lastwrite.read(str(store), topic=TOPIC, offset=offset, limit=limit)
         begun = told(list(first))
         assert begun == wanted[:limit]
-        if len(begun) == limit:
+        if len(begun) == limit and first.status is PullStatus.FOUND:  # any other says where a client asks again
             rest = lastwrite.read(str(store), topic=TOPIC, offset=first.next_offset)
             assert begun + told(list(rest)) == wanted
 

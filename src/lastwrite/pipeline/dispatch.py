@@ -300,9 +300,12 @@ class _Dispatch:
                 continue
             if state.highest + 1 >= queue.next_number:
                 continue
+            if state.highest < queue.first_number:
+                yield 0  # what the queue has no unit of, as a prepared message, may lie before its first
+                continue
+            # From the last one held on: the next may be one that the queue has no unit of.
             log = reading.read_queue(self.root, Part.CONSUME_QUEUE, name)
-            wanted = max(state.highest + 1, queue.first_number)
-            yield dispatched.address_of(log, wanted) or 0
+            yield dispatched.address_of(log, state.highest) or 0
 
     def _look_at_index(self) -> None:
         settings = self.settings
