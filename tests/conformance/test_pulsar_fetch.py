@@ -19,7 +19,7 @@ from lastwrite.formats.pulsar.entry_log import encode_header, encode_record
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.logstore import files
 from lastwrite.logstore.pulsar.manifest import read_manifest
-from lastwrite.logstore.pulsar.objects import ObjectWriter, find_aside, read_entries, read_index
+from lastwrite.logstore.pulsar.objects import ObjectWriter, checked_index, find_aside, read_entries
 from lastwrite.model.fetched import FetchedTopic, FetchReport, HowFetched
 from lastwrite.model.log import ProblemKind
 from tests.pulsar_corpus import CORPUS, TOPICS, compacted_entries, horizon, raw_entries, unpack
@@ -89,7 +89,7 @@ def test_a_bucket_of_two_blocks(tmp_path: Path) -> None:
     unpack("blocks", tmp_path / "bucket")
     report = lastwrite.fetch([str(tmp_path / "bucket")], str(tmp_path / "archive"))
     [ledger] = report.topics[0].ledgers
-    assert len(read_index(ledger.path).blocks) == 2
+    assert len(checked_index(ledger.path).blocks) == 2
     read = dict(read_entries(ledger.path))
     assert list(read) == list(range(9))
     assert dict(read_entries(ledger.path, 7, 7)) == {7: read[7]}

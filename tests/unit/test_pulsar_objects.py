@@ -14,7 +14,7 @@ from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata, LedgerState
 from lastwrite.formats.pulsar.names import parse_object_name
 from lastwrite.formats.pulsar.offload import ENTRY_HEAD
 from lastwrite.logstore import files
-from lastwrite.logstore.pulsar.objects import ObjectWriter, find_aside, read_entries, read_index
+from lastwrite.logstore.pulsar.objects import ObjectWriter, checked_index, find_aside, read_entries
 
 METADATA = LedgerMetadata(quorum=1, ensemble=1, length=0, state=LedgerState.CLOSED)
 
@@ -53,7 +53,7 @@ def test_what_was_written_is_read(
 @pytest.mark.parametrize("framed", [False, True])
 def test_the_index_says_what_was_written(tmp_path: Path, framed: bool) -> None:
     path = write(tmp_path, [b"a" * 40, b"b" * 40, b"c" * 500, b"d"], 256, framed)
-    index = read_index(path)
+    index = checked_index(path)
     assert [block.first_entry for block in index.blocks] == [0, 2, 3]
     assert [block.part for block in index.blocks] == [1, 2, 3]
     assert index.data_bytes == Path(path).stat().st_size
@@ -65,7 +65,7 @@ def test_the_index_says_what_was_written(tmp_path: Path, framed: bool) -> None:
 def test_a_ledger_without_entries_is_one(tmp_path: Path) -> None:
     path = write(tmp_path, [])
     assert Path(path).stat().st_size == 0
-    assert read_index(path).metadata.last_entry == -1
+    assert checked_index(path).metadata.last_entry == -1
     assert list(read_entries(path)) == []
 
 
@@ -90,7 +90,7 @@ def test_an_object_cut_short_and_a_damaged_block_are_named(tmp_path: Path) -> No
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     with pytest.raises(CorruptLog, match="its index says"):
-        read_index(str(path))
+        checked_index(str(path))
     path.write_bytes(whole[:180] + b"\x40" + whole[181:])
     with pytest.raises(CorruptLog) as caught:
         list(read_entries(str(path)))
@@ -100,7 +100,7 @@ def test_an_object_cut_short_and_a_damaged_block_are_named(tmp_path: Path) -> No
 
 def test_an_object_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(LogError):
-        read_index(str(tmp_path / "none"))
+        checked_index(str(tmp_path / "none"))
 
 
 def test_a_crash_between_any_two_steps_leaves_no_half_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from lastwrite.formats.pulsar.compacted import decode_record, is_record
 from lastwrite.formats.pulsar.entry import Entry, decode_entry
 from lastwrite.formats.pulsar.names import INDEX_SUFFIX
 from lastwrite.formats.pulsar.position import Position
+from lastwrite.logstore.pulsar.objects import read_index
 from lastwrite.logstore.pulsar.single import FileKind, StoredIn, entries_in
-from lastwrite.logstore.pulsar.topic import read_index
 from lastwrite.model.log import Problem
 
 

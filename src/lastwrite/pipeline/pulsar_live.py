@@ -34,7 +34,7 @@ from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.files import faults
 from lastwrite.logstore.pulsar.manifest import Manifest
 from lastwrite.logstore.pulsar.mirror import Mirror, mirroring
-from lastwrite.logstore.pulsar.objects import read_entries, read_index
+from lastwrite.logstore.pulsar.objects import checked_index, read_entries
 from lastwrite.logstore.scratch import make_folder, remove_folder
 from lastwrite.logstore.throttle import make_throttle, spender
 from lastwrite.model.progress import NoProgress, Progress
@@ -297,7 +297,7 @@ class _Live:
                 spend(len(data))
                 yield data
 
-        custom = read_index(path).metadata.custom
+        custom = checked_index(path).metadata.custom
         done = publish(
             self.hold, self.base, manifest.horizon, records, self._quorums(), custom, self.options.now_ms,
             partial(_reach, self.topic),

@@ -27,7 +27,8 @@ from lastwrite.logstore import files
 from lastwrite.logstore.aside import changing, remove_aside, sync_aside
 from lastwrite.logstore.overlap import overlapped
 from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX
-from lastwrite.logstore.pulsar.topic import MADE_BY, name_of, name_or_none, read_index
+from lastwrite.logstore.pulsar.objects import read_index
+from lastwrite.logstore.pulsar.topic import MADE_BY, name_of, name_or_none
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.work import RewriteUnit, Rewritten

@@ -33,7 +33,7 @@ from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar.bookies import NOTHING, Bookies, StoredLedger, is_bookie
 from lastwrite.logstore.pulsar.folders import MANAGED_LEDGER_NAME, Form, Offloaded, find_offloaded, write_map_file
 from lastwrite.logstore.pulsar.mirror import Mirror, mirror_folder, mirroring
-from lastwrite.logstore.pulsar.objects import read_index
+from lastwrite.logstore.pulsar.objects import checked_index
 from lastwrite.logstore.pulsar.said import Said, find_said, read_said
 from lastwrite.logstore.pulsar.topic import list_topic
 from lastwrite.model.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
@@ -438,7 +438,7 @@ class _Bringing:
     def _fetched(
         self, number: int, how: HowFetched, path: str, source: str, is_open: bool = False, is_compacted: bool = False
     ) -> FetchedLedger:
-        last = read_index(path).metadata.last_entry
+        last = checked_index(path).metadata.last_entry
         return FetchedLedger(
             ledger=number, how=how, entries=0 if last is None else last + 1, size_bytes=os.path.getsize(path),
             path=path, source=source, is_open=is_open, is_compacted=is_compacted,

@@ -30,7 +30,7 @@ from lastwrite.formats.pulsar.names import (
 from lastwrite.formats.pulsar.sequence_file import METADATA_KEY, walk_sequence_file
 from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.mapping import mapped
-from lastwrite.logstore.pulsar.objects import ObjectWriter, read_index
+from lastwrite.logstore.pulsar.objects import ObjectWriter, checked_index
 from lastwrite.model.log import Problem, ProblemKind
 
 MANAGED_LEDGER_NAME = "pulsar/managed-ledger"  # of a raw ledger's custom metadata
@@ -112,7 +112,7 @@ def _object(path: str) -> Offloaded | None:
     uid, ledger = parsed
     if not os.path.exists(path + INDEX_SUFFIX):
         return None
-    metadata = read_index(path).metadata
+    metadata = checked_index(path).metadata
     topic = _topic_of(metadata) or _topic_of_user_metadata(path + _USER_METADATA_SUFFIX)
     return Offloaded(Form.OBJECT, path, ledger, uid, topic, metadata, metadata.compacted_topic is not None)
 

@@ -41,7 +41,7 @@ from lastwrite.formats.pulsar.survey import Surveyor
 from lastwrite.logstore import files
 from lastwrite.logstore.pulsar import lock
 from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
-from lastwrite.logstore.pulsar.objects import ObjectWriter, find_aside, read_entries, read_index
+from lastwrite.logstore.pulsar.objects import ObjectWriter, checked_index, find_aside, read_entries
 from lastwrite.logstore.pulsar.topic import partition_of
 
 _COUNT_BYTES = 1 << 20  # of entries whose messages are counted at once
@@ -91,7 +91,7 @@ class Mirror:
         """The data objects of the ledger that are whole, and how many entries each has."""
         for path in self._objects.get(ledger, []):
             with contextlib.suppress(LogError):
-                last = read_index(path).metadata.last_entry
+                last = checked_index(path).metadata.last_entry
                 if last is not None:
                     yield path, last + 1
 
@@ -218,7 +218,7 @@ class Mirror:
 def _is_compacted(path: str) -> bool:
     """Whether the data object at ``path`` is of a compacted ledger; one that cannot be read is not."""
     with contextlib.suppress(LogError):
-        return read_index(path).metadata.compacted_topic is not None
+        return checked_index(path).metadata.compacted_topic is not None
     return False
 
 

@@ -168,21 +168,35 @@ def find_aside(folder: str) -> list[str]:
 
 
 def read_index(path: str) -> IndexObject:
-    """The index of the data object at ``path``, held against that object's size.
+    """The index of the data object at ``path``.
 
     Raises:
-        CorruptLog: it contradicts its format, or the data object.
-        LogError: it is not there.
+        CorruptLog: it contradicts its format.
+        UnsupportedFormat: it is of layout V2.
+        LogError: it cannot be read.
     """
     index_path = path + INDEX_SUFFIX
     try:
         with open(index_path, "rb") as file:
-            index = IndexObject.decode(file.read())
-        size = os.stat(path).st_size
+            return IndexObject.decode(file.read())
     except LogError as error:
         raise error.located(index_path) from error
     except OSError as error:
-        raise files.to_log_error(error, error.filename or index_path, "read the object") from error
+        raise files.to_log_error(error, index_path, "read the object") from error
+
+
+def checked_index(path: str) -> IndexObject:
+    """The index of the data object at ``path``, held against that object's size.
+
+    Raises:
+        CorruptLog: it contradicts its format, or the data object.
+        LogError: as ``read_index``; or the data object is not there.
+    """
+    index = read_index(path)
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise files.to_log_error(error, path, "read the object") from error
     if index.data_bytes != size:
         kind = TruncatedLog if size < index.data_bytes else CorruptLog
         raise kind(
@@ -197,12 +211,12 @@ def read_entries(
 ) -> Iterator[tuple[int, bytes]]:
     """The entries ``first`` to ``last`` of the data object at ``path``, with their ids; None: to the ledger's end.
 
-    ``index``: what ``read_index`` said, read here where it is not given. Held: an entry.
+    ``index``: what ``checked_index`` said, read here where it is not given. Held: an entry.
 
     Raises:
         CorruptLog: a block or an entry is not where it has to be, or entries are missing.
     """
-    index = read_index(path) if index is None else index
+    index = checked_index(path) if index is None else index
     block = index.block_of(max(first, 0)) or next(iter(index.blocks), None)
     if block is None:
         return

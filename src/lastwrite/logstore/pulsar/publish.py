@@ -42,6 +42,7 @@ from lastwrite.logstore.outputs import AGAIN, check_segments
 from lastwrite.logstore.overlap import Outcome, outcome
 from lastwrite.logstore.pulsar import lock
 from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
+from lastwrite.logstore.pulsar.objects import read_index
 from lastwrite.logstore.pulsar.topic import (
     Ledger,
     Topic,
@@ -50,7 +51,6 @@ from lastwrite.logstore.pulsar.topic import (
     list_topic,
     name_of,
     partition_of,
-    read_index,
 )
 from lastwrite.model.log import PartitionLog, ProblemKind
 

@@ -25,8 +25,9 @@ from lastwrite.formats.pulsar.position import MAX_ENTRY, Position
 from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.pulsar import lock
 from lastwrite.logstore.pulsar.manifest import read_manifest
+from lastwrite.logstore.pulsar.objects import read_index
 from lastwrite.logstore.pulsar.survey import ABORT, DATA, MARKER, Survey, free, keep_survey, kept_survey, survey_of
-from lastwrite.logstore.pulsar.topic import Ledger, Topic, list_topic, partition_of, read_index
+from lastwrite.logstore.pulsar.topic import Ledger, Topic, list_topic, partition_of
 from lastwrite.logstore.throttle import Spend
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment

@@ -43,6 +43,7 @@ from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, Ent
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.pulsar.manifest import Manifest, read_manifest
+from lastwrite.logstore.pulsar.objects import read_index
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 
 MADE_BY = "lastwrite"  # a custom metadatum of the compacted ledgers that we made
@@ -385,20 +386,6 @@ class _Listing:
                     f"ledger {each.ledger} of {entries} entries is not here", self._folder, None,
                     "fetch it; compacted without it, its messages would be lost for good",
                 )  # fmt: skip
-
-
-def read_index(path: str) -> IndexObject:
-    """The index of the data object at ``path``.
-
-    Raises:
-        CorruptLog: it contradicts its format.
-        UnsupportedFormat: it is of layout V2.
-        LogError: it cannot be read.
-    """
-    try:
-        return IndexObject.decode(_read(path + INDEX_SUFFIX))
-    except LogError as error:
-        raise error.located(path + INDEX_SUFFIX) from error
 
 
 def first_id(ledger: Ledger) -> Position | None:
