@@ -24,11 +24,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.cleaner.events import Event, RoundEnded, SetAside
 from lastwrite.cleaner.metrics import Metrics
 from lastwrite.cleaner.pick import Candidate
-from lastwrite.cleaner.rounds import Rounds
+from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, Rounds, exit_status
 from lastwrite.cleaner.settings import SettingsSource
+from lastwrite.cleaner.voice import Voice
 from lastwrite.compaction.pulsar_live_settings import rules_of
 from lastwrite.compaction.pulsar_settings import THRESHOLDS, PulsarConfig
 from lastwrite.errors import LogError, LogHeld
@@ -40,10 +41,6 @@ from lastwrite.model.uncleanable import Uncleanable
 from lastwrite.pipeline.engine import Options
 from lastwrite.pipeline.pulsar import PULSAR, waits
 from lastwrite.pipeline.pulsar_live import compact_live, waiting
-
-_CANCEL_S = 3.0  # after a stop, for what runs on workers to end by itself
-_GIVE_UP_S = 30.0  # for what then still runs: a publication that was begun
-_DONE = (Status.CLEANED, Status.UNCHANGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +63,13 @@ class LiveCleaner:
         self._settings = settings
         self._rounds = rounds
         self._metrics = metrics
-        self._tell = tell
+        self._voice = Voice(tell, now_ms)
         self._now_ms = now_ms
         self._archive = archive
         # Its put may interrupt itself: a signal's handler may use it.
         self._outcomes: queue.SimpleQueue[_Outcome | None] = queue.SimpleQueue()
         self._is_stopping = False
         self._aside: dict[str, Uncleanable] = {}
-        self._said: dict[str, str] = {}
         self._statuses: set[Status] = set()
         self._was_held = False
 
@@ -95,7 +91,7 @@ class LiveCleaner:
             while not self._is_stopping:
                 said = self._settings.refresh()
                 if said is not None:
-                    self._note(said)
+                    self._voice.note(said)
                 self._rounds.set_rates(self._settings.current.cleaner.rates)
                 for candidate in self._look():
                     if self._is_stopping:
@@ -108,7 +104,7 @@ class LiveCleaner:
             self._rounds.close()
         if not once or self._is_stopping:
             return 0
-        return 1 if Status.FAILED in self._statuses else 3 if Status.DAMAGED in self._statuses else 4 * self._was_held
+        return exit_status(self._statuses, self._was_held)
 
     # ------------------------------------------------------------------ look
 
@@ -122,16 +118,16 @@ class LiveCleaner:
             try:
                 found_there = waiting(url, names)
             except LogError as error:
-                self._say_once(url, str(error))
+                self._voice.say_once(url, str(error))
                 if not isinstance(error, LogHeld):
                     self._statuses.add(Status.FAILED)
                 continue
             if THRESHOLDS & names.keys() or all(each.threshold_bytes is not None for each in found_there.values()):
-                self._say_once(url, None)
+                self._voice.say_once(url, None)
             for topic, (size, told) in found_there.items():
                 threshold = _threshold(names, told)
                 if threshold is None:
-                    self._say_once(url, f"{url}: nobody says from when on to compact it — {PULSAR.policy_remedy}")
+                    self._voice.say_once(url, f"{url}: nobody says from when on to compact it — {PULSAR.policy_remedy}")
                 found.append(
                     Candidate(
                         root=url, folder=topic.full, name=partition_of(topic), compacts=threshold is not None,
@@ -164,13 +160,13 @@ class LiveCleaner:
         if outcome is None:
             self._rounds.stop()
             with contextlib.suppress(queue.Empty):
-                outcome = self._outcomes.get(timeout=_CANCEL_S)
+                outcome = self._outcomes.get(timeout=CANCEL_S)
             if outcome is None:
                 self._rounds.cancel()
                 with contextlib.suppress(queue.Empty):
-                    outcome = self._outcomes.get(timeout=_GIVE_UP_S)
-            if outcome is None or outcome.report is None or outcome.report.partitions[0].status not in _DONE:
-                self._note(f"stopped in the middle of a round of {candidate.name}")
+                    outcome = self._outcomes.get(timeout=GIVE_UP_S)
+            if outcome is None or outcome.report is None or outcome.report.partitions[0].status not in DONE:
+                self._voice.note(f"stopped in the middle of a round of {candidate.name}")
                 return
         self._note_outcome(outcome, time.perf_counter() - begin)
 
@@ -198,7 +194,7 @@ class LiveCleaner:
             error = outcome.error
             if isinstance(error, LogHeld):
                 self._was_held = True
-                self._say_once(candidate.folder, str(error))
+                self._voice.say_once(candidate.folder, str(error))
                 return
             if not self._rounds.is_alive:
                 raise LogError(
@@ -207,7 +203,7 @@ class LiveCleaner:
             is_damage = isinstance(error, LogError) and error.exit_status == 3
             self._fail(candidate, Status.DAMAGED if is_damage else Status.FAILED, str(error))
             return
-        self._say_once(candidate.folder, None)
+        self._voice.say_once(candidate.folder, None)
         self._metrics.wave_ended(outcome.report, 0)
         for report in outcome.report.partitions:
             self._note_report(candidate, report, outcome.report, seconds)
@@ -215,10 +211,10 @@ class LiveCleaner:
     def _note_report(
         self, candidate: Candidate, report: PartitionReport, whole: CompactionReport, seconds: float
     ) -> None:
-        if report.status in _DONE:
+        if report.status in DONE:
             self._aside.pop(candidate.folder, None)
             self._metrics.round_ended(candidate, report)
-            self._tell(
+            self._voice.tell(
                 RoundEnded(
                     time_ms=self._now_ms(), thread=1, root=candidate.root, report=report, wave_partitions=1,
                     seconds=seconds, stage_seconds=whole.stage_seconds,
@@ -238,20 +234,7 @@ class LiveCleaner:
         self._aside[candidate.folder] = entry
         self._statuses.add(status)
         self._metrics.failed()
-        self._tell(SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry))
-
-    # ------------------------------------------------------------------ words
-
-    def _note(self, text: str) -> None:
-        self._tell(Note(time_ms=self._now_ms(), text=text))
-
-    def _say_once(self, about: str, text: str | None) -> None:
-        """Say ``text`` if it was not the last that was said about it; None: all is well again."""
-        if text is None:
-            self._said.pop(about, None)
-        elif self._said.get(about) != text:
-            self._said[about] = text
-            self._note(text)
+        self._voice.tell(SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry))
 
 
 def _threshold(names: Mapping[str, object], told: int | None) -> int | None:

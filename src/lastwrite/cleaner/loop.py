@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
+from lastwrite.cleaner.events import Event, RoundEnded, SetAside
 from lastwrite.cleaner.metrics import Metrics
 from lastwrite.cleaner.pick import Candidate, in_order, in_waves
-from lastwrite.cleaner.rounds import Rounds
+from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, Rounds, exit_status
 from lastwrite.cleaner.settings import SettingsSource
+from lastwrite.cleaner.voice import Voice
 from lastwrite.cleaner.watch import Watch
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.logstore.uncleanable import read_uncleanable, release, set_aside
@@ -32,9 +33,6 @@ from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.model.uncleanable import Uncleanable
 from lastwrite.pipeline.system import System
 
-_CANCEL_S = 3.0  # after a stop, for what runs on workers to end by itself
-_GIVE_UP_S = 30.0  # for what then still runs: swaps that were decided before the stop
-_DONE = (Status.CLEANED, Status.UNCHANGED)
 _FAILED = (Status.DAMAGED, Status.FAILED)
 
 
@@ -64,7 +62,7 @@ class Cleaner:
         self._settings = settings
         self._rounds = rounds
         self._metrics = metrics
-        self._tell = tell
+        self._voice = Voice(tell, now_ms)
         self._threads = threads
         self._now_ms = now_ms
         self._watch = Watch(system)
@@ -75,7 +73,6 @@ class Cleaner:
         self._alone: set[str] = set()
         self._ended: dict[str, tuple[object, float]] = {}
         self._not_before: dict[str, float] = {}
-        self._said: dict[str, str] = {}
         self._retention_at_ms = 0
         self._statuses: set[Status] = set()
         self._was_held = False
@@ -105,21 +102,23 @@ class Cleaner:
             self._end()
         if not once or self._is_stopping:
             return 0
-        return 1 if Status.FAILED in self._statuses else 3 if Status.DAMAGED in self._statuses else 4 * self._was_held
+        return exit_status(self._statuses, self._was_held)
 
     # ------------------------------------------------------------------ look and pick
 
     def _refresh(self) -> None:
         said = self._settings.refresh()
         if said is not None:
-            self._note(said)
+            self._voice.note(said)
         self._rounds.set_rates(self._settings.current.cleaner.rates)
 
     def _start_waves(self, once: bool) -> None:
         """Start as many waves as threads are free and partitions ask for."""
         settings = self._settings.current
         free = (self._threads or settings.cleaner.threads) - len(self._running)
-        self._say_once("enable", None if settings.cleaner.enable else "log.cleaner.enable is false: nothing is cleaned")
+        self._voice.say_once(
+            "enable", None if settings.cleaner.enable else "log.cleaner.enable is false: nothing is cleaned"
+        )
         if free <= 0 or not settings.cleaner.enable:
             return
         now_ms = self._now_ms()
@@ -145,7 +144,9 @@ class Cleaner:
         """The partitions of a root, and which of them are set aside; none where somebody else has the root."""
         try:
             broker = self._system.broker_of(root)
-            self._say_once(root, None if broker is None else f"{root}: {broker}, holds it; nothing is cleaned there")
+            self._voice.say_once(
+                root, None if broker is None else f"{root}: {broker}, holds it; nothing is cleaned there"
+            )
             if broker is not None:
                 self._was_held = True
                 return [], {}
@@ -153,7 +154,7 @@ class Cleaner:
             self._system.refuse_unclean(root, names)
             found = self._watch.look(root, names, now_ms, busy)
         except LogError as error:
-            self._say_once(root, str(error))
+            self._voice.say_once(root, str(error))
             return [], {}
         aside: dict[str, Uncleanable] = {}
         by_home = sorted(found, key=lambda candidate: candidate.home)
@@ -161,7 +162,7 @@ class Cleaner:
             try:
                 entries = read_uncleanable(home, self._system.notes)
             except CorruptLog as error:
-                self._say_once(f"{home} aside", str(error))
+                self._voice.say_once(f"{home} aside", str(error))
                 continue
             aside |= {each.folder: entries[each.name] for each in inside if each.name in entries}
         return found, aside
@@ -189,7 +190,7 @@ class Cleaner:
             try:
                 got = held.enter_context(self._system.try_hold(home, [candidate.name for candidate in inside]))
             except LogError as error:
-                self._say_once(home, str(error))
+                self._voice.say_once(home, str(error))
                 continue
             mine += [candidate for candidate in inside if candidate.name in got]
         self._was_held = self._was_held or len(mine) < len(wave)
@@ -240,12 +241,12 @@ class Cleaner:
         if self._running:
             given_up = sorted(str(candidate.name) for _, wave in self._running.values() for candidate in wave)
             self._rounds.stop()
-            self._gather(_CANCEL_S)
+            self._gather(CANCEL_S)
             if self._running:
                 self._rounds.cancel()
-                self._gather(_GIVE_UP_S)
+                self._gather(GIVE_UP_S)
             more = f" and {len(given_up) - 3} more" if len(given_up) > 3 else ""
-            self._note(f"stopped in the middle of a round of {', '.join(given_up[:3])}{more}")
+            self._voice.note(f"stopped in the middle of a round of {', '.join(given_up[:3])}{more}")
         self._rounds.close()
 
     def _gather(self, seconds: float) -> None:
@@ -275,14 +276,14 @@ class Cleaner:
         assert outcome.report is not None
         wrong = [problem for problem in report.problems if problem.kind is not ProblemKind.RECOVERED]
         is_wrong = bool(report.status in _FAILED or wrong or candidate.trouble)
-        if report.status in _DONE or not is_wrong:
+        if report.status in DONE or not is_wrong:
             state = self._watch.state_of(candidate.root, candidate.folder)
             self._ended[candidate.folder] = (state, time.monotonic())
-        if report.status in _DONE:
+        if report.status in DONE:
             self._alone.discard(candidate.folder)
             if candidate.is_due or report.segments_deleted:
                 self._metrics.round_ended(candidate, report)
-                self._tell(
+                self._voice.tell(
                     RoundEnded(
                         time_ms=now_ms, thread=outcome.thread, root=candidate.root, report=report,
                         wave_partitions=len(outcome.wave), seconds=outcome.report.seconds,
@@ -307,7 +308,7 @@ class Cleaner:
                 f"Spark has died: {error}", remedy="start again; if it dies again, with more --memory"
             ) from error
         if len(outcome.wave) > 1:
-            self._note(f"a wave of {len(outcome.wave)} partitions failed, so each goes alone: {error}")
+            self._voice.note(f"a wave of {len(outcome.wave)} partitions failed, so each goes alone: {error}")
             for candidate in outcome.wave:
                 self._alone.add(candidate.folder)
             return
@@ -320,7 +321,9 @@ class Cleaner:
         """Whether a round may have failed because somebody without a lock is writing there; it then waits a while."""
         if not self._watch.has_changed(candidate.root, candidate.folder):
             return False
-        self._note(f"{candidate.name} in {candidate.root} changed while it was read, and is looked at again later")
+        self._voice.note(
+            f"{candidate.name} in {candidate.root} changed while it was read, and is looked at again later"
+        )
         self._not_before[candidate.folder] = time.monotonic() + self._settings.current.cleaner.backoff_ms / 1000
         return True
 
@@ -330,22 +333,9 @@ class Cleaner:
             set_aside(candidate.home, {candidate.name: reason}, now_ms, notes)
             entries = read_uncleanable(candidate.home, notes)
         except LogError as error:
-            self._note(f"cannot note what is uncleanable: {error}")
+            self._voice.note(f"cannot note what is uncleanable: {error}")
             return
         self._metrics.failed()
         if candidate.name in entries:
             entry = entries[candidate.name]
-            self._tell(SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry))
-
-    # ------------------------------------------------------------------ words
-
-    def _note(self, text: str) -> None:
-        self._tell(Note(time_ms=self._now_ms(), text=text))
-
-    def _say_once(self, topic: str, text: str | None) -> None:
-        """Say ``text`` if it was not the last that was said about the topic; None: all is well again."""
-        if text is None:
-            self._said.pop(topic, None)
-        elif self._said.get(topic) != text:
-            self._said[topic] = text
-            self._note(text)
+            self._voice.tell(SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry))

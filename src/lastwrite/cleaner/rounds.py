@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lastwrite.errors import LogError
 from lastwrite.logstore.scratch import make_folder, remove_folder
 from lastwrite.logstore.throttle import Throttles
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.report import CompactionReport
+from lastwrite.model.report import CompactionReport, Status
 from lastwrite.model.work import Limits, Rates
 from lastwrite.pipeline.compact import exchange_for, runner_for
 from lastwrite.pipeline.engine import Engine, Options
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lastwrite.pipeline.inline import Inline
+
+CANCEL_S = 3.0  # after a stop, for what runs on workers to end by itself
+GIVE_UP_S = 30.0  # for what then still runs: swaps, or a publication, that were decided before the stop
+DONE = (Status.CLEANED, Status.UNCHANGED)
+
+
+def exit_status(statuses: Collection[Status], was_held: bool) -> int:
+    """What a daemon that looked once ends with: 1, 3 or 4 where something failed, is damaged or is held elsewhere."""
+    return 1 if Status.FAILED in statuses else 3 if Status.DAMAGED in statuses else 4 * was_held
 
 
 class Rounds:
