@@ -39,7 +39,9 @@ def batches(codec: Codec, count: int, records: int, value: int) -> list[bytes]:
         keys = draw.integers(0, 4_000_000, records).tolist()
         made = []
         for i, key in enumerate(keys):
-            text = b" ".join(words[n] for n in draw.integers(0, len(words), value // 13 + 1))[:value]
+            text = b" ".join(words[n] for n in draw.integers(0, len(words), value // 13 + 1))[
+                :value
+            ]
             made.append(Record(base + i, _STAMP + i // 100, b"key-%08d" % key, text, ()))
         out.append(encode_batch(made, base_offset=base, codec=codec))
     return out
@@ -56,7 +58,9 @@ def best(work: Callable[[], object]) -> float:
 
 
 def show(name: str, seconds: float, count: int, plain_bytes: int) -> None:
-    print(f"  {name:48} {seconds / count * 1e6:8.2f} us a batch {plain_bytes / seconds / 1e9:6.2f} GB/s")
+    print(
+        f"  {name:48} {seconds / count * 1e6:8.2f} us a batch {plain_bytes / seconds / 1e9:6.2f} GB/s"
+    )
 
 
 def steps(data: ByteArray, count: int, plain_bytes: int) -> None:
@@ -75,8 +79,10 @@ def steps(data: ByteArray, count: int, plain_bytes: int) -> None:
     show("opened", best(opened), count, plain_bytes)
     show(
         "rebuild (opened, thinned, compressed, sealed)",
-        best(lambda: form.rebuild(data, table, actions, horizons, keep, out, rows)), count, plain_bytes,
-    )  # fmt: skip
+        best(lambda: form.rebuild(data, table, actions, horizons, keep, out, rows)),
+        count,
+        plain_bytes,
+    )
 
 
 def each(work: Callable[[ByteArray], object], blobs: Sequence[ByteArray]) -> float:
@@ -98,7 +104,9 @@ def libraries(codec: Codec, packed: list[ByteArray]) -> None:
     openers: dict[str, Callable[[ByteArray], object]] = {
         "compression.decompress_into": lambda blob: decompress_into(codec, blob, out),
     }
-    packers: dict[str, Callable[[ByteArray], object]] = {"compression.compress": lambda blob: compress(codec, blob)}
+    packers: dict[str, Callable[[ByteArray], object]] = {
+        "compression.compress": lambda blob: compress(codec, blob)
+    }
     if codec is Codec.LZ4:
         openers |= {
             "cramjam.lz4.decompress_into": lambda blob: cramjam.lz4.decompress_into(blob, out),
@@ -111,7 +119,9 @@ def libraries(codec: Codec, packed: list[ByteArray]) -> None:
     if codec is Codec.ZSTD:
         openers |= {
             "Codecs.decompress_into": lambda blob: codecs.decompress_into(codec, blob, out),
-            "zstandard, one shot, new bytes": lambda blob: opener.decompress(blob, max_output_size=most),
+            "zstandard, one shot, new bytes": lambda blob: opener.decompress(
+                blob, max_output_size=most
+            ),
         }
         packers |= {
             "Codecs.compress": lambda blob: codecs.compress(codec, blob),
@@ -119,23 +129,36 @@ def libraries(codec: Codec, packed: list[ByteArray]) -> None:
         }
     for what, works, blobs in (("decompress", openers, packed), ("compress", packers, thin)):
         for name, work in works.items():
-            show(f"{what}: {name}", each(work, blobs), len(blobs), sum(map(len, plain if works is openers else thin)))
+            show(
+                f"{what}: {name}",
+                each(work, blobs),
+                len(blobs),
+                sum(map(len, plain if works is openers else thin)),
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--codec", choices=[codec.label for codec in Codec if codec], action="append")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--codec", choices=[codec.label for codec in Codec if codec], action="append"
+    )
     parser.add_argument("--records", type=int, default=500, help="in a batch")
     parser.add_argument("--value", type=int, default=88, help="bytes of a record's value")
     given = parser.parse_args()
     count = max(4, 200_000 // given.records * 100 // (given.value + 19))
-    for codec in (found for found in Codec if found and (not given.codec or found.label in given.codec)):
+    for codec in (
+        found for found in Codec if found and (not given.codec or found.label in given.codec)
+    ):
         made = batches(codec, count, given.records, given.value)
         data = np.frombuffer(b"".join(made), np.uint8).copy()
         packed = [np.frombuffer(batch, np.uint8)[_HEADER_BYTES:] for batch in made]
         out = np.empty(4 << 20, np.uint8)
         plain_bytes = sum(decompress_into(codec, blob, out) for blob in packed)
-        print(f"{codec.label}: {count} batches, {plain_bytes // count} bytes plain, {len(data) // count} packed")
+        print(
+            f"{codec.label}: {count} batches, {plain_bytes // count} bytes plain, {len(data) // count} packed"
+        )
         steps(data, count, plain_bytes)
         libraries(codec, packed)
 

@@ -65,7 +65,9 @@ def _records(data: Bytes, at: int, count: int, base: int, stamp: int) -> Any:
         end = at + size
         ahead, at = _varint(data, at + 1)
         delta, at = _varint(data, at)
-        state = _mixed(_mixed(np.uint64(0x2545F4914F6CDD1D), np.uint64(base + delta)), np.uint64(stamp + ahead))
+        state = _mixed(
+            _mixed(np.uint64(0x2545F4914F6CDD1D), np.uint64(base + delta)), np.uint64(stamp + ahead)
+        )
         while at + 8 <= end:
             state = _mixed(state, load64(data, at))
             at += 8

@@ -114,7 +114,10 @@ def _fill(out: Bytes, first: int, numbers: Int64s, words: int, batches: Int64s) 
         count = min(A_BATCH, len(numbers) - done)
         size = _write_batch(out[at:], first + done, numbers[done : done + count], words)
         batches[rows, 0], batches[rows, 1] = at, size
-        batches[rows, 2], batches[rows, 3] = first + done + count - 1, STAMP + (first + done) // 1000
+        batches[rows, 2], batches[rows, 3] = (
+            first + done + count - 1,
+            STAMP + (first + done) // 1000,
+        )
         at += size
         rows += 1
         done += count
@@ -122,7 +125,13 @@ def _fill(out: Bytes, first: int, numbers: Int64s, words: int, batches: Int64s) 
 
 
 def write_log(
-    folder: Path, numbers: Numbers, first: int, end: int, words: int, segment_bytes: int, segment_records: int = 1 << 62
+    folder: Path,
+    numbers: Numbers,
+    first: int,
+    end: int,
+    words: int,
+    segment_bytes: int,
+    segment_records: int = 1 << 62,
 ) -> dict[str, Any]:
     """Offsets ``first`` to ``end`` into ``folder``, closed by an empty active segment.
 
@@ -144,7 +153,9 @@ def write_log(
                 filled, rows = _fill(out, at, numbers(at, stop), words, batches)
                 log.write(out[:filled])
                 found = batches[:rows]
-                indexer.append(found[:, 0] + size, found[:, 1].copy(), found[:, 2].copy(), found[:, 3].copy())
+                indexer.append(
+                    found[:, 0] + size, found[:, 1].copy(), found[:, 2].copy(), found[:, 3].copy()
+                )
                 size, at = size + filled, stop
             os.fsync(log.fileno())
         offsets, times = indexer.finish()
@@ -156,9 +167,12 @@ def write_log(
     (folder / f"{end:020d}.log").touch()
     (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     return {
-        "records": end - first, "bytes": total, "segments": segments + 1, "log_end": end,
+        "records": end - first,
+        "bytes": total,
+        "segments": segments + 1,
+        "log_end": end,
         "seconds": round(time.perf_counter() - begin, 1),
-    }  # fmt: skip
+    }
 
 
 def drawn(keys: int, seed: int = 1, lowest: int = 0) -> Numbers:
@@ -251,12 +265,18 @@ def check(folder: Path, last: Int64s, words: int) -> dict[str, int]:
     records = wrong = size = 0
     data: Bytes
     for log in sorted(folder.glob("*.log")):
-        data = np.memmap(log, dtype=np.uint8, mode="r") if log.stat().st_size else np.empty(0, dtype=np.uint8)
+        data = (
+            np.memmap(log, dtype=np.uint8, mode="r")
+            if log.stat().st_size
+            else np.empty(0, dtype=np.uint8)
+        )
         taken, found, bad = _tally(data, last, words, seen)
         records, wrong, size = records + int(found), wrong + int(bad), size + len(data)
         if taken != len(data):
             raise SystemExit(f"{log.name}: {len(data) - taken} bytes are no batches of ours")
     once = int(np.count_nonzero(seen == 1))
     if wrong or once != keys or records != keys:
-        raise SystemExit(f"of {keys} keys {once} are there once; {records} records, {wrong} at a wrong place")
+        raise SystemExit(
+            f"of {keys} keys {once} are there once; {records} records, {wrong} at a wrong place"
+        )
     return {"records_left": records, "bytes_left": size, "keys_once_at_the_right_offset": once}

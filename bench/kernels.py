@@ -33,7 +33,8 @@ def chunk() -> bytes:
     while len(out) < (1 << 20) - 60_000:
         keys = draw.integers(0, 4_000_000, 500)
         records = [
-            Record(base + i, _STAMP + i // 100, b"key-%08d" % key, b"v" * 88, ()) for i, key in enumerate(keys.tolist())
+            Record(base + i, _STAMP + i // 100, b"key-%08d" % key, b"v" * 88, ())
+            for i, key in enumerate(keys.tolist())
         ]
         out += encode_batch(records, base_offset=base)
         base += 500
@@ -77,7 +78,15 @@ def main() -> None:
     def elect() -> None:
         losers[0] = 0
         election.elect(
-            rows_at, 2, ends.reshape(1, -1), np.zeros(1, np.int64), lost, losers, slots, no_offsets, data[:0]
+            rows_at,
+            2,
+            ends.reshape(1, -1),
+            np.zeros(1, np.int64),
+            lost,
+            losers,
+            slots,
+            no_offsets,
+            data[:0],
         )
 
     def judge() -> None:
@@ -89,16 +98,24 @@ def main() -> None:
         "partition": best(partition),
     }
     slots = election.new_table(ends.reshape(1, -1), has_more=False)
-    rows_at, lost, losers = np.array([rows.ctypes.data]), np.empty(records, np.uint32), np.zeros(1, np.int64)
+    rows_at, lost, losers = (
+        np.array([rows.ctypes.data]),
+        np.empty(records, np.uint32),
+        np.zeros(1, np.int64),
+    )
     found["elect"] = best(elect)
     found["mark"] = best(lambda: election.mark(states, lost[: losers[0]]))
     states[:] = np.where(np.random.default_rng(2).random(records) < 0.9, SHADOWED, 0)
     found["judge"] = best(judge)
     found["rebuild (and CRC-32C)"] = best(
-        lambda: kernels.rebuild(data, table, 0, len(table), actions, horizons, keep, 0, out, 0, places, 0)
+        lambda: kernels.rebuild(
+            data, table, 0, len(table), actions, horizons, keep, 0, out, 0, places, 0
+        )
     )
     for name, seconds in found.items():
-        print(f"{name:26} {seconds / records * 1e9:6.2f} ns a record {len(data) / seconds / 1e9:7.2f} GB/s")
+        print(
+            f"{name:26} {seconds / records * 1e9:6.2f} ns a record {len(data) / seconds / 1e9:7.2f} GB/s"
+        )
 
 
 if __name__ == "__main__":

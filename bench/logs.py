@@ -42,9 +42,11 @@ def written_by_kafka(codec: str, **settings: int) -> LogSpec:
     """By Kafka's own append path, keys at random."""
     label = "-".join([codec, *(str(value) for value in settings.values())])
     return LogSpec(
-        label, settings["keys"], settings["segment_bytes"],
+        label,
+        settings["keys"],
+        settings["segment_bytes"],
         lambda folder: peer.write_log(folder, codec=codec, **settings),
-    )  # fmt: skip
+    )
 
 
 def second_round(name: str, dirty: generate.Numbers) -> LogSpec:
@@ -73,9 +75,15 @@ def second_first_row(first: LogSpec) -> LogSpec:
         clean_by_us(folder, first.segment_bytes)
         left = contents_of(folder).records
         peer.write_log(
-            folder, codec="none", records=1_000_000, keys=first.keys, batch=500, value=88,
-            segment_bytes=first.segment_bytes, seed=2,
-        )  # fmt: skip
+            folder,
+            codec="none",
+            records=1_000_000,
+            keys=first.keys,
+            batch=500,
+            value=88,
+            segment_bytes=first.segment_bytes,
+            seed=2,
+        )
         return facts_of(folder, left + 1_000_000, CLEAN_END + 1_000_000)
 
     return LogSpec("second-first-row", first.keys, first.segment_bytes, make)
@@ -121,20 +129,38 @@ def clean_by_us(folder: Path, segment_bytes: int) -> None:
         SystemExit: the checkpoint does not say so.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "lastwrite.cli", "compact", str(folder), "--json", "--now", str(NOW_MS),
-         "--config", f"segment.bytes={segment_bytes}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "lastwrite.cli",
+            "compact",
+            str(folder),
+            "--json",
+            "--now",
+            str(NOW_MS),
+            "--config",
+            f"segment.bytes={segment_bytes}",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
     checkpoint = folder.parent / CHECKPOINT
     said = checkpoint.read_text().split() if checkpoint.exists() else []
     if said[-1:] != [str(CLEAN_END)]:
-        raise SystemExit(f"not clean below {CLEAN_END}: {said}; {json.loads(done.stdout)['partitions']}")
+        raise SystemExit(
+            f"not clean below {CLEAN_END}: {said}; {json.loads(done.stdout)['partitions']}"
+        )
 
 
 def facts_of(folder: Path, records: int, end: int) -> dict[str, Any]:
     logs = list(folder.glob("*.log"))
     return {
-        "records": records, "bytes": sum(log.stat().st_size for log in logs), "segments": len(logs), "log_end": end,
-    }  # fmt: skip
+        "records": records,
+        "bytes": sum(log.stat().st_size for log in logs),
+        "segments": len(logs),
+        "log_end": end,
+    }
 
 
 class Logs:

@@ -32,7 +32,9 @@ def measure(name: str, row: Row, logs: Logs, master: str, repeats: int, say: Say
         for repeat in range(-1, repeats + 1):
             is_timed = 0 <= repeat < repeats
             for contender, side in zip(contenders, sides, strict=True):
-                if repeat >= min(contender.most, repeats) and not (repeat == repeats and contender.setting_bytes):
+                if repeat >= min(contender.most, repeats) and not (
+                    repeat == repeats and contender.setting_bytes
+                ):
                     continue
                 folder = logs.copy(source)
                 peaks: list[Peak] = []
@@ -55,19 +57,31 @@ def measure(name: str, row: Row, logs: Logs, master: str, repeats: int, say: Say
     if ours.peak and ours.setting_bytes:
         figures["of the setting"] = round(ours.peak.pss_bytes / ours.setting_bytes, 3)
     if row.loud_share:
-        figures["written"] = round(ours.outcomes[-1].bytes_written / (facts["bytes"] * row.loud_share), 3)
+        figures["written"] = round(
+            ours.outcomes[-1].bytes_written / (facts["bytes"] * row.loud_share), 3
+        )
     return {
-        "row": name, "title": row.title, "records": facts["records"], "bytes": facts["bytes"],
-        "segments": facts["segments"], "keys": row.spec.keys, "cores": master, "repeats": repeats, **equal,
-        "sides": [side.to_dict() for side in [*sides, floor]], "figures": figures,
+        "row": name,
+        "title": row.title,
+        "records": facts["records"],
+        "bytes": facts["bytes"],
+        "segments": facts["segments"],
+        "keys": row.spec.keys,
+        "cores": master,
+        "repeats": repeats,
+        **equal,
+        "sides": [side.to_dict() for side in [*sides, floor]],
+        "figures": figures,
         "targets": [target.judged(seconds, figures) for target in row.targets],
         "load_average": [load, os.getloadavg()[0]],
-    }  # fmt: skip
+    }
 
 
 def tell(repeat: int, repeats: int, sides: list[Side], say: Say) -> None:
     what = "warm-up" if repeat < 0 else f"repeat {repeat + 1}" if repeat < repeats else "memory"
-    figures = ", ".join(f"{side.name} {side.seconds[-1]:.2f} s" for side in sides if 0 <= repeat < len(side.seconds))
+    figures = ", ".join(
+        f"{side.name} {side.seconds[-1]:.2f} s" for side in sides if 0 <= repeat < len(side.seconds)
+    )
     say(f"  {what}: {figures or 'done'}")
 
 
@@ -82,7 +96,9 @@ def check_equal(sides: list[Side], same_bytes: bool) -> dict[str, object]:
         raise SystemExit(f"records left differ: {counts}")
     logs = [side for side in sides if side.contents]
     contents = {side.name: side.contents for side in logs}
-    if len(set(contents.values())) != 1 or any(found and found.records != counts[n] for n, found in contents.items()):
+    if len(set(contents.values())) != 1 or any(
+        found and found.records != counts[n] for n, found in contents.items()
+    ):
         raise SystemExit(f"records differ: {contents}; counted {counts}")
     digests = {side.name: (side.bytes_left, side.digest) for side in logs}
     if same_bytes and len(set(digests.values())) != 1:

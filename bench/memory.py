@@ -56,11 +56,15 @@ def check(folder: Path, keys: int) -> dict[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Many distinct keys within a memory setting, proven.")
+    parser = argparse.ArgumentParser(
+        description="Many distinct keys within a memory setting, proven."
+    )
     parser.add_argument("--keys", type=int, default=100_000_000, help="a multiple of ten")
     parser.add_argument("--memory", default="2g")
     parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--work", type=Path, default=Path(os.environ.get("TMPDIR", "/tmp")) / "lastwrite-bench")
+    parser.add_argument(
+        "--work", type=Path, default=Path(os.environ.get("TMPDIR", "/tmp")) / "lastwrite-bench"
+    )
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     folder = given.work / "memory" / "keys-0"
@@ -86,8 +90,14 @@ def prove(folder: Path, keys: int, memory: str, master: str) -> dict[str, Any]:
         result = run(folder, memory, master)
         print(f"compacted in {result['seconds']:.1f} s", file=sys.stderr, flush=True)
         a_record = round(1e9 * result["busy_seconds"] / made["records"], 1)
-        return {"keys": keys, "memory": memory, **made, **result, "nanoseconds_a_record": a_record,
-                **check(folder, keys)}  # fmt: skip
+        return {
+            "keys": keys,
+            "memory": memory,
+            **made,
+            **result,
+            "nanoseconds_a_record": a_record,
+            **check(folder, keys),
+        }
     finally:
         shutil.rmtree(folder.parent, ignore_errors=True)
 
@@ -100,9 +110,23 @@ def run(folder: Path, memory: str, master: str) -> dict[str, Any]:
     """Compact ``folder`` from the shell, sampling the whole tree of processes."""
     begin = time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "lastwrite.cli", "compact", str(folder), "--json", "--memory", memory, "--master",
-         master, "--now", str(NOW_MS)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "lastwrite.cli",
+            "compact",
+            str(folder),
+            "--json",
+            "--memory",
+            memory,
+            "--master",
+            master,
+            "--now",
+            str(NOW_MS),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     with Sampler(process.pid) as sampler:
         said, _ = process.communicate()
     seconds = time.perf_counter() - begin
@@ -111,12 +135,18 @@ def run(folder: Path, memory: str, master: str) -> dict[str, Any]:
     if totals["cleaned"] != 1:
         raise SystemExit(f"not cleaned: {report['partitions']}")
     # Tasks and commit; not Spark's start, for which the first stage waits, and which is the same for any log.
-    busy = totals["stage_seconds"]["commit"] + sum(stage["task_seconds"] for stage in totals["profile"].values())
+    busy = totals["stage_seconds"]["commit"] + sum(
+        stage["task_seconds"] for stage in totals["profile"].values()
+    )
     return {
-        "seconds": round(seconds, 2), "busy_seconds": round(busy, 3), "stage_seconds": totals["stage_seconds"],
-        "records_before": totals["records_before"], "records_after": totals["records_after"],
-        "keys_counted": report["partitions"][0]["keys"], **sampler.peak.to_dict(),
-    }  # fmt: skip
+        "seconds": round(seconds, 2),
+        "busy_seconds": round(busy, 3),
+        "stage_seconds": totals["stage_seconds"],
+        "records_before": totals["records_before"],
+        "records_after": totals["records_after"],
+        "keys_counted": report["partitions"][0]["keys"],
+        **sampler.peak.to_dict(),
+    }
 
 
 if __name__ == "__main__":

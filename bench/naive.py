@@ -19,7 +19,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 _SCHEMA = "offset bigint, timestamp bigint, key binary, value binary"
-_ARROW = pa.schema([("offset", pa.int64()), ("timestamp", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+_ARROW = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
 _ROWS = 50_000
 
 
@@ -29,9 +36,13 @@ def session(master: str) -> SparkSession:
 
     prepare_environment()
     built: SparkSession = (
-        SparkSession.builder.master(master).appName("naive").config("spark.driver.memory", "4g")
-        .config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    )  # fmt: skip
+        SparkSession.builder.master(master)
+        .appName("naive")
+        .config("spark.driver.memory", "4g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
     built.sparkContext.setLogLevel("ERROR")
     return built
 
@@ -42,7 +53,9 @@ def compact(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     out = request["path"].rstrip("/") + "-out"
     shutil.rmtree(out, ignore_errors=True)
     paths = sorted(str(p) for p in Path(request["path"]).glob("*.log") if p.stat().st_size)
-    files = spark.createDataFrame([(p,) for p in paths], "path string").repartitionByRange(len(paths), "path")
+    files = spark.createDataFrame([(p,) for p in paths], "path string").repartitionByRange(
+        len(paths), "path"
+    )
     records = files.mapInArrow(_decode_files, _SCHEMA)
     latest = records.groupBy("key").agg(F.max("offset").alias("offset"))
     records.join(latest, ["key", "offset"], "left_semi").write.parquet(out)
@@ -86,12 +99,26 @@ def _decode(data: bytes) -> Iterator[pa.RecordBatch]:
             place = end
         at += length + 12
         if len(offsets) >= _ROWS:
-            yield pa.RecordBatch.from_arrays([pa.array(offsets), pa.array(times), pa.array(keys, pa.binary()),
-                                              pa.array(values, pa.binary())], schema=_ARROW)  # fmt: skip
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array(offsets),
+                    pa.array(times),
+                    pa.array(keys, pa.binary()),
+                    pa.array(values, pa.binary()),
+                ],
+                schema=_ARROW,
+            )
             offsets, times, keys, values = [], [], [], []
     if offsets:
-        yield pa.RecordBatch.from_arrays([pa.array(offsets), pa.array(times), pa.array(keys, pa.binary()),
-                                          pa.array(values, pa.binary())], schema=_ARROW)  # fmt: skip
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array(offsets),
+                pa.array(times),
+                pa.array(keys, pa.binary()),
+                pa.array(values, pa.binary()),
+            ],
+            schema=_ARROW,
+        )
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes | None, int]:

@@ -47,7 +47,9 @@ def write(root: Path, records: int, segments: int) -> None:
     first_ms = time.time_ns() // 1_000_000 - 3_600_000
     with TopicWriter(str(root), TopicPartition("t", 0), batch_bytes=4096) as writer:
         for n in range(records):
-            writer.append(b"only-%08d" % n if n % 4 == 0 else b"often-%08d" % (n % 7), _VALUE, first_ms + n)
+            writer.append(
+                b"only-%08d" % n if n % 4 == 0 else b"often-%08d" % (n % 7), _VALUE, first_ms + n
+            )
             if (n + 1) % (records // segments) == 0:
                 writer.roll()
 
@@ -65,7 +67,16 @@ def multiply(root: Path, partitions: int) -> None:
 
 def clean(root: Path) -> tuple[float, list[dict[str, object]], Peak]:
     """Seconds of the whole command, its events, and its memory at the highest, looked at seldom."""
-    command = [sys.executable, "-m", "lastwrite.cli", "clean", str(root), "--once", "--json", *_SETTINGS]
+    command = [
+        sys.executable,
+        "-m",
+        "lastwrite.cli",
+        "clean",
+        str(root),
+        "--once",
+        "--json",
+        *_SETTINGS,
+    ]
     os.sync()
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -88,7 +99,10 @@ def clean_with_kafka(root: Path, partitions: int) -> float:
                 if folder is spare:
                     shutil.copytree(root / f"t-{n}", spare / f"t-{n}")
                 answer = cleaner.clean(
-                    folder / f"t-{n}", {"min.cleanable.dirty.ratio": "0"}, time.time_ns() // 1_000_000, _MAP_BYTES
+                    folder / f"t-{n}",
+                    {"min.cleanable.dirty.ratio": "0"},
+                    time.time_ns() // 1_000_000,
+                    _MAP_BYTES,
                 )
                 seconds += answer["seconds"]
         return seconds
@@ -104,9 +118,14 @@ def check_equal(ours: Path, theirs: Path, partitions: int) -> None:
         SystemExit: one differs, so that no figure means anything.
     """
     for n in range(partitions):
-        sides = [{log.name: log.read_bytes() for log in (root / f"t-{n}").glob("*.log")} for root in (ours, theirs)]
+        sides = [
+            {log.name: log.read_bytes() for log in (root / f"t-{n}").glob("*.log")}
+            for root in (ours, theirs)
+        ]
         if sides[0] != sides[1]:
-            sys.exit(f"t-{n} differs: {[{name: len(log) for name, log in side.items()} for side in sides]}")
+            sys.exit(
+                f"t-{n} differs: {[{name: len(log) for name, log in side.items()} for side in sides]}"
+            )
 
 
 def profile(root: Path) -> None:
@@ -116,7 +135,9 @@ def profile(root: Path) -> None:
     begin = time.perf_counter()
     profiler.enable()
     report = lastwrite.compact(
-        str(root), config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}, spark=INLINE
+        str(root),
+        config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0},
+        spark=INLINE,
     )
     profiler.disable()
     print(f"without Spark: {time.perf_counter() - begin:.2f} s; stages {report.stage_seconds}")
@@ -127,9 +148,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--partitions", type=int, default=2000)
     parser.add_argument("--kib", type=int, default=24, help="of a partition")
-    parser.add_argument("--many-only", action="store_true", help="no root of one: nothing is held against the bar")
-    parser.add_argument("--kafka", type=int, default=0, metavar="N", help="N of them by the real cleaner, too")
-    parser.add_argument("--folder", help="where the roots are made; default: the system's temporary folder")
+    parser.add_argument(
+        "--many-only", action="store_true", help="no root of one: nothing is held against the bar"
+    )
+    parser.add_argument(
+        "--kafka", type=int, default=0, metavar="N", help="N of them by the real cleaner, too"
+    )
+    parser.add_argument(
+        "--folder", help="where the roots are made; default: the system's temporary folder"
+    )
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     records = options.kib * 1024 // 100
@@ -149,7 +176,9 @@ def main() -> int:
             write(one, records * options.partitions, 4)
             alone, _, _ = clean(one)
         together, events, peak = clean(many)
-        if len(events) != options.partitions or any(event["status"] != "cleaned" for event in events):
+        if len(events) != options.partitions or any(
+            event["status"] != "cleaned" for event in events
+        ):
             sys.exit(f"{len(events)} rounds: {events[:3]}")
         result: dict[str, object] = {}
         waves = {json.dumps(event["stage_seconds"]) for event in events}
@@ -157,17 +186,32 @@ def main() -> int:
         if options.kafka:
             kafka_ms = 1000 * clean_with_kafka(theirs, options.kafka) / options.kafka
             check_equal(many, theirs, options.kafka)
-            round_ms = 1000 * sum(sum(json.loads(wave).values()) for wave in waves) / options.partitions
+            round_ms = (
+                1000 * sum(sum(json.loads(wave).values()) for wave in waves) / options.partitions
+            )
             result = {
-                "kafka_round_ms_each": round(kafka_ms, 2), "round_ms_each": round(round_ms, 2),
-                "times_as_fast": round(kafka_ms / round_ms, 2), "equal": True,
-            }  # fmt: skip
-        print(json.dumps({
-            "partitions": options.partitions, "kib_each": options.kib, "seconds_many": round(together, 2),
-            "seconds_one": round(alone, 2), "ms_a_partition": round(cost_ms, 2), "bar_ms": BAR_MS,
-            "waves": [json.loads(wave) for wave in waves], **result, **peak.to_dict(),
-            "load_average": round(os.getloadavg()[0], 1),
-        }, indent=2))  # fmt: skip
+                "kafka_round_ms_each": round(kafka_ms, 2),
+                "round_ms_each": round(round_ms, 2),
+                "times_as_fast": round(kafka_ms / round_ms, 2),
+                "equal": True,
+            }
+        print(
+            json.dumps(
+                {
+                    "partitions": options.partitions,
+                    "kib_each": options.kib,
+                    "seconds_many": round(together, 2),
+                    "seconds_one": round(alone, 2),
+                    "ms_a_partition": round(cost_ms, 2),
+                    "bar_ms": BAR_MS,
+                    "waves": [json.loads(wave) for wave in waves],
+                    **result,
+                    **peak.to_dict(),
+                    "load_average": round(os.getloadavg()[0], 1),
+                },
+                indent=2,
+            )
+        )
         if options.profile:
             profile(again)
     return 0 if cost_ms < BAR_MS else 1

@@ -32,11 +32,17 @@ def peer_home(system: str, oracle: str) -> Path:
     if shutil.which("java") is None:
         raise SystemExit(f"{system}'s cleaner needs java 17 or newer on the PATH")
     given = os.environ.get(f"LASTWRITE_{system.upper()}_HOME")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / f"{name}-peer"
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        / "lastwrite"
+        / f"{name}-peer"
+    )
     home = Path(given) if given else cache
     if not (home / "classes" / f"{oracle}.class").exists():
         if shutil.which("mvn") is None:
-            raise SystemExit(f"{home} holds no {system}, and Maven is missing, which would bring it")
+            raise SystemExit(
+                f"{home} holds no {system}, and Maven is missing, which would bring it"
+            )
         subprocess.run([str(peer / "setup.sh"), str(home)], check=True, stdout=subprocess.DEVNULL)
     return home
 
@@ -53,7 +59,9 @@ def oracle_command(*args: str) -> list[str]:
 def write_log(folder: Path, **settings: object) -> dict[str, Any]:
     """A log written by Kafka's own append path; ``settings`` are LogWriter's."""
     args = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
-    done = subprocess.run(oracle_command("write", str(folder), *args), stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(
+        oracle_command("write", str(folder), *args), stdout=subprocess.PIPE, check=True
+    )
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts
 
@@ -76,9 +84,13 @@ class WarmCleaner:
             RuntimeError: Kafka refused.
         """
         request = {
-            "op": "clean", "dir": str(folder), "config": {"cleanup.policy": "compact", **config},
-            "now_ms": now_ms, "dedupe_buffer_size": map_bytes, "rounds": rounds,
-        }  # fmt: skip
+            "op": "clean",
+            "dir": str(folder),
+            "config": {"cleanup.policy": "compact", **config},
+            "now_ms": now_ms,
+            "dedupe_buffer_size": map_bytes,
+            "rounds": rounds,
+        }
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
@@ -93,13 +105,18 @@ class WarmCleaner:
         self._process.wait(30)
 
 
-def start_cold(folder: Path, config: dict[str, str], now_ms: int, map_bytes: int) -> subprocess.Popen[str]:
+def start_cold(
+    folder: Path, config: dict[str, str], now_ms: int, map_bytes: int
+) -> subprocess.Popen[str]:
     """One round in a JVM of its own, begun. What it prints is for ``answer_of``."""
     args = ["cleanup.policy=compact", *(f"{name}={value}" for name, value in config.items())]
     return subprocess.Popen(
-        oracle_command("clean", str(folder), *args, f"now_ms={now_ms}", f"dedupe_buffer_size={map_bytes}"),
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        oracle_command(
+            "clean", str(folder), *args, f"now_ms={now_ms}", f"dedupe_buffer_size={map_bytes}"
+        ),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def answer_of(status: int, said: str) -> dict[str, Any]:

@@ -54,7 +54,12 @@ class Row(NamedTuple):
         return f"persistent://public/default/{self.name}"
 
 
-ROWS = [Row("single", "NONE", 1), Row("single-lz4", "LZ4", 1), Row("batch", "NONE", 500), Row("batch-lz4", "LZ4", 500)]
+ROWS = [
+    Row("single", "NONE", 1),
+    Row("single-lz4", "LZ4", 1),
+    Row("batch", "NONE", 500),
+    Row("batch-lz4", "LZ4", 500),
+]
 
 
 class Theirs:
@@ -71,9 +76,15 @@ class Theirs:
             self.driver.ask("delete", topic=row.topic)
         self.driver.create(row.topic)
         self.driver.ask(
-            "load", topic=row.topic, count=given.messages, keys=given.keys, size=given.value, codec=row.codec,
-            batch=row.batch > 1, most=row.batch,
-        )  # fmt: skip
+            "load",
+            topic=row.topic,
+            count=given.messages,
+            keys=given.keys,
+            size=given.value,
+            codec=row.codec,
+            batch=row.batch > 1,
+            most=row.batch,
+        )
         self.driver.unload(row.topic)  # closes the last ledger
 
     def bring(self, row: Row, folder: Path) -> int:
@@ -85,7 +96,11 @@ class Theirs:
         for ledger in ledgers:
             entries = self.driver.export(ledger.ledger, ledger.last, self._exported)
             if entries:
-                size += archive.write_ledger(folder, ledger.ledger, entries, ledger.metadata).stat().st_size
+                size += (
+                    archive.write_ledger(folder, ledger.ledger, entries, ledger.metadata)
+                    .stat()
+                    .st_size
+                )
         return size
 
     def compact(self, row: Row) -> dict[str, float]:
@@ -118,13 +133,19 @@ class Ours:
     """``lastwrite.compact`` in a session that lives on."""
 
     def __init__(self, kind: str, master: str) -> None:
-        self.session = Asked([sys.executable, str(Path(__file__).with_name("session.py")), kind, master])
+        self.session = Asked(
+            [sys.executable, str(Path(__file__).with_name("session.py")), kind, master]
+        )
         self.session.read()
 
     def compact(self, root: Path) -> dict[str, Any]:
-        answer = self.session.ask({"path": str(root), "now_ms": time.time_ns() // 1_000_000, "config": {}})
+        answer = self.session.ask(
+            {"path": str(root), "now_ms": time.time_ns() // 1_000_000, "config": {}}
+        )
         if set(answer["statuses"]) != {"cleaned"}:
-            raise SystemExit(f"lastwrite: {answer['statuses']} {answer['reasons']} {answer['problems']}")
+            raise SystemExit(
+                f"lastwrite: {answer['statuses']} {answer['reasons']} {answer['problems']}"
+            )
         return answer
 
 
@@ -147,7 +168,9 @@ def compare(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
         raise SystemExit(f"{len(theirs)} entries are left by Pulsar, {len(ours)} by us")
     for one, two in zip(ours, theirs, strict=True):
         if one != two and _said(one) != _said(two):
-            raise SystemExit(f"entry {entries_of.record(two)[0]} differs: Pulsar {two[:200]!r}, we {one[:200]!r}")
+            raise SystemExit(
+                f"entry {entries_of.record(two)[0]} differs: Pulsar {two[:200]!r}, we {one[:200]!r}"
+            )
     return len(ours)
 
 
@@ -157,7 +180,9 @@ def _said(record: bytes) -> object:
     return ident, entry.prefix, entry.metadata, entry.plain()
 
 
-def measure(row: Row, given: argparse.Namespace, theirs: Theirs, ours: dict[str, Ours]) -> dict[str, Any]:
+def measure(
+    row: Row, given: argparse.Namespace, theirs: Theirs, ours: dict[str, Ours]
+) -> dict[str, Any]:
     source = given.work / f"{row.name}-{given.messages}-{given.keys}-{given.value}"
     folder = archive.topic_folder(source, row.topic)
     if not source.exists():
@@ -166,7 +191,11 @@ def measure(row: Row, given: argparse.Namespace, theirs: Theirs, ours: dict[str,
         shutil.rmtree(making, ignore_errors=True)
         theirs.bring(row, archive.topic_folder(making, row.topic))
         making.rename(source)
-    raw_bytes = sum(path.stat().st_size for path in folder.glob("*-ledger-*") if not path.name.endswith("-index"))
+    raw_bytes = sum(
+        path.stat().st_size
+        for path in folder.glob("*-ledger-*")
+        if not path.name.endswith("-index")
+    )
     runs: dict[str, list[dict[str, float]]] = {side: [] for side in ("pulsar", *ours)}
     for repeat in range(given.repeats + 1):
         told = {"pulsar": theirs.compact(row)}
@@ -181,7 +210,10 @@ def measure(row: Row, given: argparse.Namespace, theirs: Theirs, ours: dict[str,
         if repeat:
             for side, run in told.items():
                 runs[side].append(run)
-            print(f"  {row.name}, repeat {repeat}: ", *(f"{side} {run['seconds']:.2f} s" for side, run in told.items()))
+            print(
+                f"  {row.name}, repeat {repeat}: ",
+                *(f"{side} {run['seconds']:.2f} s" for side, run in told.items()),
+            )
             sys.stdout.flush()
     peaks = {"pulsar": max(run["peak_mib"] for run in runs["pulsar"])}
     for side, contender in ours.items():
@@ -191,21 +223,29 @@ def measure(row: Row, given: argparse.Namespace, theirs: Theirs, ours: dict[str,
         peaks[side] = sampler.peak.pss_bytes >> 20
         shutil.rmtree(copy)
     return {
-        "row": row.name, "messages": given.messages, "keys": given.keys, "bytes": raw_bytes, "entries_left": left,
+        "row": row.name,
+        "messages": given.messages,
+        "keys": given.keys,
+        "bytes": raw_bytes,
+        "entries_left": left,
         "sides": {
             side: {
-                "seconds": _median(found, "seconds"), "cpu_seconds": _median(found, "cpu_seconds"),
+                "seconds": _median(found, "seconds"),
+                "cpu_seconds": _median(found, "cpu_seconds"),
                 "times_as_fast": _median(runs["pulsar"], "seconds") / _median(found, "seconds"),
-                "peak_mib": peaks[side], "runs": found,
+                "peak_mib": peaks[side],
+                "runs": found,
             }
             for side, found in runs.items()
         },
-    }  # fmt: skip
+    }
 
 
 def _records(root: Path, row: Row) -> list[bytes]:
     folder = archive.topic_folder(root, row.topic)
-    return archive.read_ledger(folder / json.loads((folder / "compacted.json").read_text())["object"])
+    return archive.read_ledger(
+        folder / json.loads((folder / "compacted.json").read_text())["object"]
+    )
 
 
 def _median(runs: Iterable[dict[str, float]], figure: str) -> float:
@@ -225,10 +265,14 @@ def _peak_kib(process: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", choices=[[], *(row.name for row in ROWS)], help="default: all")
+    parser.add_argument(
+        "rows", nargs="*", choices=[[], *(row.name for row in ROWS)], help="default: all"
+    )
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=250_000)
-    parser.add_argument("--value", type=int, default=120, help="bytes; 120 make messages of about 150")
+    parser.add_argument(
+        "--value", type=int, default=120, help="bytes; 120 make messages of about 150"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--master", default="local[2]")
     home = Path(os.environ.get("TMPDIR", "/tmp"))
@@ -242,7 +286,11 @@ def main() -> int:
         raise SystemExit(str(reason)) from reason
     ours = {"spark": Ours("lastwrite", given.master), "inline": Ours("inline", "-")}
     try:
-        rows = [measure(row, given, theirs, ours) for row in ROWS if not given.rows or row.name in given.rows]
+        rows = [
+            measure(row, given, theirs, ours)
+            for row in ROWS
+            if not given.rows or row.name in given.rows
+        ]
     finally:
         for contender in ours.values():
             contender.session.close()

@@ -34,17 +34,20 @@ def messages(draw: np.random.Generator, packs: bool) -> list[Message]:
     """As many as are measured at once."""
     return [
         Message(
-            key=b"key-%d" % draw.integers(0, 250_000), sequence_id=n, publish_time=_STAMP + n,
+            key=b"key-%d" % draw.integers(0, 250_000),
+            sequence_id=n,
+            publish_time=_STAMP + n,
             value=(b"value-%d-" % draw.integers(0, 1000) * 20)[:110] if packs else draw.bytes(110),
         )
         for n in range(_MESSAGES)
-    ]  # fmt: skip
+    ]
 
 
 def data_object(bodies: list[bytes]) -> bytes:
     """One block of entries."""
     content = b"".join(
-        len(body).to_bytes(4, "big") + number.to_bytes(8, "big") + body for number, body in enumerate(bodies)
+        len(body).to_bytes(4, "big") + number.to_bytes(8, "big") + body
+        for number, body in enumerate(bodies)
     )
     return block_header(128 + len(content), 0) + content
 
@@ -101,10 +104,19 @@ def measure(name: str, content: bytes) -> None:
             here = keep[seen : seen + int(records.sum())]
             seen += len(here)
             kept = np.add.reduceat(here.astype(np.int64), np.cumsum(records) - records)
-            actions = np.where(kept == 0, DROP, np.where(kept == records, COPY, REBUILD)).astype(np.uint8)
-            form.rebuild(data, table, actions, np.zeros(len(table), dtype=np.int64), here, out, rows)
+            actions = np.where(kept == 0, DROP, np.where(kept == records, COPY, REBUILD)).astype(
+                np.uint8
+            )
+            form.rebuild(
+                data, table, actions, np.zeros(len(table), dtype=np.int64), here, out, rows
+            )
 
-    for step, work in (("survey", survey), ("split", split), ("split and walk", scan), ("split and rebuild", rewrite)):
+    for step, work in (
+        ("survey", survey),
+        ("split", split),
+        ("split and walk", scan),
+        ("split and rebuild", rewrite),
+    ):
         seconds = best(work)
         print(
             f"{name:14} {step:18} {seconds / _MESSAGES * 1e9:7.1f} ns a message {len(data) / seconds / 1e9:7.2f} GB/s"
@@ -113,7 +125,10 @@ def measure(name: str, content: bytes) -> None:
 
 def main() -> None:
     draw = np.random.default_rng(1)
-    measure("single", data_object([encode_entry(*encode_single(each)) for each in messages(draw, packs=False)]))
+    measure(
+        "single",
+        data_object([encode_entry(*encode_single(each)) for each in messages(draw, packs=False)]),
+    )
     for codec in Codec:
         some = messages(draw, packs=bool(codec))
         batches = [some[n : n + _BATCH] for n in range(0, _MESSAGES, _BATCH)]

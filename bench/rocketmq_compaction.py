@@ -33,7 +33,10 @@ from sampling import Sampler, machine
 TOPIC = "ctopic"
 _UNIT = 46
 _CONFIG = {"delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0}
-_FILE_BYTES = {"compactionMappedFileSize": 100 << 20, "compactionCqMappedFileSize": 10 << 20}  # the broker's own
+_FILE_BYTES = {
+    "compactionMappedFileSize": 100 << 20,
+    "compactionCqMappedFileSize": 10 << 20,
+}  # the broker's own
 _MAP_BYTES = 1 << 30  # so that a run never gives up for a full map
 
 
@@ -41,7 +44,9 @@ class Asked:
     """A process that answers a line of JSON with a line of JSON."""
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -71,10 +76,15 @@ class Broker:
         # The map's bytes are divided by the threads that a broker would have here.
         self._map = {"maxOffsetMapSize": str(threads * _MAP_BYTES // 2)}
         env = {**os.environ, "ORACLE_HEAP": "3g"}
-        command = [str(PEERS / "rocketmq" / "oracle.sh"), str(peer_home("RocketMQ", "CompactionOracle"))]
+        command = [
+            str(PEERS / "rocketmq" / "oracle.sh"),
+            str(peer_home("RocketMQ", "CompactionOracle")),
+        ]
         self._jvms = [Asked(command, env) for _ in range(threads)]
 
-    def fill(self, store: Path, queues: int, queue: int, messages: int, keys: int, body: int) -> None:
+    def fill(
+        self, store: Path, queues: int, queue: int, messages: int, keys: int, body: int
+    ) -> None:
         filling = {"do": "fill", "store": str(store), "queue": queue, "seed": queue + 1}
         self._ask(0, queues, {**filling, "count": messages, "keys": keys, "body": body})
 
@@ -85,10 +95,15 @@ class Broker:
 
         def run(n: int) -> float:
             asked = {"do": "compact", "store": str(stores[n]), "steps": True}
-            return sum(self._ask(n, queues, {**asked, "queue": queue})["seconds"] for queue in range(n, queues, used))
+            return sum(
+                self._ask(n, queues, {**asked, "queue": queue})["seconds"]
+                for queue in range(n, queues, used)
+            )
 
         with ThreadPoolExecutor(used) as pool:
-            return max(pool.map(run, range(used))), [stores[queue % used] for queue in range(queues)]
+            return max(pool.map(run, range(used))), [
+                stores[queue % used] for queue in range(queues)
+            ]
 
     def _ask(self, n: int, queues: int, request: dict[str, Any]) -> dict[str, Any]:
         config = {**self._map, **{name: str(size // queues) for name, size in _FILE_BYTES.items()}}
@@ -106,13 +121,19 @@ class Lastwrite:
     """``lastwrite.compact`` in a session that lives on."""
 
     def __init__(self, master: str) -> None:
-        self.session = Asked([sys.executable, str(Path(__file__).with_name("session.py")), "lastwrite", master])
+        self.session = Asked(
+            [sys.executable, str(Path(__file__).with_name("session.py")), "lastwrite", master]
+        )
         self.session.read()
 
     def compact(self, store: Path) -> float:
-        answer = self.session.ask({"path": str(store), "now_ms": time.time_ns() // 1_000_000, "config": _CONFIG})
+        answer = self.session.ask(
+            {"path": str(store), "now_ms": time.time_ns() // 1_000_000, "config": _CONFIG}
+        )
         if set(answer["statuses"]) != {"cleaned"}:
-            raise SystemExit(f"lastwrite: {answer['statuses']} {answer['reasons']} {answer['problems']}")
+            raise SystemExit(
+                f"lastwrite: {answer['statuses']} {answer['reasons']} {answer['problems']}"
+            )
         return float(answer["seconds"])
 
 
@@ -140,7 +161,9 @@ def row(queues: int, given: argparse.Namespace, broker: Broker, ours: Lastwrite)
         making = source.with_name("making")
         shutil.rmtree(making, ignore_errors=True)
         for queue in range(queues):
-            broker.fill(making, queues, queue, given.messages // queues, given.keys // queues, given.body)
+            broker.fill(
+                making, queues, queue, given.messages // queues, given.keys // queues, given.body
+            )
         making.rename(source)
     theirs_s: list[float] = []
     ours_s: list[float] = []
@@ -152,22 +175,37 @@ def row(queues: int, given: argparse.Namespace, broker: Broker, ours: Lastwrite)
         for queue in range(queues):
             sides = [offsets_of(store, queue) for store in (theirs_in[queue], copy)]
             if not np.array_equal(*sides):
-                raise SystemExit(f"queue {queue}: {len(sides[0])} messages are left by RocketMQ, {len(sides[1])} by us")
+                raise SystemExit(
+                    f"queue {queue}: {len(sides[0])} messages are left by RocketMQ, {len(sides[1])} by us"
+                )
             kept += len(sides[0])
         if repeat:
             theirs_s.append(theirs)
             ours_s.append(seconds)
-            print(f"  {queues} queues, repeat {repeat}: rocketmq {theirs:.2f} s, lastwrite {seconds:.2f} s", flush=True)
+            print(
+                f"  {queues} queues, repeat {repeat}: rocketmq {theirs:.2f} s, lastwrite {seconds:.2f} s",
+                flush=True,
+            )
     with Sampler(ours.session.process.pid) as sampler:
         ours.compact(fresh(source, given.work / "ours"))
-    logs = sum(f.stat().st_blocks * 512 for f in (source / "compaction" / "compactionLog").rglob("*") if f.is_file())
+    logs = sum(
+        f.stat().st_blocks * 512
+        for f in (source / "compaction" / "compactionLog").rglob("*")
+        if f.is_file()
+    )
     for store in {copy, *theirs_in}:
         shutil.rmtree(store)
     return {
-        "queues": queues, "messages": given.messages, "keys": given.keys, "bytes": logs, "left": kept,
-        "rocketmq_seconds": statistics.median(theirs_s), "lastwrite_seconds": statistics.median(ours_s),
-        "ratio": statistics.median(theirs_s) / statistics.median(ours_s), "peak_mib": sampler.peak.pss_bytes >> 20,
-    }  # fmt: skip
+        "queues": queues,
+        "messages": given.messages,
+        "keys": given.keys,
+        "bytes": logs,
+        "left": kept,
+        "rocketmq_seconds": statistics.median(theirs_s),
+        "lastwrite_seconds": statistics.median(ours_s),
+        "ratio": statistics.median(theirs_s) / statistics.median(ours_s),
+        "peak_mib": sampler.peak.pss_bytes >> 20,
+    }
 
 
 def main() -> int:

@@ -47,10 +47,16 @@ def write_store(root: Path, size: int, *, is_compacted: bool) -> int:
     records = []
     for n in range(_TEMPLATES):
         found = {
-            "KEYS": f"order-{n:04d}", "UNIQ_KEY": f"{n:032X}", "CLUSTER": "bench", "MSG_REGION": "DefaultRegion",
-            "TRACE_ON": "true", "WAIT": "true",
-        } | ({"TAGS": "Tag"} if n % 2 else {})  # fmt: skip
-        message = make_message("orders", rng.bytes(60), found, queue_id=n % _QUEUES, store_time_ms=_START)
+            "KEYS": f"order-{n:04d}",
+            "UNIQ_KEY": f"{n:032X}",
+            "CLUSTER": "bench",
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+            "WAIT": "true",
+        } | ({"TAGS": "Tag"} if n % 2 else {})
+        message = make_message(
+            "orders", rng.bytes(60), found, queue_id=n % _QUEUES, store_time_ms=_START
+        )
         records.append(np.frombuffer(encode_message(message), np.uint8))
     # A run of all templates again and again, with its offsets and addresses made true.
     run = np.concatenate(records)
@@ -66,13 +72,17 @@ def write_store(root: Path, size: int, *, is_compacted: bool) -> int:
         addresses = numbers * len(run) + start
         whole[:, start + 28 : start + 36] = addresses.astype(">i8").view(np.uint8).reshape(count, 8)
     end = count * len(run)
-    log[end : end + 8] = np.frombuffer((size - end).to_bytes(4, "big") + bytes.fromhex("cbd43194"), np.uint8)
+    log[end : end + 8] = np.frombuffer(
+        (size - end).to_bytes(4, "big") + bytes.fromhex("cbd43194"), np.uint8
+    )
     (root / "commitlog").mkdir()
     log.tofile(root / "commitlog" / f"{0:020d}")
     return count * _TEMPLATES
 
 
-def dispatch(root: Path, has_index: bool, spark: SparkSession | Inline) -> tuple[float, DispatchReport]:
+def dispatch(
+    root: Path, has_index: bool, spark: SparkSession | Inline
+) -> tuple[float, DispatchReport]:
     for tree in _TREES:
         shutil.rmtree(root / tree, ignore_errors=True)
     os.sync()
@@ -87,14 +97,18 @@ def copy(root: Path, target: Path) -> float:
     """``cp`` of the commit log, not synced; without reflinks, which copy nothing."""
     os.sync()
     begin = time.perf_counter()
-    subprocess.run(["cp", "--reflink=never", "-r", str(root / "commitlog"), str(target)], check=True)
+    subprocess.run(
+        ["cp", "--reflink=never", "-r", str(root / "commitlog"), str(target)], check=True
+    )
     seconds = time.perf_counter() - begin
     shutil.rmtree(target)
     return seconds
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--mib", type=int, default=_FILE_BYTES >> 20, help="of commit log")
@@ -108,12 +122,17 @@ def main() -> None:
         records = write_store(root, size, is_compacted=given.compacted)
         print(f"{size >> 20} MiB of commit log, {records:,} records")
         spark = stack.enter_context(
-            contextlib.nullcontext(INLINE) if given.inline else spark_session(f"local[{given.workers}]", {})
+            contextlib.nullcontext(INLINE)
+            if given.inline
+            else spark_session(f"local[{given.workers}]", {})
         )
         best: dict[str, tuple[float, str]] = {}
         for repeat in range(given.rounds + 1):
             rows = {"cp": (copy(root, Path(folder) / "copy"), "")}
-            for name, has_index in (("dispatch to consume queues", False), ("dispatch, with the index", True)):
+            for name, has_index in (
+                ("dispatch to consume queues", False),
+                ("dispatch, with the index", True),
+            ):
                 seconds, report = dispatch(root, has_index, spark)
                 parts = report.stage_seconds.items()
                 rows[name] = seconds, ", ".join(f"{stage} {taken:.2f} s" for stage, taken in parts)

@@ -83,16 +83,24 @@ def main() -> None:
         "split": best(lambda: kernels.split(data, 0, len(data), table, False)),
         "split and CRC-32 of bodies": best(lambda: kernels.split(data, 0, len(data), table, True)),
         "fill units of 20 bytes": best(lambda: kernels.fill_units(rows, picked, codes, units, 0)),
-        "fill units of 46 bytes": best(lambda: kernels.fill_batch_units(rows, picked, codes, none, False, wide, 0)),
-        "split index": best(
-            lambda: kernels.split_index(wide, 0, len(wide), np.empty(records, kernels.UNIT), np.int64(0))
+        "fill units of 46 bytes": best(
+            lambda: kernels.fill_batch_units(rows, picked, codes, none, False, wide, 0)
         ),
-        "index keys": best(lambda: kernels.index_keys(data, rows, 0, records, hashes, places, times)),
+        "split index": best(
+            lambda: kernels.split_index(
+                wide, 0, len(wide), np.empty(records, kernels.UNIT), np.int64(0)
+            )
+        ),
+        "index keys": best(
+            lambda: kernels.index_keys(data, rows, 0, records, hashes, places, times)
+        ),
         "enter index keys": best(enter),
     }
     print(f"{records} records of {len(data) / records:.0f} bytes")
     for name, seconds in found.items():
-        print(f"{name:28} {seconds / records * 1e9:6.2f} ns a record {len(data) / seconds / 1e9:7.2f} GB/s of log")
+        print(
+            f"{name:28} {seconds / records * 1e9:6.2f} ns a record {len(data) / seconds / 1e9:7.2f} GB/s of log"
+        )
 
 
 if __name__ == "__main__":

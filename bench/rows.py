@@ -15,8 +15,20 @@ from sides import ColdKafka, ColdLastwrite, Contender, WarmKafka, WarmLastwrite,
 from lastwrite.pipeline.memory import fixed_bytes
 
 SMALL_MAP_BYTES = 25_165_824  # 24 MiB: about a million keys, so 15 rounds
-_BIG = {"records": 16_000_000, "keys": 4_000_000, "batch": 500, "value": 88, "segment_bytes": 268_435_456}
-_LARGE = {"records": 200_000, "keys": 50_000, "batch": 50, "value": 10_240, "segment_bytes": 268_435_456}
+_BIG = {
+    "records": 16_000_000,
+    "keys": 4_000_000,
+    "batch": 500,
+    "value": 88,
+    "segment_bytes": 268_435_456,
+}
+_LARGE = {
+    "records": 200_000,
+    "keys": 50_000,
+    "batch": 50,
+    "value": 10_240,
+    "segment_bytes": 268_435_456,
+}
 FIRST = written_by_kafka("none", **_BIG)
 
 
@@ -45,11 +57,22 @@ class Target:
             return bar is None or (value <= bar if self.at_most else value >= bar)
 
         return {
-            "other": self.other, "ours": self.ours, "value": value, "goal": self.goal, "must": self.must,
+            "other": self.other,
+            "ours": self.ours,
+            "value": value,
+            "goal": self.goal,
+            "must": self.must,
             "at_most": self.at_most,
-            "reached": "" if self.goal is None else "goal" if holds(self.goal) else "no" if not holds(self.must) else
-                       "must" if self.must is not None else "not the goal",
-        }  # fmt: skip
+            "reached": ""
+            if self.goal is None
+            else "goal"
+            if holds(self.goal)
+            else "no"
+            if not holds(self.must)
+            else "must"
+            if self.must is not None
+            else "not the goal",
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +93,10 @@ def warm(master: str, config: dict[str, str]) -> list[Contender]:
 
 def second(master: str, config: dict[str, str]) -> list[Contender]:
     """The usual two, and ours with what its first round keeps beside the log."""
-    return [*warm(master, config), WarmLastwrite(master, config, name="kept scans", kept_below=logs.CLEAN_END)]
+    return [
+        *warm(master, config),
+        WarmLastwrite(master, config, name="kept scans", kept_below=logs.CLEAN_END),
+    ]
 
 
 def cold(master: str, config: dict[str, str]) -> list[Contender]:
@@ -102,40 +128,72 @@ _CLEANER = Target("kafka", 15, 8)
 _SECOND = (_CLEANER, Target("kafka", 15, 8, ours="kept scans"))
 
 ROWS: dict[str, Row] = {
-    "none-warm": Row("16 M records, plain, warm", FIRST, warm, (_CLEANER, Target("cp", 1.5, 3, at_most=True)), True),
+    "none-warm": Row(
+        "16 M records, plain, warm",
+        FIRST,
+        warm,
+        (_CLEANER, Target("cp", 1.5, 3, at_most=True)),
+        True,
+    ),
     "none-cold": Row("16 M records, plain, cold", FIRST, cold, (Target("kafka", 3, 1.5),), True),
-    "lz4-warm": Row("16 M records, lz4, warm", written_by_kafka("lz4", **_BIG), warm, (Target("kafka", 7, 4),)),
-    "zstd-warm": Row("16 M records, zstd, warm", written_by_kafka("zstd", **_BIG), warm, (Target("kafka", 7, 4),)),
+    "lz4-warm": Row(
+        "16 M records, lz4, warm", written_by_kafka("lz4", **_BIG), warm, (Target("kafka", 7, 4),)
+    ),
+    "zstd-warm": Row(
+        "16 M records, zstd, warm", written_by_kafka("zstd", **_BIG), warm, (Target("kafka", 7, 4),)
+    ),
     "large-none": Row(
-        "200 k records of 10 KiB, plain", written_by_kafka("none", **_LARGE), warm,
-        (Target("kafka", 1.5, 1), Target("cp", 2, at_most=True)), True,
+        "200 k records of 10 KiB, plain",
+        written_by_kafka("none", **_LARGE),
+        warm,
+        (Target("kafka", 1.5, 1), Target("cp", 2, at_most=True)),
+        True,
     ),
     "large-zstd": Row(
-        "200 k records of 10 KiB, zstd", written_by_kafka("zstd", **_LARGE), warm,
+        "200 k records of 10 KiB, zstd",
+        written_by_kafka("zstd", **_LARGE),
+        warm,
         (Target("kafka", 4, 2), Target("cp", 2, at_most=True)),
     ),
     "second-spread": Row(
-        "16 M clean, 1 M dirty over all keys", logs.second_round("second-spread", drawn(16_000_000)), second, _SECOND
+        "16 M clean, 1 M dirty over all keys",
+        logs.second_round("second-spread", drawn(16_000_000)),
+        second,
+        _SECOND,
     ),
     "second-hot": Row(
         "16 M clean, 1 M dirty over the newest tenth",
-        logs.second_round("second-hot", drawn(1_600_000, lowest=14_400_000)), second, _SECOND,
+        logs.second_round("second-hot", drawn(1_600_000, lowest=14_400_000)),
+        second,
+        _SECOND,
     ),
     "second-first-row": Row(
-        "the first row's log after a round, 1 M dirty", logs.second_first_row(FIRST), second,
+        "the first row's log after a round, 1 M dirty",
+        logs.second_first_row(FIRST),
+        second,
         (Target("kafka", None), Target("kafka", None, ours="kept scans")),
     ),
     "quiet-90": Row(
-        "nothing to remove in 90 % of the segments", logs.quiet_log(), warm,
-        (Target("kafka", 20, 10), Target("written", 1, 1, at_most=True)), loud_share=logs.QUIET_SHARE,
+        "nothing to remove in 90 % of the segments",
+        logs.quiet_log(),
+        warm,
+        (Target("kafka", 20, 10), Target("written", 1, 1, at_most=True)),
+        loud_share=logs.QUIET_SHARE,
     ),
     "cores": Row(
-        "the first row on 1 core and on 2", FIRST, cores,
-        (Target("1 core", 1.8, 1.6), Target("1 worker", 1.8, 1.6)), True,
+        "the first row on 1 core and on 2",
+        FIRST,
+        cores,
+        (Target("1 core", 1.8, 1.6), Target("1 worker", 1.8, 1.6)),
+        True,
     ),
     "map24": Row(
-        "a map of 24 MiB beside as much of our memory", FIRST, small_map,
+        "a map of 24 MiB beside as much of our memory",
+        FIRST,
+        small_map,
         (Target("kafka", 30, 15), Target("of the setting", 1, 1, at_most=True)),
     ),
-    "naive": Row("naive Spark on the first row's input", FIRST, naive, (Target("naive spark", 30, 15),)),
-}  # fmt: skip
+    "naive": Row(
+        "naive Spark on the first row's input", FIRST, naive, (Target("naive spark", 30, 15),)
+    ),
+}

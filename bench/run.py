@@ -62,16 +62,30 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Lastwrite beside Kafka's cleaner, naive Spark and cp.")
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of: {', '.join(TITLES)}; default: all")
+    parser = argparse.ArgumentParser(
+        description="Lastwrite beside Kafka's cleaner, naive Spark and cp."
+    )
+    parser.add_argument(
+        "rows", nargs="*", metavar="ROW", help=f"of: {', '.join(TITLES)}; default: all"
+    )
     parser.add_argument("--list", action="store_true", help="say what the rows are")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--biggest", action="store_true", help="of the row size also 256 M records: 16 GB of disk")
+    parser.add_argument(
+        "--biggest", action="store_true", help="of the row size also 256 M records: 16 GB of disk"
+    )
     parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--work", type=Path, default=Path(os.environ.get("TMPDIR", "/tmp")) / "lastwrite-bench",
-                        help="where logs and copies lie; the logs stay for the next run")  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to this file")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table of ratios to this file")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path(os.environ.get("TMPDIR", "/tmp")) / "lastwrite-bench",
+        help="where logs and copies lie; the logs stay for the next run",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write everything measured to this file"
+    )
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="write the table of ratios to this file"
+    )
     given = parser.parse_args()
     if given.list:
         for name, title in TITLES.items():

@@ -33,9 +33,11 @@ class Peak:
     def to_dict(self) -> dict[str, object]:
         mib = {name: size >> 20 for name, size in (self.by_process or {}).items()}
         return {
-            "peak_pss_mib": self.pss_bytes >> 20, "peak_rss_mib": self.rss_bytes >> 20,
-            "memory_samples": self.samples, "at_peak_pss_mib": mib,
-        }  # fmt: skip
+            "peak_pss_mib": self.pss_bytes >> 20,
+            "peak_rss_mib": self.rss_bytes >> 20,
+            "memory_samples": self.samples,
+            "at_peak_pss_mib": mib,
+        }
 
 
 def tree(root: int) -> list[int]:
@@ -167,7 +169,8 @@ class Stopwatch:
     def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self._begin
         self.cpu_seconds_of = {
-            kind: seconds - self._cpu.get(kind, 0.0) for kind, seconds in cpu_seconds_of(self._root).items()
+            kind: seconds - self._cpu.get(kind, 0.0)
+            for kind, seconds in cpu_seconds_of(self._root).items()
         }
         self.cpu_seconds = sum(self.cpu_seconds_of.values())
 
@@ -180,12 +183,28 @@ def children_cpu_seconds() -> float:
 
 def machine() -> dict[str, object]:
     """What the figures were measured on."""
-    name = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?")
-    memory = next((int(line.split()[1]) >> 10 for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    name = next(
+        (
+            line.split(":")[1].strip()
+            for line in _lines("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        "?",
+    )
+    memory = next(
+        (
+            int(line.split()[1]) >> 10
+            for line in _lines("/proc/meminfo")
+            if line.startswith("MemTotal")
+        ),
+        0,
+    )
     return {
-        "processor": name, "cores": len(os.sched_getaffinity(0)), "memory_mib": memory,
+        "processor": name,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_mib": memory,
         "load_average": os.getloadavg()[0],
-    }  # fmt: skip
+    }
 
 
 def _lines(path: str) -> Iterator[str]:

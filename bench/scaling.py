@@ -44,16 +44,26 @@ def sizes(logs: Logs, master: str, repeats: int, say: Say, biggest: bool) -> dic
         "spread from 16 M on": round(max(cost[1:]) / min(cost[1:]), 3),
     }
     return _row(
-        "size", f"{', '.join(str(size // 1_000_000) for size in sizes)} M records of 40 bytes", found, figures,
-        (Target("spread", 1.2, 1.4, at_most=True), Target("spread from 16 M on", None, at_most=True)), master, repeats,
-    )  # fmt: skip
+        "size",
+        f"{', '.join(str(size // 1_000_000) for size in sizes)} M records of 40 bytes",
+        found,
+        figures,
+        (
+            Target("spread", 1.2, 1.4, at_most=True),
+            Target("spread from 16 M on", None, at_most=True),
+        ),
+        master,
+        repeats,
+    )
 
 
 def _spec(records: int) -> LogSpec:
     return small_records(records, records // 4)
 
 
-def _size(session: WarmLastwrite, records: int, logs: Logs, repeats: int, say: Say) -> dict[str, Any]:
+def _size(
+    session: WarmLastwrite, records: int, logs: Logs, repeats: int, say: Say
+) -> dict[str, Any]:
     spec = _spec(records)
     side = Side(f"{records // 1_000_000} M", setting_bytes=session.setting_bytes)
     size = 0
@@ -84,7 +94,9 @@ def keys(logs: Logs, work: Path, master: str, say: Say) -> dict[str, Any]:
     few = Side("4 M keys", setting_bytes=memory)
     folder, facts = logs.fresh(spec)
     peaks: list[Peak] = []
-    outcome, cpu = ColdLastwrite(master, spec.config, memory).run(folder, peaks)  # watched, as memory.py's is
+    outcome, cpu = ColdLastwrite(master, spec.config, memory).run(
+        folder, peaks
+    )  # watched, as memory.py's is
     few.take(outcome, cpu, None)
     few.sampled(peaks[0])
     if check_small(folder, records, few_keys) != outcome.records_left:
@@ -92,15 +104,33 @@ def keys(logs: Logs, work: Path, master: str, say: Say) -> dict[str, Any]:
     few.bytes_left = outcome.bytes_left
     logs.clear()
     say(f"  4 M keys: {few.median_seconds:.2f} s")
-    told = _program("memory.py", "--keys", str(MANY_KEYS), "--memory", "2g", "--master", master, "--work", str(work))
+    told = _program(
+        "memory.py",
+        "--keys",
+        str(MANY_KEYS),
+        "--memory",
+        "2g",
+        "--master",
+        master,
+        "--work",
+        str(work),
+    )
     say(f"  {MANY_KEYS // 1_000_000} M keys: {told['seconds']:.2f} s, {told['peak_pss_mib']} MiB")
     many = {
-        "name": f"{MANY_KEYS // 1_000_000} M keys", "repeats": 1, "seconds": [told["seconds"]],
-        "median_seconds": told["seconds"], "best_seconds": told["seconds"], "stage_seconds": told["stage_seconds"],
-        "profile": told.get("profile", {}), "records_left": told["records_left"], "bytes_left": told["bytes_left"],
-        "records": told["records"], "bytes": told["bytes"], "memory_setting_mib": 2048,
+        "name": f"{MANY_KEYS // 1_000_000} M keys",
+        "repeats": 1,
+        "seconds": [told["seconds"]],
+        "median_seconds": told["seconds"],
+        "best_seconds": told["seconds"],
+        "stage_seconds": told["stage_seconds"],
+        "profile": told.get("profile", {}),
+        "records_left": told["records_left"],
+        "bytes_left": told["bytes_left"],
+        "records": told["records"],
+        "bytes": told["bytes"],
+        "memory_setting_mib": 2048,
         **{name: told[name] for name in ("peak_pss_mib", "peak_rss_mib", "at_peak_pss_mib")},
-    }  # fmt: skip
+    }
     few_costs = few.median_seconds / records
     figures = {
         "4 M keys": round(many["median_seconds"] / many["records"] / few_costs, 3),
@@ -110,28 +140,54 @@ def keys(logs: Logs, work: Path, master: str, say: Say) -> dict[str, Any]:
     for side in found:
         side["nanoseconds_a_record"] = round(side["median_seconds"] / side["records"] * 1e9, 1)
     return _row(
-        "keys", "100 M distinct keys within 2 GiB, 110 M records, cold", found, figures,
-        (Target("4 M keys", 2, 2, at_most=True), Target("of the setting", 1, 1, at_most=True)), master, 1,
-    )  # fmt: skip
+        "keys",
+        "100 M distinct keys within 2 GiB, 110 M records, cold",
+        found,
+        figures,
+        (Target("4 M keys", 2, 2, at_most=True), Target("of the setting", 1, 1, at_most=True)),
+        master,
+        1,
+    )
 
 
 def partitions(work: Path, say: Say) -> dict[str, Any]:
     """2,000 partitions of 1 MB, by one command; Kafka's rounds over a tenth of them, one after the other."""
     told = _program(
-        "partitions.py", "--many-only", "--partitions", "2000", "--kib", "1024", "--kafka", "200", "--folder", str(work)
-    )  # fmt: skip
+        "partitions.py",
+        "--many-only",
+        "--partitions",
+        "2000",
+        "--kib",
+        "1024",
+        "--kafka",
+        "200",
+        "--folder",
+        str(work),
+    )
     say(f"  {told}")
     ours, theirs = told["round_ms_each"] / 1e3, told["kafka_round_ms_each"] / 1e3
     found: list[dict[str, Any]] = [
-        {"name": name, "repeats": 1, "median_seconds": round(2000 * each, 3), "best_seconds": round(2000 * each, 3)}
+        {
+            "name": name,
+            "repeats": 1,
+            "median_seconds": round(2000 * each, 3),
+            "best_seconds": round(2000 * each, 3),
+        }
         for name, each in (("kafka", theirs), ("lastwrite", ours))
     ]
     found[1] |= {name: told[name] for name in ("peak_pss_mib", "peak_rss_mib", "at_peak_pss_mib")}
     return {
-        **_row("partitions", "2,000 partitions of 1 MB", found, {},
-               (Target("kafka", 5, 3),), "local[*]", 1),
+        **_row(
+            "partitions",
+            "2,000 partitions of 1 MB",
+            found,
+            {},
+            (Target("kafka", 5, 3),),
+            "local[*]",
+            1,
+        ),
         "told": told,
-    }  # fmt: skip
+    }
 
 
 def _program(name: str, *options: str) -> dict[str, Any]:
@@ -139,7 +195,11 @@ def _program(name: str, *options: str) -> dict[str, Any]:
     begin = time.perf_counter()
     with tempfile.TemporaryFile("w+") as said:
         done = subprocess.run(
-            [sys.executable, str(HERE / name), *options], stdout=subprocess.PIPE, stderr=said, text=True, check=False
+            [sys.executable, str(HERE / name), *options],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            check=False,
         )
         said.seek(0)
         if not done.stdout.lstrip().startswith("{"):
@@ -149,11 +209,21 @@ def _program(name: str, *options: str) -> dict[str, Any]:
 
 
 def _row(
-    name: str, title: str, sides: list[dict[str, Any]], figures: dict[str, float], targets: tuple[Target, ...],
-    master: str, repeats: int,
-) -> dict[str, Any]:  # fmt: skip
+    name: str,
+    title: str,
+    sides: list[dict[str, Any]],
+    figures: dict[str, float],
+    targets: tuple[Target, ...],
+    master: str,
+    repeats: int,
+) -> dict[str, Any]:
     seconds = {side["name"]: side["median_seconds"] for side in sides}
     return {
-        "row": name, "title": title, "cores": master, "repeats": repeats, "sides": sides, "figures": figures,
+        "row": name,
+        "title": title,
+        "cores": master,
+        "repeats": repeats,
+        "sides": sides,
+        "figures": figures,
         "targets": [target.judged(seconds, figures) for target in targets],
-    }  # fmt: skip
+    }

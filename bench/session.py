@@ -28,16 +28,22 @@ from lastwrite.pipeline.session import spark_session
 def compact(session: SparkSession | Inline, request: dict[str, Any]) -> dict[str, Any]:
     begin = time.perf_counter()
     report = lastwrite.compact(
-        request["path"], config=request["config"], now_ms=request["now_ms"], memory=request.get("memory"),
-        keep_scans=request.get("keep_scans", False), spark=session,
-    )  # fmt: skip
+        request["path"],
+        config=request["config"],
+        now_ms=request["now_ms"],
+        memory=request.get("memory"),
+        keep_scans=request.get("keep_scans", False),
+        spark=session,
+    )
     seconds = time.perf_counter() - begin
     return {
-        **report.to_dict()["totals"], "seconds": seconds,
-        "statuses": [str(p.status) for p in report.partitions], "reasons": [p.reason for p in report.partitions],
+        **report.to_dict()["totals"],
+        "seconds": seconds,
+        "statuses": [str(p.status) for p in report.partitions],
+        "reasons": [p.reason for p in report.partitions],
         "problems": [str(problem) for p in report.partitions for problem in p.problems],
         "keys": [p.keys for p in report.partitions],
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -45,7 +51,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")  # Spark's own words must not come between
     os.dup2(2, 1)
     # Workers import this folder's modules, too.
-    os.environ["PYTHONPATH"] = os.pathsep.join([sys.path[0], *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [sys.path[0], *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     begin = time.perf_counter()
     if kind == "naive":
         import naive  # with Arrow, which would count as ours
@@ -66,8 +74,9 @@ def main() -> None:
     with spark_session(master, {}) as session:
         workers = int(session.sparkContext.defaultParallelism)
         start = {
-            "start_seconds": time.perf_counter() - begin, "memory_bytes": plan_memory(None, workers).total_bytes,
-        }  # fmt: skip
+            "start_seconds": time.perf_counter() - begin,
+            "memory_bytes": plan_memory(None, workers).total_bytes,
+        }
         print(json.dumps(start), file=answers, flush=True)
         for line in sys.stdin:
             print(json.dumps(compact(session, json.loads(line))), file=answers, flush=True)

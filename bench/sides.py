@@ -83,20 +83,32 @@ class Side:
     def to_dict(self) -> dict[str, Any]:
         kinds = sorted({kind for found in self.cpu for kind in found})
         return {
-            "name": self.name, "repeats": len(self.seconds), "median_seconds": median(self.seconds),
-            "best_seconds": round(min(self.seconds, default=0.0), 3), "seconds": [round(s, 3) for s in self.seconds],
+            "name": self.name,
+            "repeats": len(self.seconds),
+            "median_seconds": median(self.seconds),
+            "best_seconds": round(min(self.seconds, default=0.0), 3),
+            "seconds": [round(s, 3) for s in self.seconds],
             "median_cpu_seconds": median([sum(found.values()) for found in self.cpu]),
-            "median_cpu_seconds_of": {kind: median([found.get(kind, 0.0) for found in self.cpu]) for kind in kinds},
-            "records_left": self.outcomes[-1].records_left if self.outcomes else 0, "bytes_left": self.bytes_left,
+            "median_cpu_seconds_of": {
+                kind: median([found.get(kind, 0.0) for found in self.cpu]) for kind in kinds
+            },
+            "records_left": self.outcomes[-1].records_left if self.outcomes else 0,
+            "bytes_left": self.bytes_left,
             "bytes_written": self.outcomes[-1].bytes_written if self.outcomes else 0,
-            "sha256": self.digest or None, "contents": self.contents and self.contents.to_dict(),
-            "stage_seconds": self._stages(), "profile": self._profile(),
-            "memory_setting_mib": self.setting_bytes >> 20, **(self.peak.to_dict() if self.peak else {}),
-        }  # fmt: skip
+            "sha256": self.digest or None,
+            "contents": self.contents and self.contents.to_dict(),
+            "stage_seconds": self._stages(),
+            "profile": self._profile(),
+            "memory_setting_mib": self.setting_bytes >> 20,
+            **(self.peak.to_dict() if self.peak else {}),
+        }
 
     def _stages(self) -> dict[str, float]:
         names = self.outcomes[-1].stages if self.outcomes else {}
-        return {name: median([outcome.stages.get(name, 0.0) for outcome in self.outcomes]) for name in names}
+        return {
+            name: median([outcome.stages.get(name, 0.0) for outcome in self.outcomes])
+            for name in names
+        }
 
     def _profile(self) -> dict[str, dict[str, Any]]:
         """That of the run whose seconds are the median: figures of one run belong together."""
@@ -154,14 +166,18 @@ class WarmKafka(Warm):
 
     name = "kafka"
 
-    def __init__(self, config: dict[str, str], map_bytes: int, rounds: int = 1, most: int = 1_000_000) -> None:
+    def __init__(
+        self, config: dict[str, str], map_bytes: int, rounds: int = 1, most: int = 1_000_000
+    ) -> None:
         self._cleaner = peer.WarmCleaner()
         super().__init__(self._cleaner.pid)
         self._config, self._map_bytes, self._rounds = config, map_bytes, rounds
         self.most = most
 
     def _answer(self, folder: Path) -> Outcome:
-        return kafka_outcome(self._cleaner.clean(folder, self._config, NOW_MS, self._map_bytes, self._rounds))
+        return kafka_outcome(
+            self._cleaner.clean(folder, self._config, NOW_MS, self._map_bytes, self._rounds)
+        )
 
     def close(self) -> None:
         self._cleaner.close()
@@ -171,11 +187,15 @@ def kafka_outcome(answer: dict[str, Any]) -> Outcome:
     rounds = answer.get("rounds", [answer])
     done = [one for one in rounds if not one.get("skipped")]
     return Outcome(
-        seconds=answer.get("rounds_seconds", answer["seconds"]), records_left=done[-1]["messages_written"],
+        seconds=answer.get("rounds_seconds", answer["seconds"]),
+        records_left=done[-1]["messages_written"],
         bytes_written=sum(one["bytes_written"] for one in done),
-        stages={"rounds": len(done), "map": sum(one["map_seconds"] for one in done),
-                "clean": sum(one["clean_seconds"] for one in done)},
-    )  # fmt: skip
+        stages={
+            "rounds": len(done),
+            "map": sum(one["map_seconds"] for one in done),
+            "clean": sum(one["clean_seconds"] for one in done),
+        },
+    )
 
 
 class WarmLastwrite(Warm):
@@ -185,15 +205,25 @@ class WarmLastwrite(Warm):
     """
 
     def __init__(
-        self, master: str, config: dict[str, str], memory: int | None = None, kind: str = "lastwrite",
-        name: str = "lastwrite", processors: set[int] | None = None, most: int = 1_000_000, kept_below: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        master: str,
+        config: dict[str, str],
+        memory: int | None = None,
+        kind: str = "lastwrite",
+        name: str = "lastwrite",
+        processors: set[int] | None = None,
+        most: int = 1_000_000,
+        kept_below: int = 0,
+    ) -> None:
         self._said = tempfile.TemporaryFile("w+")
         words = ["taskset", "-c", ",".join(map(str, sorted(processors)))] if processors else []
         self._process = subprocess.Popen(
-            [*words, sys.executable, str(HERE / "session.py"), kind, master], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=self._said, text=True,
-        )  # fmt: skip
+            [*words, sys.executable, str(HERE / "session.py"), kind, master],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+        )
         super().__init__(self._process.pid)
         self.name, self._config, self._memory = name, config, memory
         self._kept_below = kept_below
@@ -225,9 +255,12 @@ class WarmLastwrite(Warm):
     def _ask(self, folder: Path) -> dict[str, Any]:
         assert self._process.stdin is not None
         request = {
-            "path": str(folder), "now_ms": NOW_MS, "config": self._config, "memory": self._memory,
+            "path": str(folder),
+            "now_ms": NOW_MS,
+            "config": self._config,
+            "memory": self._memory,
             "keep_scans": bool(self._kept_below),
-        }  # fmt: skip
+        }
         print(json.dumps(request), file=self._process.stdin, flush=True)
         return self._read()
 
@@ -237,10 +270,12 @@ class WarmLastwrite(Warm):
         aside = folder.parent / "dirty"
         aside.mkdir()
         dirty = [
-            file for file in folder.iterdir()
-            if file.name[:20].isdigit() and int(file.name[:20]) >= self._kept_below
+            file
+            for file in folder.iterdir()
+            if file.name[:20].isdigit()
+            and int(file.name[:20]) >= self._kept_below
             and file.name != active.with_suffix(".snapshot").name
-        ]  # fmt: skip
+        ]
         for file in dirty:
             file.rename(aside / file.name)
         (folder.parent / CHECKPOINT).unlink()
@@ -263,9 +298,13 @@ def lastwrite_outcome(totals: dict[str, Any], seconds: float) -> Outcome:
     if stages:
         stages["rest"] = seconds - sum(stages.values())
     return Outcome(
-        seconds=seconds, records_left=totals["records_after"], bytes_written=totals.get("bytes_written", 0),
-        bytes_left=totals["bytes_after"], stages=stages, profile=totals.get("profile", {}),
-    )  # fmt: skip
+        seconds=seconds,
+        records_left=totals["records_after"],
+        bytes_written=totals.get("bytes_written", 0),
+        bytes_left=totals["bytes_after"],
+        stages=stages,
+        profile=totals.get("profile", {}),
+    )
 
 
 class ColdKafka:
@@ -307,8 +346,10 @@ class ColdLastwrite:
         begin = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-m", "lastwrite.cli", "compact", str(folder), *self._words],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         status, said = watched(process, sampled)
         seconds = time.perf_counter() - begin
         report = json.loads(said) if said else {}

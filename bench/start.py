@@ -60,8 +60,11 @@ def main() -> None:
         begin = time.time()
         done = subprocess.run(
             [sys.executable, "-c", _CHILD, str(begin), str(Path(__file__).parent)],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            check=True,
+        )
         end = time.time()
         said = json.loads(done.stdout.splitlines()[-1])
         said["leave the interpreter"] = [end - said.pop("left"), 0.0]

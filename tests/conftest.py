@@ -9,10 +9,18 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadlines: the first call of a kernel compiles it, and CI's two cores are shared.
-settings.register_profile("dev", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("dev"), max_examples=100, print_blob=True, derandomize=True)
-settings.register_profile("thorough", settings.get_profile("dev"), max_examples=5000, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+settings.register_profile(
+    "dev", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "ci", settings.get_profile("dev"), max_examples=100, print_blob=True, derandomize=True
+)
+settings.register_profile(
+    "thorough", settings.get_profile("dev"), max_examples=5000, print_blob=True
+)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

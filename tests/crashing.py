@@ -43,8 +43,12 @@ class Layout:
     first_dirty: int
     snapshots: list[int] = field(default_factory=list)
     further: set[int] = field(default_factory=set)  # offsets at which a further output begins
-    data: dict[int, int] = field(default_factory=dict)  # offset: the producer whose transaction it belongs to
-    ends: dict[int, tuple[int, ControlType]] = field(default_factory=dict)  # offset of a marker: whose, and which
+    data: dict[int, int] = field(
+        default_factory=dict
+    )  # offset: the producer whose transaction it belongs to
+    ends: dict[int, tuple[int, ControlType]] = field(
+        default_factory=dict
+    )  # offset of a marker: whose, and which
 
     @property
     def rewritten(self) -> set[int]:
@@ -71,12 +75,16 @@ class Layout:
     @property
     def outgrows_its_indexes(self) -> bool:
         """Whether an old segment holds offsets that no index entry of it can name."""
-        return any(offset - base >= FAR for base, offsets in self.segments.items() for offset in offsets)
+        return any(
+            offset - base >= FAR for base, offsets in self.segments.items() for offset in offsets
+        )
 
     def outputs(self, group: list[int]) -> list[tuple[int, list[int]]]:
         """The new segments of a group: base offset, and what stays in it."""
         found: list[tuple[int, list[int]]] = [(group[0], [])]
-        for offset in (offset for base in group for offset in self.segments[base] if offset in self.stay):
+        for offset in (
+            offset for base in group for offset in self.segments[base] if offset in self.stay
+        ):
             if offset in self.further:
                 found.append((offset, []))
             found[-1][1].append(offset)
@@ -150,18 +158,37 @@ LAYOUTS = [
         snapshots=[10, 20, 30],
     ),
     Layout(
-        "nothing stays at all", {5: range(5, 8), 10: range(10, 18), 20: range(20, 23)}, [[5, 10]], set(), 20, [10, 20]
+        "nothing stays at all",
+        {5: range(5, 8), 10: range(10, 18), 20: range(20, 23)},
+        [[5, 10]],
+        set(),
+        20,
+        [10, 20],
     ),
     Layout(
         "untouched before, between and behind, and nothing stays of some sources",
-        {0: range(4), 10: range(10, 14), 20: range(20, 24), 30: range(30, 34), 40: range(40, 44),
-         50: range(50, 54), 60: range(60, 62)},
+        {
+            0: range(4),
+            10: range(10, 14),
+            20: range(20, 24),
+            30: range(30, 34),
+            40: range(40, 44),
+            50: range(50, 54),
+            60: range(60, 62),
+        },
         [[10], [30, 40]],
         {12, 13, 30},
         60,
         snapshots=[20, 40, 50],
     ),
-    Layout("the active segment too", {0: range(9), 9: range(9, 15)}, [[0, 9]], {2, 3, 14}, 15, snapshots=[9, 15]),
+    Layout(
+        "the active segment too",
+        {0: range(9), 9: range(9, 15)},
+        [[0, 9]],
+        {2, 3, 14},
+        15,
+        snapshots=[9, 15],
+    ),
     Layout(
         "transactions: one begins a segment earlier, the index of one segment shrinks, that of another goes",
         {0: range(10), 10: range(10, 20), 20: range(20, 30), 30: range(30, 33)},
@@ -202,7 +229,11 @@ LAYOUTS = [
     ),
     Layout(
         "two segments that no index could serve as one",
-        {0: [0, 3, FAR // 2], FAR + 7: [FAR + 7, FAR + 9, FAR + 12, FAR + 13], FAR + 20: range(FAR + 20, FAR + 22)},
+        {
+            0: [0, 3, FAR // 2],
+            FAR + 7: [FAR + 7, FAR + 9, FAR + 12, FAR + 13],
+            FAR + 20: range(FAR + 20, FAR + 22),
+        },
         [[0, FAR + 7]],
         {3, FAR + 9, FAR + 13},
         FAR + 20,
@@ -213,8 +244,14 @@ LAYOUTS = [
     ),
     Layout(
         "one segment that becomes three, between empty ones; the farthest offset that an index can name",
-        {0: [], 5: [6], 10: [10, 9 + FAR, 10 + FAR, 4 * FAR, 4 * FAR + 1], 5 * FAR: [], 5 * FAR + 8: [],
-         6 * FAR: [7 * FAR - 1]},
+        {
+            0: [],
+            5: [6],
+            10: [10, 9 + FAR, 10 + FAR, 4 * FAR, 4 * FAR + 1],
+            5 * FAR: [],
+            5 * FAR + 8: [],
+            6 * FAR: [7 * FAR - 1],
+        },
         [[5], [10], [5 * FAR, 5 * FAR + 8]],
         {6, 10, 9 + FAR, 10 + FAR, 4 * FAR + 1},
         6 * FAR,
@@ -223,36 +260,53 @@ LAYOUTS = [
     ),
     Layout(
         "a further segment that begins where an old one did, and untouched ones around",
-        {0: [1], 4: [4, 5], 9: [9, FAR + 8], 3 * FAR: [3 * FAR, 3 * FAR + 1], 4 * FAR: [4 * FAR],
-         4 * FAR + 9: [4 * FAR + 9, 4 * FAR + 10], 4 * FAR + 11: [4 * FAR + 11]},
+        {
+            0: [1],
+            4: [4, 5],
+            9: [9, FAR + 8],
+            3 * FAR: [3 * FAR, 3 * FAR + 1],
+            4 * FAR: [4 * FAR],
+            4 * FAR + 9: [4 * FAR + 9, 4 * FAR + 10],
+            4 * FAR + 11: [4 * FAR + 11],
+        },
         [[4, 9, 3 * FAR], [4 * FAR + 9]],
         {9, FAR + 8, 3 * FAR, 4 * FAR + 10},
         4 * FAR + 11,
         snapshots=[9, 3 * FAR, 4 * FAR],
         further={FAR + 8, 3 * FAR},
     ),
-]  # fmt: skip
+]
 
 
 def batch(offset: int, layout: Layout | None = None) -> bytes:
     producer, kind = (layout.ends if layout else {}).get(offset, (-1, None))
     if kind is not None:
         record = encode_control_record(offset, CLOCK_MS, kind)
-        return encode_batch([record], control=True, transactional=True, producer_id=producer, producer_epoch=0)
+        return encode_batch(
+            [record], control=True, transactional=True, producer_id=producer, producer_epoch=0
+        )
     value = b"%d" % offset * 60
     record = Record(offset, CLOCK_MS + offset, b"key-%d" % offset, value)
     if layout is None or offset not in layout.data:
         return encode_batch([record])
     sequence = list(layout.data).index(offset)
     return encode_batch(
-        [record], transactional=True, producer_id=layout.data[offset], producer_epoch=0, base_sequence=sequence
+        [record],
+        transactional=True,
+        producer_id=layout.data[offset],
+        producer_epoch=0,
+        base_sequence=sequence,
     )
 
 
-def write_batches(folder: Path, base: int, layout: Layout, offsets: Iterable[int], mtime_ms: int | None = None) -> None:
+def write_batches(
+    folder: Path, base: int, layout: Layout, offsets: Iterable[int], mtime_ms: int | None = None
+) -> None:
     """A segment of that layout, its transaction index too; no index entry for what no index can name."""
     near = [offset for offset in offsets if offset - base < FAR]
-    write_segment(folder, base, [batch(offset, layout) for offset in near], INTERVAL_BYTES, mtime_ms)
+    write_segment(
+        folder, base, [batch(offset, layout) for offset in near], INTERVAL_BYTES, mtime_ms
+    )
     stem = folder / f"{base:020d}"
     with open(stem.with_suffix(".log"), "ab") as log:
         log.write(b"".join(batch(offset, layout) for offset in offsets if offset - base >= FAR))
@@ -272,15 +326,21 @@ def write_layout(root: Path, layout: Layout) -> Path:
     for base in layout.snapshots:
         (folder / f"{base:020d}.snapshot").write_bytes(encode_snapshot([]))
     (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
-    (folder / "partition.metadata").write_bytes(encode_partition_metadata(topic_id_text(b"0123456789abcdef")))
+    (folder / "partition.metadata").write_bytes(
+        encode_partition_metadata(topic_id_text(b"0123456789abcdef"))
+    )
     # A neighbour that is there and one that is gone.
     write_segment(root / "u-3", 0, [batch(0)])
-    write_checkpoint(root, "cleaner-offset-checkpoint", {"u-3": 1, "gone-0": 7, NAME: min(layout.segments)})
+    write_checkpoint(
+        root, "cleaner-offset-checkpoint", {"u-3": 1, "gone-0": 7, NAME: min(layout.segments)}
+    )
     write_checkpoint(root, "replication-offset-checkpoint", {NAME: max(layout.old_offsets) + 1})
     return folder
 
 
-def write_aside(folder: Path, layout: Layout, log: PartitionLog, attempt: str = "a1") -> list[Output]:
+def write_aside(
+    folder: Path, layout: Layout, log: PartitionLog, attempt: str = "a1"
+) -> list[Output]:
     """The new segments as workers write them."""
     outputs = []
     for group in layout.groups:
@@ -291,13 +351,18 @@ def write_aside(folder: Path, layout: Layout, log: PartitionLog, attempt: str = 
             write_batches(made, base, layout, staying)
             paths: list[str | None] = []
             for kind in ("log", "index", "timeindex", "txnindex"):
-                source, aside = made / f"{base:020d}.{kind}", folder / f"{base:020d}.{kind}.{attempt}.cleaned"
+                source, aside = (
+                    made / f"{base:020d}.{kind}",
+                    folder / f"{base:020d}.{kind}.{attempt}.cleaned",
+                )
                 if source.exists():
                     files.write(str(aside), source.read_bytes())
                 paths.append(str(aside) if source.exists() else None)
             log_path, index_path, time_index_path, transactions = paths
             assert log_path and index_path and time_index_path
-            outputs.append(Output(base, sources, log_path, index_path, time_index_path, transactions))
+            outputs.append(
+                Output(base, sources, log_path, index_path, time_index_path, transactions)
+            )
             sources = ()
     return outputs
 
@@ -327,7 +392,10 @@ def compact_to(folder: Path, target: Path, layout: Layout) -> None:
 def contents(root: Path) -> dict[str, tuple[bytes, int]]:
     """Every file below ``root`` by its name: bytes, and of segments the time of modification."""
     return {
-        str(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns if path.name[0].isdigit() else 0)
+        str(path.relative_to(root)): (
+            path.read_bytes(),
+            path.stat().st_mtime_ns if path.name[0].isdigit() else 0,
+        )
         for path in sorted(root.rglob("*"))
         if path.is_file()
     }
@@ -337,12 +405,18 @@ def offsets_seen(folder: Path) -> list[int]:
     """The offsets that our own listing leads a reader to."""
     log = kafka.read_partition(str(folder))
     check_readable(log)
-    return [header.base_offset for segment in log.segments for _, header in headers_of(Path(segment.path))]
+    return [
+        header.base_offset
+        for segment in log.segments
+        for _, header in headers_of(Path(segment.path))
+    ]
 
 
 def check_readable(log: PartitionLog) -> None:
     """Nothing is wrong with it beyond what a crash leaves."""
-    wrong = [problem for problem in log.problems if problem.kind not in ("recovered", "unsupported")]
+    wrong = [
+        problem for problem in log.problems if problem.kind not in ("recovered", "unsupported")
+    ]
     assert not wrong, wrong
 
 
@@ -351,7 +425,9 @@ def transaction_indexes_seen(folder: Path) -> dict[int, bytes]:
     names = os.listdir(folder)
     live = settle(str(folder), names).live(names)
     found = {
-        int(name[:20]): (folder / now).read_bytes() for name, now in sorted(live.items()) if name.endswith(".txnindex")
+        int(name[:20]): (folder / now).read_bytes()
+        for name, now in sorted(live.items())
+        if name.endswith(".txnindex")
     }
     return {base: content for base, content in found.items() if content}
 
@@ -432,7 +508,10 @@ def load_like_kafka(folder: Path) -> list[int]:
     logs = [path for path in swaps if path.name.endswith(".log.swap")]
     if logs:
         first = min(map(offset, logs))
-        end = max(max([header.next_offset for _, header in headers_of(path)] + [offset(path)]) for path in logs)
+        end = max(
+            max([header.next_offset for _, header in headers_of(path)] + [offset(path)])
+            for path in logs
+        )
         for path in paths():
             if path not in swaps and first <= offset(path) < end:
                 path.unlink()
@@ -444,7 +523,9 @@ def load_like_kafka(folder: Path) -> list[int]:
         if path.suffix in (".index", ".timeindex", ".txnindex") and not log.exists():
             path.unlink()
         elif path.suffix == ".log":
-            assert path.with_suffix(".index").exists(), f"{path.name} would be recovered: it has no index"
+            assert path.with_suffix(".index").exists(), (
+                f"{path.name} would be recovered: it has no index"
+            )
             headers = [header for _, header in headers_of(path)]
             assert all(header.base_offset >= offset(path) for header in headers)
             seen += [header.base_offset for header in headers]

@@ -11,7 +11,9 @@ from lastwrite.model.report import CompactionReport
 from lastwrite.pipeline.inline import INLINE
 
 
-def compact(root: Path, config: Mapping[str, object], now_ms: int, **arguments: Any) -> CompactionReport:
+def compact(
+    root: Path, config: Mapping[str, object], now_ms: int, **arguments: Any
+) -> CompactionReport:
     """One round over the logs under ``root``, whatever share of them is dirty."""
     return lastwrite.compact(
         str(root),

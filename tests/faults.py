@@ -46,13 +46,25 @@ class Pair:
 
 
 def read_pair(
-    before: Path, after: Path, *, last_stable: int, log_start: int, now_ms: int, last_batches: frozenset[int]
+    before: Path,
+    after: Path,
+    *,
+    last_stable: int,
+    log_start: int,
+    now_ms: int,
+    last_batches: frozenset[int],
 ) -> Pair:
     was, now = read_segments(before / NAME), read_segments(after / NAME)
     return Pair(
-        was, now, _bytes(before / NAME), _bytes(after / NAME), last_stable,
-        max(log_start, now[0].base_offset if now else 0), now_ms, last_batches,
-    )  # fmt: skip
+        was,
+        now,
+        _bytes(before / NAME),
+        _bytes(after / NAME),
+        last_stable,
+        max(log_start, now[0].base_offset if now else 0),
+        now_ms,
+        last_batches,
+    )
 
 
 def _bytes(folder: Path) -> Batches:
@@ -74,7 +86,9 @@ def without_record(batch: bytes, offset: int) -> bytes:
     """The batch with one record fewer; a shell, where that was the only one."""
     whole = decode_batch(batch, 0)
     left = [record for record in whole.records if record.offset != offset]
-    return rebuild_batch(whole.header, left, delete_horizon_ms=whole.header.delete_horizon_ms if left else None)
+    return rebuild_batch(
+        whole.header, left, delete_horizon_ms=whole.header.delete_horizon_ms if left else None
+    )
 
 
 def committed_record_lost(pair: Pair) -> Iterator[Fault]:
@@ -82,11 +96,13 @@ def committed_record_lost(pair: Pair) -> Iterator[Fault]:
     hidden = aborted_offsets(pair.before)
     latest = {
         record.key: record.offset
-        for batch in _all(pair.before) if not batch.control
+        for batch in _all(pair.before)
+        if not batch.control
         for record in batch.records
-        if record.key is not None and record.offset not in hidden
+        if record.key is not None
+        and record.offset not in hidden
         and pair.log_start <= record.offset < pair.last_stable
-    }  # fmt: skip
+    }
     for batch in _all(pair.after):
         for record in batch.records:
             is_last = latest.get(record.key or b"", -1) == record.offset and record.key is not None
@@ -108,13 +124,19 @@ def aborted_record_revived(pair: Pair) -> Iterator[Fault]:
     """Aborted data that was gone is back."""
     hidden = aborted_offsets(pair.before)
     for batch in _all(pair.before):
-        if batch.base_offset not in pair.now and pair.log_start <= batch.base_offset and not batch.control:
+        if (
+            batch.base_offset not in pair.now
+            and pair.log_start <= batch.base_offset
+            and not batch.control
+        ):
             for record in batch.records:
                 # Aborted records may stay; what comes back as something else may not.
                 if record.offset in hidden and batch.transactional:
                     header = decode_batch(pair.was[batch.base_offset], 0).header
                     plain = header._replace(attributes=header.attributes & ~16)
-                    back = rebuild_batch(plain, decode_batch(pair.was[batch.base_offset], 0).records)
+                    back = rebuild_batch(
+                        plain, decode_batch(pair.was[batch.base_offset], 0).records
+                    )
                     yield Fault("batch_changed", batch.base_offset, {batch.base_offset: back})
                     break
 
@@ -148,16 +170,29 @@ def marker_dropped_while_data_remains(pair: Pair) -> Iterator[Fault]:
             begun.setdefault(batch.producer_id, batch.base_offset)
         elif batch.marker is not None:
             first = begun.pop(batch.producer_id, None)
-            if batch.marker == "abort" and first is not None and first >= pair.log_start and not _ends(pair, batch):
-                if _next_marker(pair, batch) == "abort":  # the data falls to that one, and stays aborted
-                    promise = "lost_control" if batch.base_offset < pair.last_stable else "lost_tail"
+            if (
+                batch.marker == "abort"
+                and first is not None
+                and first >= pair.log_start
+                and not _ends(pair, batch)
+            ):
+                if (
+                    _next_marker(pair, batch) == "abort"
+                ):  # the data falls to that one, and stays aborted
+                    promise = (
+                        "lost_control" if batch.base_offset < pair.last_stable else "lost_tail"
+                    )
                     yield Fault(promise, batch.base_offset, {batch.base_offset: None})
                 else:
                     yield Fault("redecided", first, {batch.base_offset: None})
 
 
 def _next_marker(pair: Pair, marker: ModelBatch) -> str | None:
-    following = (b.marker for b in _all(pair.after) if b.base_offset > marker.base_offset and _is_same(b, marker))
+    following = (
+        b.marker
+        for b in _all(pair.after)
+        if b.base_offset > marker.base_offset and _is_same(b, marker)
+    )
     return next((kind for kind in following if kind is not None), None)
 
 
@@ -173,7 +208,11 @@ def _ends(pair: Pair, batch: ModelBatch) -> bool:
 def shell_dropped(pair: Pair) -> Iterator[Fault]:
     """The last batch of an active producer, which had lost its records."""
     for batch in _all(pair.after):
-        if batch.last_offset in pair.last_batches and not batch.records and batch.base_offset >= pair.log_start:
+        if (
+            batch.last_offset in pair.last_batches
+            and not batch.records
+            and batch.base_offset >= pair.log_start
+        ):
             yield Fault("batch_lost", batch.base_offset, {batch.base_offset: None})
 
 
@@ -189,9 +228,10 @@ def sequence_changed(pair: Pair) -> Iterator[Fault]:
 def _aborted_with_data(pair: Pair) -> Iterator[tuple[ModelAborted, int]]:
     """The entries whose data is still there, with its last offset."""
     data = {
-        (batch.producer_id, batch.last_offset) for batch in _all(pair.after)
+        (batch.producer_id, batch.last_offset)
+        for batch in _all(pair.after)
         if batch.transactional and not batch.control
-    }  # fmt: skip
+    }
     for segment in pair.after:
         for entry in segment.aborted:
             mine = [last for producer, last in data if producer == entry.producer_id]
@@ -202,21 +242,33 @@ def _aborted_with_data(pair: Pair) -> Iterator[tuple[ModelAborted, int]]:
 
 def index_entry_dropped(pair: Pair) -> Iterator[Fault]:
     for lost, _ in _aborted_with_data(pair):
-        yield Fault("transaction_index", None, {}, lambda entry, lost=lost: None if entry == lost else entry)  # type: ignore[misc]
+        yield Fault(
+            "transaction_index", None, {}, lambda entry, lost=lost: None if entry == lost else entry
+        )  # type: ignore[misc]
 
 
 def index_entry_begins_late(pair: Pair) -> Iterator[Fault]:
     for found, last in _aborted_with_data(pair):
         late = replace(found, first_offset=last + 1)
         yield Fault(
-            "transaction_index", None, {}, lambda entry, found=found, late=late: late if entry == found else entry
+            "transaction_index",
+            None,
+            {},
+            lambda entry, found=found, late=late: late if entry == found else entry,
         )  # type: ignore[misc]
 
 
 FAULTS: tuple[Callable[[Pair], Iterator[Fault]], ...] = (
-    committed_record_lost, tail_lost, aborted_record_revived, marker_dropped, marker_dropped_while_data_remains,
-    shell_dropped, sequence_changed, index_entry_dropped, index_entry_begins_late,
-)  # fmt: skip
+    committed_record_lost,
+    tail_lost,
+    aborted_record_revived,
+    marker_dropped,
+    marker_dropped_while_data_remains,
+    shell_dropped,
+    sequence_changed,
+    index_entry_dropped,
+    index_entry_begins_late,
+)
 
 
 def strike(pair: Pair, fault: Fault, after: Path, target: Path) -> None:
@@ -232,7 +284,12 @@ def strike(pair: Pair, fault: Fault, after: Path, target: Path) -> None:
             index = target / NAME / f"{segment.base_offset:020d}.txnindex"
             index.unlink(missing_ok=True)
             write_segment(
-                target / NAME, segment.base_offset,
-                [b for base, b in sorted(batches.items()) if segment.base_offset <= base < end and b is not None],
+                target / NAME,
+                segment.base_offset,
+                [
+                    b
+                    for base, b in sorted(batches.items())
+                    if segment.base_offset <= base < end and b is not None
+                ],
                 aborted=[entry for entry in entries if entry is not None],
-            )  # fmt: skip
+            )

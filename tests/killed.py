@@ -28,11 +28,15 @@ def batch(offset: int) -> bytes:
     if phase == 19:
         kind = ControlType.ABORT if offset % 40 == 19 else ControlType.COMMIT
         record = encode_control_record(offset, time_ms, kind)
-        return encode_batch([record], control=True, transactional=True, producer_id=7, producer_epoch=0)
+        return encode_batch(
+            [record], control=True, transactional=True, producer_id=7, producer_epoch=0
+        )
     record = Record(offset, time_ms, b"k%d" % (offset % 17), b"%d " % offset * 20)
     if phase in (17, 18):
         sequence = offset // 20 * 2 + phase - 17
-        return encode_batch([record], transactional=True, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return encode_batch(
+            [record], transactional=True, producer_id=7, producer_epoch=0, base_sequence=sequence
+        )
     return encode_batch([record])
 
 
@@ -112,7 +116,9 @@ def preallocated(base: int) -> Harm:
 
 
 def log_start(offset: int) -> Harm:
-    return lambda folder: write_checkpoint(folder.parent, "log-start-offset-checkpoint", {"t-0": offset})
+    return lambda folder: write_checkpoint(
+        folder.parent, "log-start-offset-checkpoint", {"t-0": offset}
+    )
 
 
 def swapped(folder: Path) -> None:
@@ -175,41 +181,86 @@ STATES = [
     State("a bad checksum in the active segment", [put_at(ACTIVE, ACTIVE + 4, 70, b"\xff")]),
     State("a bad size in the active segment", [put_at(ACTIVE, ACTIVE + 4, 8, bytes(4))]),
     State("a size that reaches behind the file", [put_at(ACTIVE, ACTIVE + 4, 8, b"\x01")]),
-    State("a torn closed segment", [cut(2 * EACH, 2 * EACH + 30, 20)], [0, EACH + 5, 2 * EACH + 30]),
-    State("a bad checksum in a closed segment", [put_at(EACH, EACH + 40, 65, b"\xff")], [0, EACH, EACH + 40]),
+    State(
+        "a torn closed segment", [cut(2 * EACH, 2 * EACH + 30, 20)], [0, EACH + 5, 2 * EACH + 30]
+    ),
+    State(
+        "a bad checksum in a closed segment",
+        [put_at(EACH, EACH + 40, 65, b"\xff")],
+        [0, EACH, EACH + 40],
+    ),
     State("a segment that lost all its bytes", [put(name(2 * EACH), b"")], [0, EACH + 5]),
     State("the first batch of all is bad", [put_at(0, 0, 62, b"\xff")], [0]),
-    State("two bad places", [put_at(EACH, EACH + 9, 65, b"\xff"), cut(ACTIVE, ACTIVE + 1, 1)], [0, EACH]),
-    State("no index at the active segment", [remove(name(ACTIVE, "index"), name(ACTIVE, "timeindex"))]),
+    State(
+        "two bad places",
+        [put_at(EACH, EACH + 9, 65, b"\xff"), cut(ACTIVE, ACTIVE + 1, 1)],
+        [0, EACH],
+    ),
+    State(
+        "no index at the active segment", [remove(name(ACTIVE, "index"), name(ACTIVE, "timeindex"))]
+    ),
     State("no offset index at a closed segment", [remove(name(EACH, "index"))]),
     State("no time index at a closed segment", [remove(name(EACH, "timeindex"))]),
-    State("no index at all", [remove(*(name(base, kind) for base in BASES for kind in ("index", "timeindex")))]),
-    State("closed segments with preallocated indexes", [preallocated(EACH), preallocated(2 * EACH)], [0, EACH]),
-    State("empty indexes", [put(name(2 * EACH, "index"), b""), put(name(2 * EACH, "timeindex"), b"")], [0, 2 * EACH]),
-    State("an index that lies", [put(name(2 * EACH, "index"), b"\0\0\0\x05\0\0\0\x07")], [0, 2 * EACH]),
+    State(
+        "no index at all",
+        [remove(*(name(base, kind) for base in BASES for kind in ("index", "timeindex")))],
+    ),
+    State(
+        "closed segments with preallocated indexes",
+        [preallocated(EACH), preallocated(2 * EACH)],
+        [0, EACH],
+    ),
+    State(
+        "empty indexes",
+        [put(name(2 * EACH, "index"), b""), put(name(2 * EACH, "timeindex"), b"")],
+        [0, 2 * EACH],
+    ),
+    State(
+        "an index that lies", [put(name(2 * EACH, "index"), b"\0\0\0\x05\0\0\0\x07")], [0, 2 * EACH]
+    ),
     State("an index of an odd size", [add(name(2 * EACH, "index"), b"\0\0\0")], [0, 2 * EACH]),
-    State("a time index that lies", [put(name(2 * EACH, "timeindex"), bytes(11) + b"\x20")], [0, 2 * EACH]),
+    State(
+        "a time index that lies",
+        [put(name(2 * EACH, "timeindex"), bytes(11) + b"\x20")],
+        [0, 2 * EACH],
+    ),
     State(
         "an index that knows more than the log",
         [add(name(2 * EACH, "index"), b"\0\0\1\0\0\1\0\0"), cut(2 * EACH, 2 * EACH + 50, 0)],
         [0, 2 * EACH],
     ),
     State("a transaction index cut short", [add(name(ACTIVE, "txnindex"), b"\0\0\0")]),
-    State("a transaction index that lies", [put(name(2 * EACH, "txnindex"), bytes(34))], [0, 2 * EACH]),
+    State(
+        "a transaction index that lies", [put(name(2 * EACH, "txnindex"), bytes(34))], [0, 2 * EACH]
+    ),
     State("no transaction index", [remove(name(2 * EACH, "txnindex"))], [0, 2 * EACH]),
-    State("indexes without their segment", [put(name(7, kind), b"") for kind in ("index", "timeindex", "txnindex")]),
+    State(
+        "indexes without their segment",
+        [put(name(7, kind), b"") for kind in ("index", "timeindex", "txnindex")],
+    ),
     State("a snapshot that cannot be read", [put(name(ACTIVE, "snapshot"), b"\0\1")]),
     State("out of order, which recovery notices", [twice(2 * EACH)], [0, 2 * EACH]),
     State("the log start lies inside", [log_start(EACH + 30)]),
-    State("the log start lies behind what is left", [log_start(ACTIVE + 5), cut(EACH, EACH + 2, 9)], [0, EACH]),
-    State("the log start is where the log ends", [log_start(ACTIVE + 5), cut(ACTIVE, ACTIVE + 5, 9)], [0, ACTIVE]),
+    State(
+        "the log start lies behind what is left",
+        [log_start(ACTIVE + 5), cut(EACH, EACH + 2, 9)],
+        [0, EACH],
+    ),
+    State(
+        "the log start is where the log ends",
+        [log_start(ACTIVE + 5), cut(ACTIVE, ACTIVE + 5, 9)],
+        [0, ACTIVE],
+    ),
     State("a swap in the middle", [swapped]),
     State("a swap in the middle, and a torn tail", [swapped, cut(ACTIVE, ACTIVE + 8, 50)]),
     State("segments that were never finished", [half_cleaned]),
-    State("segments on their way out", [add(name(0, "log.deleted"), b"old"), add(name(9, "index.deleted"), b"old")]),
+    State(
+        "segments on their way out",
+        [add(name(0, "log.deleted"), b"old"), add(name(9, "index.deleted"), b"old")],
+    ),
     State("an empty active segment", [put(name(END), b"")]),
     State("a recovery point behind the end", [], [END + 100]),
-]  # fmt: skip
+]
 
 
 def left_by_crash(place: Path, state: State, recovery_point: int) -> Path:

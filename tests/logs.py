@@ -27,9 +27,13 @@ SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 def write_segment(
-    folder: Path, base_offset: int, batches: Sequence[bytes], interval_bytes: int = 4096, mtime_ms: int | None = None,
+    folder: Path,
+    base_offset: int,
+    batches: Sequence[bytes],
+    interval_bytes: int = 4096,
+    mtime_ms: int | None = None,
     aborted: Sequence[ModelAborted] = (),
-) -> None:  # fmt: skip
+) -> None:
     """A closed segment as a broker leaves it, all files modified at ``mtime_ms``.
 
     These are ``.log``, ``.index``, ``.timeindex``, and ``.txnindex`` where there are ``aborted`` transactions.
@@ -47,7 +51,9 @@ def write_segment(
             os.utime(stem.with_suffix(suffix), ns=(mtime_ms * 1_000_000, mtime_ms * 1_000_000))
 
 
-def plain_index(base_offset: int, headers: Iterable[BatchHeader], interval_bytes: int) -> tuple[bytes, bytes]:
+def plain_index(
+    base_offset: int, headers: Iterable[BatchHeader], interval_bytes: int
+) -> tuple[bytes, bytes]:
     """The offset index and the time index of a closed segment, batch by batch as the rule has it (S.10, S.11)."""
     offsets, times = bytearray(), bytearray()
     position = since_entry = 0
@@ -56,14 +62,19 @@ def plain_index(base_offset: int, headers: Iterable[BatchHeader], interval_bytes
     def add_time() -> None:
         nonlocal last_time
         if largest > last_time:
-            times.extend(largest.to_bytes(8, "big", signed=True) + (largest_offset - base_offset).to_bytes(4, "big"))
+            times.extend(
+                largest.to_bytes(8, "big", signed=True)
+                + (largest_offset - base_offset).to_bytes(4, "big")
+            )
             last_time = largest
 
     for header in headers:
         if header.max_timestamp_ms > largest:
             largest, largest_offset = header.max_timestamp_ms, header.last_offset
         if since_entry > interval_bytes:
-            offsets.extend((header.last_offset - base_offset).to_bytes(4, "big") + position.to_bytes(4, "big"))
+            offsets.extend(
+                (header.last_offset - base_offset).to_bytes(4, "big") + position.to_bytes(4, "big")
+            )
             add_time()
             since_entry = 0
         since_entry += header.size_bytes
@@ -75,7 +86,8 @@ def plain_index(base_offset: int, headers: Iterable[BatchHeader], interval_bytes
 def encode_aborted(entries: Iterable[ModelAborted]) -> bytes:
     """The bytes of a transaction index (S.12)."""
     return b"".join(
-        ABORTED.pack(0, e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset) for e in entries
+        ABORTED.pack(0, e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset)
+        for e in entries
     )
 
 
@@ -91,7 +103,9 @@ def read_checkpoint(root: Path, file: str) -> dict[str, int]:
         return {}
     version, count, *lines = (root / file).read_text().splitlines()
     assert version == "0" and int(count) == len(lines), (version, count, lines)
-    return {f"{topic}-{partition}": int(offset) for topic, partition, offset in map(str.split, lines)}
+    return {
+        f"{topic}-{partition}": int(offset) for topic, partition, offset in map(str.split, lines)
+    }
 
 
 # ---------------------------------------------------------------------- reading
@@ -108,9 +122,20 @@ def header_at(data: bytes, at: int) -> BatchHeader:
     batch, size = decode_old(data, at)
     delta = batch.last_offset - batch.base_offset
     return BatchHeader(
-        batch.base_offset, size - 12, -1, batch.magic, 0, batch.codec, delta, -1, batch.max_timestamp_ms, -1, -1, -1,
+        batch.base_offset,
+        size - 12,
+        -1,
+        batch.magic,
+        0,
+        batch.codec,
+        delta,
+        -1,
+        batch.max_timestamp_ms,
+        -1,
+        -1,
+        -1,
         len(batch.records),
-    )  # fmt: skip
+    )
 
 
 def headers_of(file: Path) -> list[tuple[int, BatchHeader]]:
@@ -149,7 +174,10 @@ def decode_model(data: bytes, at: int) -> tuple[ModelBatch, int]:
         ModelBatch(
             header.base_offset,
             header.last_offset,
-            tuple(ModelRecord(r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in batch.records),
+            tuple(
+                ModelRecord(r.offset, r.timestamp_ms, r.key, r.value, r.headers)
+                for r in batch.records
+            ),
             int(attributes.codec),
             attributes.append_time,
             header.base_timestamp_ms,
@@ -208,26 +236,40 @@ def check_indexes(folder: Path, base_offset: int) -> None:
     stem = folder / f"{base_offset:020d}"
     batches = headers_of(stem.with_suffix(".log"))
     ends = {position: header.last_offset for position, header in batches}
-    index, times = stem.with_suffix(".index").read_bytes(), stem.with_suffix(".timeindex").read_bytes()
+    index, times = (
+        stem.with_suffix(".index").read_bytes(),
+        stem.with_suffix(".timeindex").read_bytes(),
+    )
     assert len(index) % 8 == 0 and len(times) % 12 == 0, stem
     before = (-1, -1)
     for at in range(0, len(index), 8):
         offset = base_offset + int.from_bytes(index[at : at + 4], "big")
         position = int.from_bytes(index[at + 4 : at + 8], "big")
-        assert ends.get(position) == offset, f"{stem}.index, entry {at // 8}: no batch ends at {offset}, {position}"
-        assert offset > before[0] and position > before[1], f"{stem}.index, entry {at // 8} does not rise"
+        assert ends.get(position) == offset, (
+            f"{stem}.index, entry {at // 8}: no batch ends at {offset}, {position}"
+        )
+        assert offset > before[0] and position > before[1], (
+            f"{stem}.index, entry {at // 8} does not rise"
+        )
         before = (offset, position)
     largest = max((header.max_timestamp_ms for _, header in batches), default=-1)
     time_before, offset_before = -1, -1
     for at in range(0, len(times), 12):
         time = int.from_bytes(times[at : at + 8], "big", signed=True)
         offset = base_offset + int.from_bytes(times[at + 8 : at + 12], "big")
-        assert time > time_before and offset >= offset_before, f"{stem}.timeindex, entry {at // 12} does not rise"
+        assert time > time_before and offset >= offset_before, (
+            f"{stem}.timeindex, entry {at // 12} does not rise"
+        )
         late = [h for _, h in batches if h.max_timestamp_ms > time and h.last_offset <= offset]
         assert not late, f"{stem}.timeindex, entry {at // 12}: ({time}, {offset}) hides {late[0]}"
-        assert any(h.last_offset == offset and h.max_timestamp_ms == time for _, h in batches), (stem, at // 12)
+        assert any(h.last_offset == offset and h.max_timestamp_ms == time for _, h in batches), (
+            stem,
+            at // 12,
+        )
         time_before, offset_before = time, offset
-    assert time_before == largest, f"{stem}.timeindex ends at {time_before}, the segment at {largest}"
+    assert time_before == largest, (
+        f"{stem}.timeindex ends at {time_before}, the segment at {largest}"
+    )
 
 
 # ---------------------------------------------------------------------- from the model

@@ -17,7 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 Headers = tuple[tuple[bytes, bytes | None], ...]
-MARKERS = {b"\0\0\0\0": "abort", b"\0\0\0\1": "commit"}  # the key of a control record: version 0 and a type
+MARKERS = {
+    b"\0\0\0\0": "abort",
+    b"\0\0\0\1": "commit",
+}  # the key of a control record: version 0 and a type
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,11 @@ def clean(
     last offset also where it is converted, since nothing else tells where the log ends.
     """
     discards, entries = discardable(batches, aborted)
-    data = [batch for batch, discard in zip(batches, discards, strict=True) if not discard and not batch.control]
+    data = [
+        batch
+        for batch, discard in zip(batches, discards, strict=True)
+        if not discard and not batch.control
+    ]
     latest = last_offsets(data, first_dirty, end)
     outcome = Outcome([], entries)
     for batch, discard in zip(batches, discards, strict=True):
@@ -194,8 +201,14 @@ def clean(
         outcome.kept += len(kept)
         if kept:
             stamps = discard if batch.control else any(record.value is None for record in kept)
-            last = batch.last_offset if batch.magic == 2 or batch.next_offset == log_end else kept[-1].offset
-            outcome.batches.append(_rebuilt(batch, tuple(kept), last, now_ms + retention_ms if stamps else None))
+            last = (
+                batch.last_offset
+                if batch.magic == 2 or batch.next_offset == log_end
+                else kept[-1].offset
+            )
+            outcome.batches.append(
+                _rebuilt(batch, tuple(kept), last, now_ms + retention_ms if stamps else None)
+            )
         elif _is_last_of_producer(batch, producers or {}) or batch.next_offset == high_watermark:
             outcome.batches.append(_emptied(batch))
     return outcome
@@ -212,10 +225,12 @@ def _is_last_of_producer(batch: ModelBatch, producers: Mapping[int, LastBatch]) 
 
 def _rebuilt(
     batch: ModelBatch, kept: tuple[ModelRecord, ...], last_offset: int, new_horizon_ms: int | None
-) -> ModelBatch:  # fmt: skip
+) -> ModelBatch:
     horizon = batch.horizon_ms if batch.horizon_ms is not None else new_horizon_ms
     if batch.magic < 2:  # converted, whether or not records went
-        batch = replace(batch, magic=2, base_offset=kept[0].offset, last_offset=last_offset, leader_epoch=-1)
+        batch = replace(
+            batch, magic=2, base_offset=kept[0].offset, last_offset=last_offset, leader_epoch=-1
+        )
     elif len(kept) == len(batch.records) and horizon == batch.horizon_ms:
         return batch
     if batch.append_time:
@@ -257,14 +272,29 @@ def clean_segments(
     ``forgotten_below``: transactions whose ABORT marker lies below are not known of. For Kafka that is the log's
     start: their data, which nobody can read any more, stays as if it were committed. We forget none.
     """
-    below = [batch for segment in segments if segment.base_offset < end for batch in segment.batches]
+    below = [
+        batch for segment in segments if segment.base_offset < end for batch in segment.batches
+    ]
     # With the active segment in the round no later one's name tells where the log ends.
     log_end = below[-1].next_offset if below and segments[-1].base_offset < end else -1
-    entries = [entry for segment in segments for entry in segment.aborted if entry.last_offset >= forgotten_below]
+    entries = [
+        entry
+        for segment in segments
+        for entry in segment.aborted
+        if entry.last_offset >= forgotten_below
+    ]
     left = clean(
-        below, first_dirty=first_dirty, end=end, high_watermark=high_watermark, now_ms=now_ms,
-        retention_ms=retention_ms, aborted=entries, producers=producers, old_until_ms=old_until_ms, log_end=log_end,
-    )  # fmt: skip
+        below,
+        first_dirty=first_dirty,
+        end=end,
+        high_watermark=high_watermark,
+        now_ms=now_ms,
+        retention_ms=retention_ms,
+        aborted=entries,
+        producers=producers,
+        old_until_ms=old_until_ms,
+        log_end=log_end,
+    )
     starts = [group[0] for group in groups]
     bounds = [*starts[1:], end]
     cleaned = [

@@ -27,11 +27,15 @@ def encode_old(batch: ModelBatch) -> bytes:
     if batch.codec == 0:
         [record] = batch.records
         assert batch.base_offset == batch.last_offset == record.offset
-        return _entry(record.offset, batch.magic, attributes, record.timestamp_ms, record.key, record.value)
+        return _entry(
+            record.offset, batch.magic, attributes, record.timestamp_ms, record.key, record.value
+        )
     first, last = batch.records[0].offset, batch.records[-1].offset
     assert (batch.base_offset, batch.last_offset) == (first, last)
     inner = b"".join(
-        _entry(r.offset - (first if batch.magic else 0), batch.magic, 0, r.timestamp_ms, r.key, r.value)
+        _entry(
+            r.offset - (first if batch.magic else 0), batch.magic, 0, r.timestamp_ms, r.key, r.value
+        )
         for r in batch.records
     )
     blob = compress(Codec(batch.codec), inner)
@@ -43,7 +47,9 @@ def encode_old(batch: ModelBatch) -> bytes:
 
 def decode_old(data: bytes, at: int) -> tuple[ModelBatch, int]:
     """The batch of magic 0 or 1 at ``at``, its crc checked, and the bytes that it takes."""
-    [(offset, magic, attributes, timestamp_ms, key, value)] = _entries(data[at : at + _size(data, at)])
+    [(offset, magic, attributes, timestamp_ms, key, value)] = _entries(
+        data[at : at + _size(data, at)]
+    )
     codec, append_time = attributes & 7, bool(attributes & APPEND_TIME)
     if codec == 0:
         records = [ModelRecord(offset, timestamp_ms, key, value)]
@@ -53,14 +59,23 @@ def decode_old(data: bytes, at: int) -> tuple[ModelBatch, int]:
             value = value[:6] + LZ4_RIGHT + value[7:]
         inner = list(_entries(bytes(decompress(Codec(codec), value, 1 << 30))))
         shift = offset - inner[-1][0] if magic else 0
-        records = [ModelRecord(o + shift, timestamp_ms if append_time else t, k, v) for o, _, _, t, k, v in inner]
+        records = [
+            ModelRecord(o + shift, timestamp_ms if append_time else t, k, v)
+            for o, _, _, t, k, v in inner
+        ]
     return (
         ModelBatch(
-            records[0].offset, offset, tuple(records), codec, append_time, 0,
-            timestamp_ms, magic=magic,
+            records[0].offset,
+            offset,
+            tuple(records),
+            codec,
+            append_time,
+            0,
+            timestamp_ms,
+            magic=magic,
         ),
         _size(data, at),
-    )  # fmt: skip
+    )
 
 
 def _size(data: bytes, at: int) -> int:
@@ -68,11 +83,20 @@ def _size(data: bytes, at: int) -> int:
 
 
 def _entry(
-    offset: int, magic: int, attributes: int, timestamp_ms: int, key: bytes | None, value: bytes | None
-) -> bytes:  # fmt: skip
-    message = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp_ms) if magic else b"")
+    offset: int,
+    magic: int,
+    attributes: int,
+    timestamp_ms: int,
+    key: bytes | None,
+    value: bytes | None,
+) -> bytes:
+    message = struct.pack(">bb", magic, attributes) + (
+        struct.pack(">q", timestamp_ms) if magic else b""
+    )
     for content in (key, value):
-        message += struct.pack(">i", -1) if content is None else struct.pack(">i", len(content)) + content
+        message += (
+            struct.pack(">i", -1) if content is None else struct.pack(">i", len(content)) + content
+        )
     return struct.pack(">qiI", offset, len(message) + 4, zlib.crc32(message)) + message
 
 

@@ -41,7 +41,9 @@ def apply(state: State, batch: ModelBatch) -> ModelAborted | None:
         return None
     known = state.get(producer, Known())
     if known.epoch != batch.producer_epoch:
-        known = replace(known, epoch=batch.producer_epoch, last_sequence=-1, last_offset=-1, offset_delta=0)
+        known = replace(
+            known, epoch=batch.producer_epoch, last_sequence=-1, last_offset=-1, offset_delta=0
+        )
     entry = None
     if batch.control:
         record = batch.records[0]
@@ -51,13 +53,18 @@ def apply(state: State, batch: ModelBatch) -> ModelAborted | None:
             stable = min(others, default=batch.last_offset + 1)
             entry = ModelAborted(producer, known.open_from, batch.last_offset, stable)
         coordinator = int.from_bytes(record.value[2:6], "big")
-        known = replace(known, timestamp_ms=record.timestamp_ms, coordinator_epoch=coordinator, open_from=-1)
+        known = replace(
+            known, timestamp_ms=record.timestamp_ms, coordinator_epoch=coordinator, open_from=-1
+        )
     else:
         delta = batch.last_offset - batch.base_offset
         known = replace(
-            known, last_sequence=(batch.base_sequence + delta) & 0x7FFFFFFF, last_offset=batch.last_offset,
-            offset_delta=delta, timestamp_ms=batch.max_timestamp_ms,
-        )  # fmt: skip
+            known,
+            last_sequence=(batch.base_sequence + delta) & 0x7FFFFFFF,
+            last_offset=batch.last_offset,
+            offset_delta=delta,
+            timestamp_ms=batch.max_timestamp_ms,
+        )
         if batch.transactional and known.open_from < 0:
             known = replace(known, open_from=batch.base_offset)
     state[producer] = known
@@ -103,9 +110,15 @@ def write_snapshot(folder: Path, offset: int, state: State) -> None:
     body = struct.pack(">i", len(state))
     for producer, known in state.items():
         body += ENTRY.pack(
-            producer, known.epoch, known.last_sequence, known.last_offset, known.offset_delta, known.timestamp_ms,
-            known.coordinator_epoch, known.open_from,
-        )  # fmt: skip
+            producer,
+            known.epoch,
+            known.last_sequence,
+            known.last_offset,
+            known.offset_delta,
+            known.timestamp_ms,
+            known.coordinator_epoch,
+            known.open_from,
+        )
     crc = int(google_crc32c.value(body))
     (folder / f"{offset:020d}.snapshot").write_bytes(struct.pack(">hI", 1, crc) + body)
 

@@ -39,7 +39,9 @@ _SYSTEMS: dict[str, tuple[Callable[[], Any], Callable[[Any, int], Counter[str]]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.proof", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.proof", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--seeds", type=int, default=2000, help="how many logs")
     parser.add_argument("--start", type=int, default=1, help="the first seed")
     parser.add_argument("--system", choices=tuple(_SYSTEMS), default="kafka", help="whose logs")
@@ -62,20 +64,29 @@ def main() -> int:
                     traceback.print_exc()
             if time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
-                print(f"seed {seed} of {last}, {len(failed)} failed, {told - began:.0f} s", flush=True)
+                print(
+                    f"seed {seed} of {last}, {len(failed)} failed, {told - began:.0f} s", flush=True
+                )
     except KeyboardInterrupt:
         print(f"stopped; go on with --start {seed} --seeds {last - seed + 1}")
     finally:
         oracle.close()
     for what, count in sorted(met.items()):
         print(f"{count:8} {what}")
-    print(f"{len(failed)} of {seed - arguments.start + 1} failed, {time.monotonic() - began:.0f} s", *failed)
+    print(
+        f"{len(failed)} of {seed - arguments.start + 1} failed, {time.monotonic() - began:.0f} s",
+        *failed,
+    )
     return 1 if failed else 0
 
 
 def _where(error: Exception) -> str:
     """The check that failed and its line, and what was said."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith("rounds.py")]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename.endswith("rounds.py")
+    ]
     frame = frames[-1]
     return f"{frame.name}, line {frame.lineno}: {frame.line}: {type(error).__name__}: {str(error)[:300]}"
 

@@ -28,7 +28,11 @@ def topic_folder(archive: Path, topic: str) -> Path:
 
 
 def write_ledger(
-    folder: Path, ledger: int, entries: Sequence[bytes], metadata: bytes, block_bytes: int = 64 << 20
+    folder: Path,
+    ledger: int,
+    entries: Sequence[bytes],
+    metadata: bytes,
+    block_bytes: int = 64 << 20,
 ) -> Path:
     """Write a ledger as the offloader does; the path of its data object.
 
@@ -53,7 +57,13 @@ def write_ledger(
     bare = _closed(_without_length(metadata.removeprefix(METADATA_LINE)), entries)
     rows = b"".join(struct.pack(">qiq", *row) for row in index)
     head = struct.pack(
-        ">IIQQII", INDEX_MAGIC, 32 + len(bare) + len(rows), len(data), HEADER_BYTES, len(index), len(bare)
+        ">IIQQII",
+        INDEX_MAGIC,
+        32 + len(bare) + len(rows),
+        len(data),
+        HEADER_BYTES,
+        len(index),
+        len(bare),
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = _path(folder, ledger)
@@ -76,7 +86,9 @@ def read_ledger(path: Path) -> list[bytes]:
     at = 0
     while at < len(data):
         magic, header, length, first = struct.unpack_from(">IQQQ", data, at)
-        assert (magic, header, first) == (BLOCK_MAGIC, HEADER_BYTES, len(entries)), data[at : at + 28].hex()
+        assert (magic, header, first) == (BLOCK_MAGIC, HEADER_BYTES, len(entries)), data[
+            at : at + 28
+        ].hex()
         assert not any(data[at + 28 : at + header])
         end, at = at + length, at + header
         while at + 12 <= end:
@@ -96,7 +108,10 @@ def _closed(metadata: bytes, entries: Sequence[bytes]) -> bytes:
     """LedgerMetadataFormat with the fields length, lastEntryId and state that a closed ledger has."""
     ends = [(3, sum(map(len, entries))), (4, len(entries) - 1), (5, 3)]
     return message(
-        *sorted([*(pair for pair in fields(metadata) if pair[0] not in (3, 4, 5)), *ends], key=itemgetter(0))
+        *sorted(
+            [*(pair for pair in fields(metadata) if pair[0] not in (3, 4, 5)), *ends],
+            key=itemgetter(0),
+        )
     )
 
 

@@ -31,7 +31,8 @@ def rows(path: str) -> list[dict[str, Any]]:
 def raw_entries(name: str) -> dict[tuple[int, int], bytes]:
     """All raw entries of a topic, as the bookies answered them."""
     return {
-        (row["ledger"], row["entry"]): base64.b64decode(row["bytes"]) for row in rows(f"topics/{name}/raw.jsonl.gz")
+        (row["ledger"], row["entry"]): base64.b64decode(row["bytes"])
+        for row in rows(f"topics/{name}/raw.jsonl.gz")
     }
 
 

@@ -26,7 +26,16 @@ from lastwrite.formats.pulsar.entry import (
     plain_payload,
 )
 from lastwrite.formats.pulsar.position import Position
-from lastwrite.model.columns import IN_GROUP, IS_DELETE, IS_SINGLE, KEYLESS, SHADOWED, TIME_SHIFT, TOMBSTONE, ByteArray
+from lastwrite.model.columns import (
+    IN_GROUP,
+    IS_DELETE,
+    IS_SINGLE,
+    KEYLESS,
+    SHADOWED,
+    TIME_SHIFT,
+    TOMBSTONE,
+    ByteArray,
+)
 
 START_MS = 1_700_000_000_000
 KEYS = (None, b"", b"a", b"b", b"key-0001", "ü".encode() * 20, b"/wA=")
@@ -50,7 +59,9 @@ def messages(draw: st.DrawFn, may_be_out: bool = False) -> Message:
 
 @st.composite
 def singles(draw: st.DrawFn) -> bytes:
-    meta, payload = encode_single(draw(messages()), codec=draw(CODECS), states_size=draw(st.booleans()))
+    meta, payload = encode_single(
+        draw(messages()), codec=draw(CODECS), states_size=draw(st.booleans())
+    )
     if draw(st.integers(0, 5)) == 0:
         count = draw(st.integers(1, 3))
         meta = replace(
@@ -79,13 +90,17 @@ def batches(draw: st.DrawFn) -> bytes:
         meta, payload = replace(meta, uncompressed_size=len(plain)), _compressed(codec, plain)
     match draw(st.integers(0, 19)):
         case 0:
-            meta = replace(meta, num_messages_in_batch=draw(st.sampled_from((-1, 0, 7, 300, 2**31 - 1))))
+            meta = replace(
+                meta, num_messages_in_batch=draw(st.sampled_from((-1, 0, 7, 300, 2**31 - 1)))
+            )
         case 1:
             meta = replace(meta, uncompressed_size=draw(st.sampled_from((0, 1, 2**32 - 1, None))))
         case 2:
             payload = payload[:-1]
         case 3:
-            meta = replace(meta, compacted_batch_indexes=draw(st.sampled_from(((), (0,), (0, 1), (5, 2)))))
+            meta = replace(
+                meta, compacted_batch_indexes=draw(st.sampled_from(((), (0,), (0, 1), (5, 2))))
+            )
         case 4:
             meta = replace(meta, compression=draw(st.integers(0, 6)))
         case 5:
@@ -98,9 +113,11 @@ def batches(draw: st.DrawFn) -> bytes:
 @st.composite
 def markers(draw: st.DrawFn) -> bytes:
     meta = Metadata(
-        producer_name="pulsar.marker", sequence_id=0, publish_time=START_MS,
+        producer_name="pulsar.marker",
+        sequence_id=0,
+        publish_time=START_MS,
         marker_type=draw(st.sampled_from((0, 10, 20, 21, 22))),
-    )  # fmt: skip
+    )
     return framed(draw, meta, b"")
 
 
@@ -109,11 +126,17 @@ def framed(draw: st.DrawFn, meta: Metadata, payload: bytes) -> bytes:
     if draw(st.integers(0, 7)) == 0:
         meta = replace(meta, encryption_keys=(EncryptionKey(key="k", value=b"x").encode(),))
     if draw(st.integers(0, 3)) == 0:
-        meta = replace(meta, txnid_most_bits=draw(st.integers(0, 3)), txnid_least_bits=draw(st.integers(0, 300)))
+        meta = replace(
+            meta,
+            txnid_most_bits=draw(st.integers(0, 3)),
+            txnid_least_bits=draw(st.integers(0, 300)),
+        )
     encoded = meta.encode()
     if draw(st.integers(0, 5)) == 0:
         encoded += bytes.fromhex("c23e0401020304")  # field 1000, of length 4
-    broker = BrokerMetadata(broker_timestamp=START_MS, index=7) if draw(st.integers(0, 5)) == 0 else None
+    broker = (
+        BrokerMetadata(broker_timestamp=START_MS, index=7) if draw(st.integers(0, 5)) == 0 else None
+    )
     return encode_entry(encoded, payload, broker=broker, checksum=draw(st.integers(0, 5)) > 0)
 
 
@@ -136,13 +159,17 @@ def data_object(bodies: Sequence[bytes], first: int = 0, block_bytes: int = 1 <<
             at += 1
         pad = 0 if at == len(bodies) else max(0, room - len(block))
         block += (b"\xfe\xdc\xde\xad" * (pad // 4 + 1))[:pad]
-        parts.append(struct.pack(">Iqqq100x", 0xFBDBABCB, 128, 128 + len(block), first + begin) + block)
+        parts.append(
+            struct.pack(">Iqqq100x", 0xFBDBABCB, 128, 128 + len(block), first + begin) + block
+        )
     return b"".join(parts)
 
 
 def as_records(bodies: Sequence[bytes], positions: Sequence[Position]) -> list[bytes]:
     """The same as records of a compacted ledger."""
-    return [encode_record(position, -1, body) for position, body in zip(positions, bodies, strict=True)]
+    return [
+        encode_record(position, -1, body) for position, body in zip(positions, bodies, strict=True)
+    ]
 
 
 def buffer_of(data: bytes) -> ByteArray:
@@ -177,7 +204,11 @@ def slots_of(
             return [Slot(KEYLESS)]
         is_part = (meta.num_chunks_from_msg or 1) > (meta.chunk_id or 0) + 1 and not like_broker
         if group_of is not None:
-            group = group_of(meta.uuid.encode()) if (meta.num_chunks_from_msg or 1) > 1 and meta.uuid else 0
+            group = (
+                group_of(meta.uuid.encode())
+                if (meta.num_chunks_from_msg or 1) > 1 and meta.uuid
+                else 0
+            )
             state = TOMBSTONE if size == 0 and not is_part else 0
             return [Slot(state, None, meta.partition_key, group | IN_GROUP * is_part)]
         if is_part:

@@ -61,7 +61,9 @@ class Entry(NamedTuple):
                 case 2:
                     return zlib.decompressobj().decompress(self.payload)
                 case 3:
-                    return zstandard.ZstdDecompressor().decompress(self.payload, max_output_size=size)
+                    return zstandard.ZstdDecompressor().decompress(
+                        self.payload, max_output_size=size
+                    )
                 case 4:
                     return bytes(cramjam.snappy.decompress_raw(self.payload))
                 case _:

@@ -31,38 +31,58 @@ def single(key: str | None, value: str | bytes | None, sequence: int = 0, **fiel
     plain = b"" if value is None else value.encode() if isinstance(value, str) else value
     codec = fields.pop("codec", None)
     message = Message(
-        key=None if key is None else key.encode(), value=plain, is_null=value is None, sequence_id=sequence,
-        publish_time=START_MS + sequence, **fields,
-    )  # fmt: skip
-    return encode_entry(*(encode_single(message) if codec is None else encode_single(message, codec=codec)))
+        key=None if key is None else key.encode(),
+        value=plain,
+        is_null=value is None,
+        sequence_id=sequence,
+        publish_time=START_MS + sequence,
+        **fields,
+    )
+    return encode_entry(
+        *(encode_single(message) if codec is None else encode_single(message, codec=codec))
+    )
 
 
-def batch(messages: Sequence[tuple[str | None, str | None]], sequence: int = 0, **how: Any) -> bytes:
+def batch(
+    messages: Sequence[tuple[str | None, str | None]], sequence: int = 0, **how: Any
+) -> bytes:
     """A batch of keys and values, framed; of ``"gone"`` as a key a placeholder."""
     found = [
         Message(
-            index=index, key=None if key is None else key.encode(), value=(value or "").encode(),
-            is_null=value is None, sequence_id=sequence + index, publish_time=START_MS + sequence,
+            index=index,
+            key=None if key is None else key.encode(),
+            value=(value or "").encode(),
+            is_null=value is None,
+            sequence_id=sequence + index,
+            publish_time=START_MS + sequence,
             compacted_out=key == "gone",
         )
         for index, (key, value) in enumerate(messages)
-    ]  # fmt: skip
+    ]
     return encode_entry(*encode_batch(found, **how))
 
 
-def write_ledger(folder: Path, ledger: int, entries: Sequence[bytes], block_bytes: int = 64 << 20) -> Path:
+def write_ledger(
+    folder: Path, ledger: int, entries: Sequence[bytes], block_bytes: int = 64 << 20
+) -> Path:
     """A raw ledger's two objects; the path of the data. A block is larger where an entry needs it."""
     return put_ledger(folder, ledger, entries, _fitting(block_bytes, entries))
 
 
 def _fitting(block_bytes: int, entries: Sequence[bytes]) -> int:
-    return max(block_bytes, BLOCK_HEADER_BYTES + ENTRY_HEAD_BYTES + max(map(len, entries), default=0))
+    return max(
+        block_bytes, BLOCK_HEADER_BYTES + ENTRY_HEAD_BYTES + max(map(len, entries), default=0)
+    )
 
 
 def write_compacted(
-    folder: Path, ledger: int, entries: Sequence[tuple[Position, bytes]], horizon: Position,
-    block_bytes: int = 64 << 20, messages: int | None = None,
-) -> Manifest:  # fmt: skip
+    folder: Path,
+    ledger: int,
+    entries: Sequence[tuple[Position, bytes]],
+    horizon: Position,
+    block_bytes: int = 64 << 20,
+    messages: int | None = None,
+) -> Manifest:
     """Publish a compacted ledger as a round does: whole objects under their names, the index first; then the manifest;
     then the former one is removed."""
     name = TopicName.of_managed_ledger("/".join(folder.parts[-4:]))
@@ -70,15 +90,23 @@ def write_compacted(
     last = entries[-1][0] if entries else horizon
     custom = ledger_custom_metadata(name.full, last, name.partition) | {"lastwrite": b"1"}
     records = [encode_record(position, name.partition, body) for position, body in entries]
-    aside = put_ledger(topic_aside(folder), ledger, records, _fitting(block_bytes, records), custom, uuid4())
+    aside = put_ledger(
+        topic_aside(folder), ledger, records, _fitting(block_bytes, records), custom, uuid4()
+    )
     path = folder / aside.name
     for suffix in (INDEX_SUFFIX, ""):
         Path(f"{aside}{suffix}").rename(f"{path}{suffix}")
     manifest = Manifest(
-        topic=name.full, ledger=ledger, object=path.name, from_=entries[0][0] if entries else horizon, to=last,
-        horizon=horizon, entries=len(entries), size_bytes=sum(map(len, records)),
+        topic=name.full,
+        ledger=ledger,
+        object=path.name,
+        from_=entries[0][0] if entries else horizon,
+        to=last,
+        horizon=horizon,
+        entries=len(entries),
+        size_bytes=sum(map(len, records)),
         messages=_count(entries) if messages is None else messages,
-    )  # fmt: skip
+    )
     replace_manifest(str(folder), manifest)
     if former is not None:
         for suffix in ("", INDEX_SUFFIX):
@@ -99,5 +127,7 @@ def _count(entries: Sequence[tuple[Position, bytes]]) -> int:
     for position, body in entries:
         entry = decode_entry(body, *position)
         unreadable = is_undecodable(entry)
-        count += 1 if unreadable else sum(not message.compacted_out for message in messages_of(entry))
+        count += (
+            1 if unreadable else sum(not message.compacted_out for message in messages_of(entry))
+        )
     return count

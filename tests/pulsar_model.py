@@ -83,14 +83,17 @@ class ModelTopic:
         latest = _latest(everything, rules)
         stray = _stray_parts(everything, rules)
         kept = [
-            (place, None if place in stray else _copied(place, entry, latest, rules)) for place, entry in everything
+            (place, None if place in stray else _copied(place, entry, latest, rules))
+            for place, entry in everything
         ]
         self.compacted = [(place, body) for place, body in kept if body is not None]
         self.horizon = horizon
         return True
 
 
-def _latest(entries: Sequence[tuple[Position, Entry]], rules: Rules) -> dict[bytes, tuple[Place, int]]:
+def _latest(
+    entries: Sequence[tuple[Position, Entry]], rules: Rules
+) -> dict[bytes, tuple[Place, int]]:
     """Phase one: of each key the message that counts, and its event time."""
     latest: dict[bytes, tuple[Place, int]] = {}
 
@@ -136,7 +139,11 @@ def _stray_parts(entries: Sequence[tuple[Position, Entry]], rules: Rules) -> set
                 last.setdefault(meta.partition_key, entry)
             elif meta.partition_key in last:
                 other = last[meta.partition_key].metadata
-                if (other.num_chunks_from_msg or 0) < 2 or other.uuid is None or other.uuid != meta.uuid:
+                if (
+                    (other.num_chunks_from_msg or 0) < 2
+                    or other.uuid is None
+                    or other.uuid != meta.uuid
+                ):
                     stray.add(place)
     return stray
 
@@ -155,7 +162,9 @@ def _size(entry: Entry, rules: Rules) -> int:
     return entry.value_bytes
 
 
-def _copied(place: Position, entry: Entry, latest: dict[bytes, tuple[Place, int]], rules: Rules) -> bytes | None:
+def _copied(
+    place: Position, entry: Entry, latest: dict[bytes, tuple[Place, int]], rules: Rules
+) -> bytes | None:
     """Phase two: what becomes of one entry."""
 
     def is_latest(key: bytes | None, index: int | None) -> bool:
@@ -166,7 +175,9 @@ def _copied(place: Position, entry: Entry, latest: dict[bytes, tuple[Place, int]
     body = whole(entry)
     if not rules.keeps_prefix:
         body = body[len(entry.prefix) :]
-    if is_undecodable(entry) or (is_part(entry, rules) and entry.metadata.partition_key is not None):
+    if is_undecodable(entry) or (
+        is_part(entry, rules) and entry.metadata.partition_key is not None
+    ):
         return body
     if not entry.is_readable_batch:
         return body if is_latest(entry.metadata.partition_key, None) else None
@@ -201,7 +212,9 @@ KEYS = (b"a", b"b", b"c", b"", "ü".encode(), b"a longer key, of more bytes than
 class Author:
     """Writes entries in every shape that clients and brokers have; ``seed`` decides all."""
 
-    def __init__(self, seed: int, keys: Sequence[bytes] = KEYS, *, is_checked: bool = False) -> None:
+    def __init__(
+        self, seed: int, keys: Sequence[bytes] = KEYS, *, is_checked: bool = False
+    ) -> None:
         self._is_checked = is_checked  # each entry has a checksum
         self._random = random.Random(seed)
         self._keys = keys
@@ -247,22 +260,33 @@ class Author:
         kind = draw.random()
         value = draw.randbytes(draw.choice((1, 3, 20, 300))) if kind > 0.2 else b""
         return Message(
-            index=index, key=None if draw.random() < 0.12 else draw.choice(self._keys), value=value,
-            is_null=not value and draw.random() < 0.5, event_time=draw.choice((0, 0, 1, 2, 3)),
-            publish_time=self._clock, sequence_id=self._sequence, is_b64=draw.random() < 0.1,
+            index=index,
+            key=None if draw.random() < 0.12 else draw.choice(self._keys),
+            value=value,
+            is_null=not value and draw.random() < 0.5,
+            event_time=draw.choice((0, 0, 1, 2, 3)),
+            publish_time=self._clock,
+            sequence_id=self._sequence,
+            is_b64=draw.random() < 0.1,
             properties=(("p", "v"),) if draw.random() < 0.2 else (),
             schema_version=b"\0\1" if draw.random() < 0.2 else None,
-        )  # fmt: skip
+        )
 
     def _framed(self, meta: Metadata, payload: bytes) -> bytes:
         draw = self._random
         self._clock += draw.randrange(50)
-        broker = BrokerMetadata(broker_timestamp=self._clock, index=7) if draw.random() < 0.1 else None
-        return encode_entry(meta, payload, broker=broker, checksum=self._is_checked or draw.random() < 0.95)
+        broker = (
+            BrokerMetadata(broker_timestamp=self._clock, index=7) if draw.random() < 0.1 else None
+        )
+        return encode_entry(
+            meta, payload, broker=broker, checksum=self._is_checked or draw.random() < 0.95
+        )
 
     def _single(self, **changes: Any) -> bytes:
         codec = self._random.choice(tuple(Codec))
-        meta, payload = encode_single(self._message(), codec=codec, states_size=self._random.random() < 0.6)
+        meta, payload = encode_single(
+            self._message(), codec=codec, states_size=self._random.random() < 0.6
+        )
         return self._framed(replace(meta, **changes), payload)
 
     def _batch(self, **changes: Any) -> bytes:
@@ -272,7 +296,11 @@ class Author:
 
     def _encrypted(self) -> bytes:
         keys = (EncryptionKey(key="k", value=b"wrapped").encode(),)
-        changes: dict[str, Any] = {"encryption_keys": keys, "encryption_param": b"nonce", "encryption_algo": "AES"}
+        changes: dict[str, Any] = {
+            "encryption_keys": keys,
+            "encryption_param": b"nonce",
+            "encryption_algo": "AES",
+        }
         meta, _ = encode_single(self._message(), states_size=self._random.random() < 0.6)
         if self._random.random() < 0.5:
             changes |= {"num_messages_in_batch": 3, "uncompressed_size": None}
@@ -288,7 +316,11 @@ class Author:
         return [
             self._framed(
                 replace(
-                    meta, uuid=f"u{self._sequence}", num_chunks_from_msg=count, chunk_id=n, total_chunk_msg_size=30
+                    meta,
+                    uuid=f"u{self._sequence}",
+                    num_chunks_from_msg=count,
+                    chunk_id=n,
+                    total_chunk_msg_size=30,
                 ),
                 payload,
             )
@@ -306,8 +338,11 @@ class Author:
 
     def _marker(self, kind: int, transaction: int) -> bytes:
         meta = Metadata(
-            producer_name="pulsar.marker", sequence_id=0, publish_time=self._clock, marker_type=kind,
+            producer_name="pulsar.marker",
+            sequence_id=0,
+            publish_time=self._clock,
+            marker_type=kind,
             txnid_least_bits=transaction if transaction else None,
             txnid_most_bits=transaction % 2 if transaction else None,
-        )  # fmt: skip
+        )
         return self._framed(meta, b"\x08\x01" if self._random.random() < 0.3 else b"")

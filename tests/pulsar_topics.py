@@ -7,7 +7,12 @@ from pathlib import Path
 from uuid import UUID, uuid5
 
 from lastwrite.formats.pulsar.compacted import decode_record
-from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, LedgerState, custom_items
+from lastwrite.formats.pulsar.ledger_metadata import (
+    Digest,
+    LedgerMetadata,
+    LedgerState,
+    custom_items,
+)
 from lastwrite.formats.pulsar.names import INDEX_SUFFIX, TopicName, object_name
 from lastwrite.formats.pulsar.offload import IndexObject, encode_data, walk_data
 from lastwrite.formats.pulsar.position import Position
@@ -25,19 +30,32 @@ def topic_folder(archive: Path, topic: str = TOPIC) -> Path:
 
 
 def put_ledger(
-    folder: Path, ledger: int, entries: Sequence[bytes], block_bytes: int = 1 << 20,
-    custom: Mapping[str, bytes] | None = None, uuid: UUID | None = None,
-) -> Path:  # fmt: skip
+    folder: Path,
+    ledger: int,
+    entries: Sequence[bytes],
+    block_bytes: int = 1 << 20,
+    custom: Mapping[str, bytes] | None = None,
+    uuid: UUID | None = None,
+) -> Path:
     """Write a ledger as the offloader does; the path of its data object."""
     data, blocks = encode_data(entries, block_bytes)
     metadata = LedgerMetadata(
-        quorum=1, ensemble=1, ack_quorum=1, length=sum(map(len, entries)), last_entry=len(entries) - 1,
-        state=LedgerState.CLOSED, digest=Digest.CRC32C,
-        custom_items=custom_items({"application": b"pulsar", "component": b"managed-ledger", **(custom or {})}),
-    )  # fmt: skip
+        quorum=1,
+        ensemble=1,
+        ack_quorum=1,
+        length=sum(map(len, entries)),
+        last_entry=len(entries) - 1,
+        state=LedgerState.CLOSED,
+        digest=Digest.CRC32C,
+        custom_items=custom_items(
+            {"application": b"pulsar", "component": b"managed-ledger", **(custom or {})}
+        ),
+    )
     path = folder / object_name(uuid or uuid5(_SPACE, f"{folder}/{ledger}"), ledger)
     path.write_bytes(data)
-    index = IndexObject(data_bytes=len(data), metadata_bytes=metadata.encode(), blocks=tuple(blocks))
+    index = IndexObject(
+        data_bytes=len(data), metadata_bytes=metadata.encode(), blocks=tuple(blocks)
+    )
     path.with_name(path.name + INDEX_SUFFIX).write_bytes(index.encode())
     return path
 
@@ -65,5 +83,7 @@ def read_compacted(folder: Path) -> list[tuple[Position, bytes]]:
     places = [position for position, _, _ in records]
     assert places == sorted(set(places))
     assert manifest.entries == len(records)
-    assert (manifest.from_, manifest.to) == ((places[0], places[-1]) if places else (manifest.horizon,) * 2)
+    assert (manifest.from_, manifest.to) == (
+        (places[0], places[-1]) if places else (manifest.horizon,) * 2
+    )
     return [(position, body) for position, _, body in records]

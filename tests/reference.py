@@ -36,7 +36,9 @@ def listed(root: Path) -> PartitionLog:
     for base in bases(folder):
         files = read_files(folder, base)
         headers = headers_of(folder / f"{base:020d}.log")
-        largest = int.from_bytes(files.time_index[-12:-4], "big", signed=True) if files.time_index else -1
+        largest = (
+            int.from_bytes(files.time_index[-12:-4], "big", signed=True) if files.time_index else -1
+        )
         end = headers[-1][1].next_offset if headers else base
         segments.append(
             Segment(
@@ -51,7 +53,9 @@ def listed(root: Path) -> PartitionLog:
             )
         )
     high_watermark = min(read_checkpoint(root, "replication-offset-checkpoint").get(NAME, end), end)
-    log_start = max(read_checkpoint(root, "log-start-offset-checkpoint").get(NAME, 0), segments[0].base_offset)
+    log_start = max(
+        read_checkpoint(root, "log-start-offset-checkpoint").get(NAME, 0), segments[0].base_offset
+    )
     unstable = first_unstable(read_segments(folder), high_watermark)
     return PartitionLog(
         name=TopicPartition("t", 0),
@@ -65,7 +69,9 @@ def listed(root: Path) -> PartitionLog:
     )
 
 
-def compact(root: Path, config: Mapping[str, object], now_ms: int, include_active: bool = False) -> Range:
+def compact(
+    root: Path, config: Mapping[str, object], now_ms: int, include_active: bool = False
+) -> Range:
     """Clean the log under ``root`` in place, as a broker would that finds it dirty enough; the round's range."""
     topic = KafkaTopicConfig.from_names({**config, "min.cleanable.dirty.ratio": "0"})
     log = listed(root)
@@ -73,7 +79,9 @@ def compact(root: Path, config: Mapping[str, object], now_ms: int, include_activ
     found = cleanable_range(log, topic, now_ms, include_active)
     if not found.eligible:
         return found
-    groups = group_segments(log.segments, found.first_uncleanable, topic.segment_bytes, topic.segment_index_bytes)
+    groups = group_segments(
+        log.segments, found.first_uncleanable, topic.segment_bytes, topic.segment_index_bytes
+    )
     before = read_segments(folder)
     originals: dict[ModelBatch, bytes] = {}
     for segment in before:
@@ -102,7 +110,12 @@ def compact(root: Path, config: Mapping[str, object], now_ms: int, include_activ
                     file.unlink()
         batches = [originals.get(batch) or encode_model(batch) for batch in segment.batches]
         write_segment(
-            folder, segment.base_offset, batches, topic.index_interval_bytes, group[-1].mtime_ms, segment.aborted
+            folder,
+            segment.base_offset,
+            batches,
+            topic.index_interval_bytes,
+            group[-1].mtime_ms,
+            segment.aborted,
         )
     write_checkpoint(root, "cleaner-offset-checkpoint", {NAME: found.first_uncleanable})
     return found

@@ -13,7 +13,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lastwrite.formats.rocketmq.record import MAGIC_V1, MAGIC_V2, Message, encode_message, make_message
+from lastwrite.formats.rocketmq.record import (
+    MAGIC_V1,
+    MAGIC_V2,
+    Message,
+    encode_message,
+    make_message,
+)
 
 START = 1_700_000_000_000
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 18: 7_200_000}
@@ -72,7 +78,9 @@ class Broker:
     first_address: int = 0
     log: list[bytearray] = field(default_factory=list)
     wrote: int = 0
-    queues: dict[tuple[str, int], tuple[int, bytearray]] = field(default_factory=dict)  # first file's byte, units
+    queues: dict[tuple[str, int], tuple[int, bytearray]] = field(
+        default_factory=dict
+    )  # first file's byte, units
     batches: dict[tuple[str, int], bytearray] = field(default_factory=dict)
     index: list[bytearray] = field(default_factory=list)
     pairs: dict[tuple[str, int], list[Pair]] = field(default_factory=dict)
@@ -131,7 +139,10 @@ class Broker:
             del self.queues[name]  # the topic was deleted and made again
         if name not in self.queues:
             start = place - place % self.sizes.queue
-            self.queues[name] = start, bytearray(struct.pack(">qiq", 0, 2**31 - 1, 0) * ((place - start) // 20))
+            self.queues[name] = (
+                start,
+                bytearray(struct.pack(">qiq", 0, 2**31 - 1, 0) * ((place - start) // 20)),
+            )
         start, units = self.queues[name]
         if start + len(units) == place:
             units += struct.pack(">qiq", address, message.size, tags)
@@ -139,10 +150,15 @@ class Broker:
     def put_batch(self, name: tuple[str, int], message: Message, address: int, tags: int) -> None:
         number, base = 1, message.queue_offset
         if "INNER_NUM" in message.properties and "INNER_BASE" in message.properties:
-            number, base = int(message.properties["INNER_NUM"]), int(message.properties["INNER_BASE"])
+            number, base = (
+                int(message.properties["INNER_NUM"]),
+                int(message.properties["INNER_BASE"]),
+            )
         if number >= 0 and base >= 0:
             units = self.batches.setdefault(name, bytearray())
-            units += struct.pack(">qiqqqhii", address, message.size, tags, message.store_time_ms, base, number, -1, 0)
+            units += struct.pack(
+                ">qiqqqhii", address, message.size, tags, message.store_time_ms, base, number, -1, 0
+            )
 
     def new_index(self, address: int, stored: int) -> bytearray:
         file = bytearray(40 + 4 * self.sizes.slots + 20 * self.sizes.entries)
@@ -154,7 +170,9 @@ class Broker:
         keys += [key for key in message.properties.get("KEYS", "").split(" ") if key]
         keys += [f"T#{message.tags}"] if message.tags else []
         for key in keys:
-            self.put_key(self.open_index(), f"{message.topic}#{key}", address, message.store_time_ms)
+            self.put_key(
+                self.open_index(), f"{message.topic}#{key}", address, message.store_time_ms
+            )
 
     def open_index(self) -> bytearray:
         if not self.index:
@@ -177,7 +195,17 @@ class Broker:
         struct.pack_into(">i", file, slot, count)
         if count == 1:
             first, first_address = stored, address
-        struct.pack_into(">qqqqii", file, 0, first, stored, first_address, address, used + (before == 0), count + 1)
+        struct.pack_into(
+            ">qqqqii",
+            file,
+            0,
+            first,
+            stored,
+            first_address,
+            address,
+            used + (before == 0),
+            count + 1,
+        )
 
     def put_record(self, name: tuple[str, int], message: Message, raw: bytes, tags: int) -> None:
         sizes = self.sizes
@@ -189,20 +217,35 @@ class Broker:
         pairs = self.pairs.setdefault(name, [])
         if pairs:
             last = pairs[-1]
-            if len(raw) + 8 > sizes.log - last.log_wrote or last.index_wrote + 46 >= sizes.log_index:
+            if (
+                len(raw) + 8 > sizes.log - last.log_wrote
+                or last.index_wrote + 46 >= sizes.log_index
+            ):
                 end = struct.pack(">qiqqqhii", -1, 0, 0, 0, 0, 0, -1, 0)
                 last.index[last.index_wrote : last.index_wrote + 46] = end
                 blank = struct.pack(">iI", sizes.log - last.log_wrote, 0xCBD43194)
                 last.log[last.log_wrote : last.log_wrote + 8] = blank
-                pairs.append(Pair(last.name + sizes.log, bytearray(sizes.log), bytearray(sizes.log_index)))
+                pairs.append(
+                    Pair(last.name + sizes.log, bytearray(sizes.log), bytearray(sizes.log_index))
+                )
         else:
             pairs.append(Pair(0, bytearray(sizes.log), bytearray(sizes.log_index)))
         last = pairs[-1]
         address = last.name + last.log_wrote
-        last.log[last.log_wrote : last.log_wrote + len(raw)] = raw[:28] + struct.pack(">q", address) + raw[36:]
+        last.log[last.log_wrote : last.log_wrote + len(raw)] = (
+            raw[:28] + struct.pack(">q", address) + raw[36:]
+        )
         last.log_wrote += len(raw)
         last.index[last.index_wrote : last.index_wrote + 46] = struct.pack(
-            ">qiqqqhii", address, len(raw), tags, message.store_time_ms, message.queue_offset, 1, -1, 0
+            ">qiqqqhii",
+            address,
+            len(raw),
+            tags,
+            message.store_time_ms,
+            message.queue_offset,
+            1,
+            -1,
+            0,
         )
         last.index_wrote += 46
         self.highest[name] = message.queue_offset
@@ -217,7 +260,10 @@ class Broker:
 
     def commit_log(self) -> Files:
         size = self.sizes.commit_log
-        return {f"commitlog/{self.first_address + n * size:020d}": bytes(file) for n, file in enumerate(self.log)}
+        return {
+            f"commitlog/{self.first_address + n * size:020d}": bytes(file)
+            for n, file in enumerate(self.log)
+        }
 
     def dispatched(self) -> Files:
         """All that follows from the commit log; index files by their number, since their names are times."""
@@ -228,8 +274,12 @@ class Broker:
             found |= _cut(f"batchconsumequeue/{topic}/{queue}", 0, units, self.sizes.batch)
         for (topic, queue), pairs in self.pairs.items():
             for pair in pairs:
-                found[f"compaction/compactionLog/{topic}/{queue}/{pair.name:020d}"] = bytes(pair.log)
-                found[f"compaction/compactionCq/{topic}/{queue}/{pair.name:020d}"] = bytes(pair.index)
+                found[f"compaction/compactionLog/{topic}/{queue}/{pair.name:020d}"] = bytes(
+                    pair.log
+                )
+                found[f"compaction/compactionCq/{topic}/{queue}/{pair.name:020d}"] = bytes(
+                    pair.index
+                )
         return found | {f"index/{n}": bytes(file) for n, file in enumerate(self.index)}
 
 
@@ -275,31 +325,50 @@ def read_dispatched(root: Path) -> Files:
     return found | {f"index/{n}": path.read_bytes() for n, path in enumerate(files)}
 
 
-def send(broker: Broker, topic: str, queue: int, offset: int, *, keys: str | None = "k", body: bytes = b"v",
-         sys_flag: int = 0, stored: int = START, **properties: str) -> int:  # fmt: skip
+def send(
+    broker: Broker,
+    topic: str,
+    queue: int,
+    offset: int,
+    *,
+    keys: str | None = "k",
+    body: bytes = b"v",
+    sys_flag: int = 0,
+    stored: int = START,
+    **properties: str,
+) -> int:
     """Put a message; the address where it went."""
     found = {"KEYS": keys, **properties}
     magic = MAGIC_V2 if len(topic.encode()) > 127 else MAGIC_V1
     return broker.put(
         make_message(
-            topic, body, {name: text for name, text in found.items() if text}, magic=magic, queue_id=queue,
-            queue_offset=offset, sys_flag=sys_flag, store_time_ms=stored,
+            topic,
+            body,
+            {name: text for name, text in found.items() if text},
+            magic=magic,
+            queue_id=queue,
+            queue_offset=offset,
+            sys_flag=sys_flag,
+            store_time_ms=stored,
         )
-    )  # fmt: skip
+    )
 
 
 @st.composite
 def brokers(draw: st.DrawFn, most: int = 60) -> Broker:
     """A broker that took some messages of every kind, its commit log perhaps without its oldest files."""
     broker = Broker(
-        Sizes(commit_log=draw(st.sampled_from([900, 2048, 8192]))), draw(st.sampled_from([0, 900 * 2048 * 8192]))
+        Sizes(commit_log=draw(st.sampled_from([900, 2048, 8192]))),
+        draw(st.sampled_from([0, 900 * 2048 * 8192])),
     )
     offsets: dict[tuple[str, int], int] = {}
     clock = START
     first = draw(st.sampled_from([0, 0, 3, 25]))
     for _ in range(draw(st.integers(1, most))):
         clock += draw(st.sampled_from([0, 1, 700, 5000]))
-        topic = draw(st.sampled_from(["plain", "ünïcode\U0001f600", COMPACTED, COMPACTED, BATCHED, DELAYED]))
+        topic = draw(
+            st.sampled_from(["plain", "ünïcode\U0001f600", COMPACTED, COMPACTED, BATCHED, DELAYED])
+        )
         queue = draw(st.integers(0, 2))
         name = topic, queue
         offset = offsets.setdefault(name, first)
@@ -318,8 +387,19 @@ def brokers(draw: st.DrawFn, most: int = 60) -> Broker:
         is_queued = stage in (0, COMMIT)
         if is_queued and topic == "plain" and offset and draw(st.integers(0, 15)) == 0:
             offset = offsets[name] = 0  # deleted and made again
-        send(broker, topic, queue, offset if is_queued else 0, keys=keys, body=body, sys_flag=stage, stored=clock,
-             **tag, **unique, **more)  # fmt: skip
+        send(
+            broker,
+            topic,
+            queue,
+            offset if is_queued else 0,
+            keys=keys,
+            body=body,
+            sys_flag=stage,
+            stored=clock,
+            **tag,
+            **unique,
+            **more,
+        )
         if is_queued:
             offsets[name] = offset + taken
     return broker

@@ -18,7 +18,13 @@ import zstandard
 
 from lastwrite.formats.rocketmq.java_hash import tags_code
 from lastwrite.formats.rocketmq.names import file_name
-from lastwrite.formats.rocketmq.record import COMPRESSED, Host, encode_blank, encode_message, make_message
+from lastwrite.formats.rocketmq.record import (
+    COMPRESSED,
+    Host,
+    encode_blank,
+    encode_message,
+    make_message,
+)
 from lastwrite.formats.rocketmq.sides import encode_positions
 from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT
 
@@ -60,9 +66,18 @@ class ModelMessage:
 
 
 def message(
-    offset: int, key: str | None, body: bytes, store_ms: int, *, queue: int = 0, tag: str | None = None,
-    compression: str = "none", v6: bool = False, closed: bool = True, topic: str = TOPIC,
-) -> ModelMessage:  # fmt: skip
+    offset: int,
+    key: str | None,
+    body: bytes,
+    store_ms: int,
+    *,
+    queue: int = 0,
+    tag: str | None = None,
+    compression: str = "none",
+    v6: bool = False,
+    closed: bool = True,
+    topic: str = TOPIC,
+) -> ModelMessage:
     """A message as a broker has put it into its commit log; a stored body of no bytes is never compressed."""
     sys_flag, compress = COMPRESSIONS[compression]
     properties = {} if key is None else {"KEYS": key}
@@ -70,11 +85,20 @@ def message(
     if tag is not None:
         properties["TAGS"] = tag
     made = make_message(
-        topic, compress(body), properties, queue_id=queue, queue_offset=offset, sys_flag=sys_flag,
-        born_time_ms=store_ms - 1, store_time_ms=store_ms, born_host=V6 if v6 else Host(b"\x7f\0\0\1", 54321),
+        topic,
+        compress(body),
+        properties,
+        queue_id=queue,
+        queue_offset=offset,
+        sys_flag=sys_flag,
+        born_time_ms=store_ms - 1,
+        store_time_ms=store_ms,
+        born_host=V6 if v6 else Host(b"\x7f\0\0\1", 54321),
         closed=closed,
-    )  # fmt: skip
-    return ModelMessage(offset, key, body, store_ms, 0 if tag is None else tags_code(tag), encode_message(made))
+    )
+    return ModelMessage(
+        offset, key, body, store_ms, 0 if tag is None else tags_code(tag), encode_message(made)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +190,13 @@ def compact_like_broker(queue: ModelQueue) -> bool:
 
 
 def compact(
-    queue: ModelQueue, now_ms: int, retention_ms: int, *, keeps_keyless: bool = False, include_active: bool = False,
-) -> bool:  # fmt: skip
+    queue: ModelQueue,
+    now_ms: int,
+    retention_ms: int,
+    *,
+    keeps_keyless: bool = False,
+    include_active: bool = False,
+) -> bool:
     """Our round: each file keeps its name and what survives of it; False: nothing is dirty."""
     closed = queue.pairs if include_active else queue.pairs[:-1]
     if not is_dirty(closed, queue.position):
@@ -197,7 +226,9 @@ def encode_pair(pair: ModelPair, log_bytes: int, index_bytes: int) -> tuple[byte
     log, index = bytearray(), bytearray()
     for each in pair.messages:
         address = pair.start + len(log)
-        index += BATCH_UNIT.pack(address, each.size, each.tags_code, each.store_ms, each.offset, 1, -1, 0)
+        index += BATCH_UNIT.pack(
+            address, each.size, each.tags_code, each.store_ms, each.offset, 1, -1, 0
+        )
         log += each.at(address)
     if pair.is_closed:
         room = log_bytes - len(log)
@@ -211,7 +242,9 @@ def files_of(queue: ModelQueue) -> dict[str, bytes]:
     found = {}
     for pair in queue.pairs:
         for kind, content in zip(
-            ("compactionLog", "compactionCq"), encode_pair(pair, queue.log_bytes, queue.index_bytes), strict=True
+            ("compactionLog", "compactionCq"),
+            encode_pair(pair, queue.log_bytes, queue.index_bytes),
+            strict=True,
         ):
             found[f"{kind}/{queue.topic}/{queue.number}/{file_name(pair.start)}"] = content
     return found
@@ -231,7 +264,9 @@ def write_store(root: Path, queues: Sequence[ModelQueue]) -> None:
         for place, content in wanted.items():
             if not (tree / place).exists() or (tree / place).read_bytes() != content:
                 (tree / place).write_bytes(content)
-    known = {f"{queue.topic}_{queue.number}": queue.position for queue in queues if queue.position >= 0}
+    known = {
+        f"{queue.topic}_{queue.number}": queue.position for queue in queues if queue.position >= 0
+    }
     if known:
         (tree / "position-checkpoint").write_bytes(encode_positions(known))
 
@@ -242,19 +277,29 @@ def read_files(root: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(tree)): path.read_bytes()
         for kind in ("compactionLog", "compactionCq")
-        for path in sorted((tree / kind).rglob("*")) if path.is_file()
-    }  # fmt: skip
+        for path in sorted((tree / kind).rglob("*"))
+        if path.is_file()
+    }
 
 
 # ---------------------------------------------------------------------- drawn by a seed
 
 
-def random_message(rng: random.Random, offset: int, keys: int, store_ms: int, queue: int = 0) -> ModelMessage:
+def random_message(
+    rng: random.Random, offset: int, keys: int, store_ms: int, queue: int = 0
+) -> ModelMessage:
     """One of a few keys; a delete in eight, compressed bodies, tags, IPv6, both ways to end properties."""
     body = b"" if rng.random() < 0.12 else rng.randbytes(rng.randrange(1, 160))
     compression = rng.choice(("none", "none", *COMPRESSIONS))
     key = rng.choice(("k", "schlüssel ", "two keys ")) + str(rng.randrange(keys))
     return message(
-        offset, key, body, store_ms, queue=queue, tag=rng.choice((None, "TagA", f"tag{offset % 3}")),
-        compression=compression, v6=rng.random() < 0.2, closed=rng.random() < 0.7,
-    )  # fmt: skip
+        offset,
+        key,
+        body,
+        store_ms,
+        queue=queue,
+        tag=rng.choice((None, "TagA", f"tag{offset % 3}")),
+        compression=compression,
+        v6=rng.random() < 0.2,
+        closed=rng.random() < 0.7,
+    )

@@ -38,22 +38,38 @@ def record(topic: str, queue: int, sent: Sent, address: int) -> bytes:
     properties = {} if sent.key is None else {"KEYS": sent.key}
     if sent.tag is not None:
         properties["TAGS"] = sent.tag
-    return encode_message(make_message(
-        topic, zlib.compress(sent.body) if sent.is_compressed else sent.body, properties, queue_id=queue,
-        queue_offset=sent.offset, physical_offset=address, sys_flag=COMPRESSED if sent.is_compressed else 0,
-        born_time_ms=sent.store_time_ms - 7, store_time_ms=sent.store_time_ms,
-    ))  # fmt: skip
+    return encode_message(
+        make_message(
+            topic,
+            zlib.compress(sent.body) if sent.is_compressed else sent.body,
+            properties,
+            queue_id=queue,
+            queue_offset=sent.offset,
+            physical_offset=address,
+            sys_flag=COMPRESSED if sent.is_compressed else 0,
+            born_time_ms=sent.store_time_ms - 7,
+            store_time_ms=sent.store_time_ms,
+        )
+    )
 
 
 def paths_of(store: Path, topic: str, queue: int, number: int) -> tuple[Path, Path]:
     """Log and index of the queue's file ``number``."""
     name = file_name(number * LOG_BYTES)
-    folders = [store / "compaction" / part / topic / str(queue) for part in ("compactionLog", "compactionCq")]
+    folders = [
+        store / "compaction" / part / topic / str(queue)
+        for part in ("compactionLog", "compactionCq")
+    ]
     return folders[0] / name, folders[1] / name
 
 
 def write_queue(
-    store: Path, topic: str, queue: int, files: Sequence[Sequence[Sent]], is_closed: bool = True, junk: bytes = b""
+    store: Path,
+    topic: str,
+    queue: int,
+    files: Sequence[Sequence[Sent]],
+    is_closed: bool = True,
+    junk: bytes = b"",
 ) -> None:
     """Write a pair of files for each of ``files``.
 
@@ -68,10 +84,19 @@ def write_queue(
         for sent in sents:
             data = record(topic, queue, sent, number * LOG_BYTES + len(log))
             index += BATCH_UNIT.pack(
-                number * LOG_BYTES + len(log), len(data), 0, sent.store_time_ms, sent.offset, 1, -1, 0
+                number * LOG_BYTES + len(log),
+                len(data),
+                0,
+                sent.store_time_ms,
+                sent.offset,
+                1,
+                -1,
+                0,
             )
             log += data
-        assert len(log) + 8 <= LOG_BYTES and len(index) + BATCH_UNIT.size <= INDEX_BYTES, "the model's file is too full"
+        assert len(log) + 8 <= LOG_BYTES and len(index) + BATCH_UNIT.size <= INDEX_BYTES, (
+            "the model's file is too full"
+        )
         if junk:
             log += junk[: LOG_BYTES - len(log)]
         elif is_closed and number + 1 < len(files):

@@ -33,7 +33,9 @@ EXAMPLE_V1 = bytes.fromhex(
     "0000000000000000 00000005 68656c6c6f 06 63746f706963"
     "0017 4b455953 01 6f726465722d31 02 54414753 01 54616741 02"
 )
-EXAMPLE_V1_OLD = bytes.fromhex("0000007c") + EXAMPLE_V1[4:-25] + bytes.fromhex("0016") + EXAMPLE_V1[-23:-1]
+EXAMPLE_V1_OLD = (
+    bytes.fromhex("0000007c") + EXAMPLE_V1[4:-25] + bytes.fromhex("0016") + EXAMPLE_V1[-23:-1]
+)
 EXAMPLE_V2 = bytes.fromhex(
     "00000092 daa320a7 7156e945 00000003 00000000 0000000000000008 000000000000007d 00000331"
     "0000018bcfe56800 00000000000000000000000000000001 0000d431 0000018bcfe5687c"
@@ -63,22 +65,51 @@ EXAMPLE_INNER = bytes.fromhex(
 )
 
 # What a name or a value may hold: anything but bytes 1 and 2; and what is easily taken for something else.
-texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12)
-spaces = st.text(st.sampled_from(" \t\n\x1c\u1680\u2003\u2007\u2028\u3000\xa0"), min_size=1, max_size=4)
+texts = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12
+)
+spaces = st.text(
+    st.sampled_from(" \t\n\x1c\u1680\u2003\u2007\u2028\u3000\xa0"), min_size=1, max_size=4
+)
 names = st.sampled_from(
-    ["KEYS", "TAGS", "UNIQ_KEY", "DELAY", "INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH", "WAIT", "KEY", "KEYSX"]
+    [
+        "KEYS",
+        "TAGS",
+        "UNIQ_KEY",
+        "DELAY",
+        "INNER_NUM",
+        "INNER_BASE",
+        "INNER_MULTI_DISPATCH",
+        "WAIT",
+        "KEY",
+        "KEYSX",
+    ]
     + ["UNIQ_KEYS", "INNER_NUMB", "INNER_BASIS", "INNER_MULTI_QUEUE_OFFSET", "keys", "K"]
 )
 numbers = st.sampled_from(
-    ["0", "3", "32767", "32768", "-1", "+7", "-32768", "-32769", "9223372036854775807", "9223372036854775808", "x", "-"]
+    [
+        "0",
+        "3",
+        "32767",
+        "32768",
+        "-1",
+        "+7",
+        "-32768",
+        "-32769",
+        "9223372036854775807",
+        "9223372036854775808",
+        "x",
+        "-",
+    ]
 )
 raw_properties = st.one_of(
     st.lists(st.tuples(names | texts, texts | spaces | numbers), max_size=6).map(
         lambda pairs: b"\x02".join(f"{name}\x01{value}".encode() for name, value in pairs)
     ),
-    st.lists(st.sampled_from([b"KEYS", b"TAGS", b"\x01", b"\x02", b"a", b"\xff", b"UNIQ_KEY", b" "]), max_size=20).map(
-        b"".join
-    ),
+    st.lists(
+        st.sampled_from([b"KEYS", b"TAGS", b"\x01", b"\x02", b"a", b"\xff", b"UNIQ_KEY", b" "]),
+        max_size=20,
+    ).map(b"".join),
     st.binary(max_size=60),
 ).flatmap(lambda raw: st.sampled_from([raw, raw + b"\x02"]))
 
@@ -122,7 +153,9 @@ def array(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8).copy()
 
 
-def split(data: bytes, check_crc: bool = True, rows: int = 100) -> tuple[np.ndarray, int, int, int, int]:
+def split(
+    data: bytes, check_crc: bool = True, rows: int = 100
+) -> tuple[np.ndarray, int, int, int, int]:
     """The kernel over all of ``data``: table, consumed, code, position, wanted."""
     table = np.zeros(rows, kernels.MESSAGE)
     count, consumed, code, at, wanted = kernels.split(array(data), 0, len(data), table, check_crc)
@@ -148,7 +181,11 @@ def slow_split(data: bytes, check_crc: bool = True) -> tuple[list[dict[str, int]
                 return found, at, kernels.END
             if "of magic" in error.problem:
                 return found, at, kernels.BAD_MAGIC
-            return found, at, kernels.BAD_SIZE if "record of" in error.problem[:9] else kernels.BAD_LENGTHS
+            return (
+                found,
+                at,
+                kernels.BAD_SIZE if "record of" in error.problem[:9] else kernels.BAD_LENGTHS,
+            )
         if check_crc and not message.body_crc_holds:
             return found, at, kernels.BAD_CRC
         found.append(slow_row(data, at, message))

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lastwrite.formats.rocketmq.names import file_name, log_sizes
-from lastwrite.formats.rocketmq.record import decode_message, encode_blank, encode_message, make_message
+from lastwrite.formats.rocketmq.record import (
+    decode_message,
+    encode_blank,
+    encode_message,
+    make_message,
+)
 from lastwrite.formats.rocketmq.sides import decode_positions, encode_positions
 from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT, batch_units, valid_count
 from lastwrite.logstore import files
@@ -78,32 +83,37 @@ LAYOUTS = [
         "a file shrinks, one goes, the active one stays",
         {T0: {0: [0, 1, 2, 3], 1: [4, 5], 2: [6, 7, 8], 3: [9]}},
         {T0: {0: [1, 3], 2: [6, 7, 8], 3: [9]}},
-        {T0: 3}, {T0: 8},
+        {T0: 3},
+        {T0: 8},
     ),
     Layout(
         "two queues and a neighbour, without positions before",
         {T0: {0: [0, 1], 1: [2]}, T1: {0: [0, 1, 2], 2: [3], 5: [4, 5]}, U0: {0: [7], 1: [8]}},
         {T0: {0: [1], 1: [2]}, T1: {2: [3], 5: [4, 5]}},
-        {}, {T0: 1, T1: 3},
+        {},
+        {T0: 1, T1: 3},
     ),
     Layout(
         "repacked as by a broker",
         {T0: {0: [0, 1, 2], 1: [3, 4], 2: [5, 6], 3: [7]}, U0: {0: [1]}},
         {T0: {0: [0, 3, 5, 6], 3: [7]}},
-        {T0: 2, U0: 0}, {T0: 6},
+        {T0: 2, U0: 0},
+        {T0: 6},
     ),
     Layout(
         "the active file too",
         {T0: {0: [0, 1, 2], 1: [3, 4]}},
         {T0: {1: [4]}},
-        {T0: 1}, {T0: 4},
+        {T0: 1},
+        {T0: 4},
     ),
     Layout("positions alone", {T0: {0: [0, 1], 1: [2]}}, {}, {T0: 0, U0: 5}, {T0: 1}),
     Layout(
         "what a broker's own run left, and what nobody knows",
         {T0: {0: [0, 1], 1: [2]}, U0: {0: [3], 1: [4]}},
         {T0: {0: [1], 1: [2]}},
-        {T0: -1}, {T0: 1},
+        {T0: -1},
+        {T0: 1},
         [
             _put(f"compaction/compactionLog/t/0/compacting/{file_name(0)}", b"stale"),
             _put(f"compaction/compactionCq/t/0/compacting/{file_name(0)}", b"stale"),
@@ -114,9 +124,13 @@ LAYOUTS = [
     ),
     Layout(
         "the tree is elsewhere",
-        {T0: {0: [0, 1], 1: [2]}}, {T0: {0: [1], 1: [2]}}, {T0: -1}, {T0: 1}, [_link_away],
+        {T0: {0: [0, 1], 1: [2]}},
+        {T0: {0: [1], 1: [2]}},
+        {T0: -1},
+        {T0: 1},
+        [_link_away],
     ),
-]  # fmt: skip
+]
 
 
 # ---------------------------------------------------------------------- making
@@ -125,13 +139,21 @@ LAYOUTS = [
 def record(name: TopicPartition, offset: int, address: int) -> bytes:
     key = f"k{offset % 7}"
     message = make_message(
-        name.topic, b"body %d " % offset * 8, {"KEYS": key, "UNIQ_KEY": f"{offset:032X}"}, queue_id=name.partition,
-        queue_offset=offset, physical_offset=address, born_time_ms=CLOCK_MS, store_time_ms=CLOCK_MS + offset,
-    )  # fmt: skip
+        name.topic,
+        b"body %d " % offset * 8,
+        {"KEYS": key, "UNIQ_KEY": f"{offset:032X}"},
+        queue_id=name.partition,
+        queue_offset=offset,
+        physical_offset=address,
+        born_time_ms=CLOCK_MS,
+        store_time_ms=CLOCK_MS + offset,
+    )
     return encode_message(message)
 
 
-def pair_of(name: TopicPartition, place: int, offsets: list[int], *, is_closed: bool) -> tuple[bytes, bytes]:
+def pair_of(
+    name: TopicPartition, place: int, offsets: list[int], *, is_closed: bool
+) -> tuple[bytes, bytes]:
     """A log file and its index."""
     log, index = b"", b""
     for offset in offsets:
@@ -155,7 +177,9 @@ def write_layout(root: Path, layout: Layout) -> Path:
             for folder, content in zip(folders, pair, strict=True):
                 (folder / file_name(place * LOG_BYTES)).write_bytes(content)
     if layout.positions:
-        named = {f"{name.topic}_{name.partition}": offset for name, offset in layout.positions.items()}
+        named = {
+            f"{name.topic}_{name.partition}": offset for name, offset in layout.positions.items()
+        }
         (root / "compaction" / "position-checkpoint").write_bytes(encode_positions(named))
         (root / "compaction" / "position-checkpoint.bak").write_bytes(encode_positions({}))
     (root / "lock").write_bytes(b"lock")
@@ -173,8 +197,13 @@ def changes(root: Path, layout: Layout) -> list[Change]:
         pairs = []
         for place in (place for place in after if before.get(place) != after[place]):
             folder = publish.aside_folder(str(root), name)
-            paths = [os.path.join(folder, f"{file_name(place * LOG_BYTES)}.{kind}") for kind in ("log", "index")]
-            for path, content in zip(paths, pair_of(name, place, after[place], is_closed=False), strict=True):
+            paths = [
+                os.path.join(folder, f"{file_name(place * LOG_BYTES)}.{kind}")
+                for kind in ("log", "index")
+            ]
+            for path, content in zip(
+                paths, pair_of(name, place, after[place], is_closed=False), strict=True
+            ):
                 files.write(path, content, is_synced=False)
             pairs.append(Pair(file_name(place * LOG_BYTES), *paths))
         names = [file_name(place * LOG_BYTES) for place in gone]
@@ -226,7 +255,9 @@ class DoesNotStart(Exception):
     """A broker would not start on the store."""
 
 
-def load_like_broker(root: Path) -> tuple[dict[TopicPartition, list[int]], dict[TopicPartition, int]]:
+def load_like_broker(
+    root: Path,
+) -> tuple[dict[TopicPartition, list[int]], dict[TopicPartition, int]]:
     """The offsets that a broker would serve of each queue, from 0 on, and its positions.
 
     Written from the specification alone (sections 2, 11, 13.6, 15): nothing of ``logstore`` is used.
@@ -263,7 +294,9 @@ def _load(folder: Path, file_bytes: int) -> dict[int, bytes] | None:
     return found
 
 
-def _served(name: TopicPartition, logs: dict[int, bytes] | None, indexes: dict[int, bytes] | None) -> list[int]:
+def _served(
+    name: TopicPartition, logs: dict[int, bytes] | None, indexes: dict[int, bytes] | None
+) -> list[int]:
     if logs is None or indexes is None:
         return []
     if logs.keys() != indexes.keys():
@@ -291,6 +324,21 @@ def fresh(origin: Path, target: Path) -> Path:
 
 
 __all__ = [
-    "INDEX_BYTES", "LAYOUTS", "LOG_BYTES", "SETTINGS", "T0", "T1", "U0", "DoesNotStart", "Layout", "changes", "compact",
-    "contents", "fresh", "load_like_broker", "pair_of", "positions_at", "write_layout",
-]  # fmt: skip
+    "INDEX_BYTES",
+    "LAYOUTS",
+    "LOG_BYTES",
+    "SETTINGS",
+    "T0",
+    "T1",
+    "U0",
+    "DoesNotStart",
+    "Layout",
+    "changes",
+    "compact",
+    "contents",
+    "fresh",
+    "load_like_broker",
+    "pair_of",
+    "positions_at",
+    "write_layout",
+]

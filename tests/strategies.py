@@ -54,7 +54,8 @@ class Life:
 keys = st.sampled_from([b"", b"a", b"b", b"c", b"d", b"\x00", b"\xff\xfe", b"k" * 40])
 values = st.none() | st.sampled_from([b"", b"v"]) | st.binary(max_size=30) | st.just(b"long" * 60)
 header_lists = st.lists(
-    st.tuples(st.sampled_from([b"", b"h", "é".encode()]), st.none() | st.binary(max_size=4)), max_size=2
+    st.tuples(st.sampled_from([b"", b"h", "é".encode()]), st.none() | st.binary(max_size=4)),
+    max_size=2,
 ).map(tuple)
 
 
@@ -63,7 +64,11 @@ def record_bodies(draw: st.DrawFn, clock_ms: int) -> ModelRecord:
     """A record at offset 0; one in sixteen has no key."""
     return ModelRecord(
         0,
-        draw(st.sampled_from([clock_ms, clock_ms, clock_ms + 1, clock_ms - 500, -1, START_MS + 10**11])),
+        draw(
+            st.sampled_from(
+                [clock_ms, clock_ms, clock_ms + 1, clock_ms - 500, -1, START_MS + 10**11]
+            )
+        ),
         None if draw(st.integers(0, 15)) == 0 else draw(keys),
         draw(values),
         draw(st.just(()) | header_lists),
@@ -71,7 +76,9 @@ def record_bodies(draw: st.DrawFn, clock_ms: int) -> ModelRecord:
 
 
 @st.composite
-def batches(draw: st.DrawFn, base_offset: int, clock_ms: int, codecs: tuple[int, ...] = CODECS) -> ModelBatch:
+def batches(
+    draw: st.DrawFn, base_offset: int, clock_ms: int, codecs: tuple[int, ...] = CODECS
+) -> ModelBatch:
     """A batch as a producer or a broker writes it, or one that an earlier compaction has thinned."""
     bodies = draw(st.lists(record_bodies(clock_ms), min_size=1, max_size=5))
     gaps = [draw(st.sampled_from([0, 0, 0, 0, 1, 3])) for _ in range(len(bodies) + 1)]
@@ -88,7 +95,9 @@ def batches(draw: st.DrawFn, base_offset: int, clock_ms: int, codecs: tuple[int,
         tuple(records),
         draw(st.sampled_from(codecs)),
         append_time,
-        max_timestamp_ms=clock_ms if append_time else max(record.timestamp_ms for record in records),
+        max_timestamp_ms=clock_ms
+        if append_time
+        else max(record.timestamp_ms for record in records),
         leader_epoch=draw(st.integers(-1, 2)),
     )
 
@@ -114,19 +123,28 @@ def written(draw: st.DrawFn, writer: Writer, plain: ModelBatch, bumps: bool) -> 
         key = draw(st.sampled_from([b"\0\0\0\0", b"\0\0\0\1"]))
         stamp = plain.records[0].timestamp_ms
         return ModelBatch(
-            plain.base_offset, plain.base_offset, (ModelRecord(plain.base_offset, stamp, key, b"\0\0\0\0\0\7"),),
-            max_timestamp_ms=stamp, leader_epoch=plain.leader_epoch, producer_id=writer.producer_id,
-            producer_epoch=writer.epoch, transactional=True, control=True,
-        )  # fmt: skip
+            plain.base_offset,
+            plain.base_offset,
+            (ModelRecord(plain.base_offset, stamp, key, b"\0\0\0\0\0\7"),),
+            max_timestamp_ms=stamp,
+            leader_epoch=plain.leader_epoch,
+            producer_id=writer.producer_id,
+            producer_epoch=writer.epoch,
+            transactional=True,
+            control=True,
+        )
     if not writer.is_open and draw(st.integers(0, 15)) == 0:
         writer.epoch, writer.sequence = writer.epoch + 1, 0
     sequence = writer.sequence
     writer.sequence += plain.next_offset - plain.base_offset
     writer.is_open = writer.transactional
     return replace(
-        plain, producer_id=writer.producer_id, producer_epoch=writer.epoch, base_sequence=sequence,
+        plain,
+        producer_id=writer.producer_id,
+        producer_epoch=writer.epoch,
+        base_sequence=sequence,
         transactional=writer.transactional,
-    )  # fmt: skip
+    )
 
 
 @st.composite
@@ -136,11 +154,20 @@ def old_batches(draw: st.DrawFn, plain: ModelBatch) -> ModelBatch:
     codec = 1 if plain.codec == 4 else plain.codec  # zstd came later
     records = plain.records if codec else plain.records[:1]
     append_time = plain.append_time and magic == 1
-    records = tuple(replace(r, headers=(), timestamp_ms=r.timestamp_ms if magic else -1) for r in records)
+    records = tuple(
+        replace(r, headers=(), timestamp_ms=r.timestamp_ms if magic else -1) for r in records
+    )
     return ModelBatch(
-        records[0].offset, records[-1].offset, records, codec, append_time, magic=magic,
-        max_timestamp_ms=plain.max_timestamp_ms if append_time else max(r.timestamp_ms for r in records),
-    )  # fmt: skip
+        records[0].offset,
+        records[-1].offset,
+        records,
+        codec,
+        append_time,
+        magic=magic,
+        max_timestamp_ms=plain.max_timestamp_ms
+        if append_time
+        else max(r.timestamp_ms for r in records),
+    )
 
 
 @dataclass(slots=True)
@@ -181,13 +208,20 @@ def phases(draw: st.DrawFn, clock_ms: int, cast: Cast) -> Phase:
 
 @st.composite
 def lives(
-    draw: st.DrawFn, codecs: tuple[int, ...] = CODECS, min_rounds: int = 1, max_rounds: int = 4, old: bool = True
+    draw: st.DrawFn,
+    codecs: tuple[int, ...] = CODECS,
+    min_rounds: int = 1,
+    max_rounds: int = 4,
+    old: bool = True,
 ) -> Life:
     """Logs that grow and are cleaned up to ``max_rounds`` times, under settings that make small logs do much."""
     clock_ms = START_MS
     cast = Cast(
         codecs,
-        [Writer(n, n >= 100) for n in draw(st.sampled_from([[], [7], [100], [7, 100], [100, 101, 102]]))],
+        [
+            Writer(n, n >= 100)
+            for n in draw(st.sampled_from([[], [7], [100], [7, 100], [100, 101, 102]]))
+        ],
         draw(st.booleans()),
         old and draw(st.integers(0, 4)) == 0,
     )

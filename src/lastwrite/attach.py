@@ -25,10 +25,16 @@ def main() -> None:
     try:
         with socket.socket(socket.AF_UNIX) as nursery:
             nursery.connect(os.environ[ADDRESS])
-            told = json.dumps({
-                "environment": {name.decode("latin-1"): text.decode("latin-1") for name, text in os.environb.items()},
-                "arguments": sys.argv, "folder": os.getcwd(),
-            }).encode()  # fmt: skip
+            told = json.dumps(
+                {
+                    "environment": {
+                        name.decode("latin-1"): text.decode("latin-1")
+                        for name, text in os.environb.items()
+                    },
+                    "arguments": sys.argv,
+                    "folder": os.getcwd(),
+                }
+            ).encode()
             socket.send_fds(nursery, [len(told).to_bytes(4, "big")], [0, 1, 2])
             nursery.sendall(told)
             nursery.recv(1)  # nothing ever comes: the daemon has ended

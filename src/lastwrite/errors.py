@@ -28,7 +28,13 @@ class LogError(Exception):
 
     exit_status = 1
 
-    def __init__(self, problem: str, at: int | None = None, path: str | None = None, remedy: str | None = None) -> None:
+    def __init__(
+        self,
+        problem: str,
+        at: int | None = None,
+        path: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
         super().__init__(problem, at, path, remedy)
         self.problem = problem
         self.at = at

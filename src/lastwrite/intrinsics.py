@@ -21,7 +21,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int) -> Any:
+def _pointer(
+    context: Any, builder: Any, array_type: Any, array: Any, index: Any, width: int
+) -> Any:
     if isinstance(array_type, types.Integer):
         return builder.inttoptr(builder.add(array, index), ir.IntType(width).as_pointer())
     data = context.make_array(array_type)(context, builder, array).data

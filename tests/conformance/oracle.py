@@ -48,18 +48,28 @@ def peer_home(system: str, oracle: str) -> Path:
         pytest.skip(f"no {system} peer at {peer}; LASTWRITE_PEERS names the folder of peers")
     _need_java()
     given = os.environ.get(f"LASTWRITE_{system.upper()}_HOME")
-    if given and _is_filled(Path(given), oracle):  # a folder with jars alone serves the tests with a broker
+    if given and _is_filled(
+        Path(given), oracle
+    ):  # a folder with jars alone serves the tests with a broker
         return Path(given)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / f"{name}-peer"
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        / "lastwrite"
+        / f"{name}-peer"
+    )
     with alone(cache):
         if not _is_filled(cache, oracle):
             if shutil.which("mvn") is None:
                 pytest.skip(f"Maven is missing, which brings {system}'s jars")
             building = cache.with_name(f"{name}-peer.{os.getpid()}")
-            made = subprocess.run([str(peer / "setup.sh"), str(building)], capture_output=True, text=True, check=False)
+            made = subprocess.run(
+                [str(peer / "setup.sh"), str(building)], capture_output=True, text=True, check=False
+            )
             if made.returncode:
                 shutil.rmtree(building, ignore_errors=True)
-                pytest.skip(f"{system}'s jars did not come: {(made.stderr or made.stdout).strip()[-300:]}")
+                pytest.skip(
+                    f"{system}'s jars did not come: {(made.stderr or made.stdout).strip()[-300:]}"
+                )
             shutil.rmtree(cache, ignore_errors=True)
             building.rename(cache)
     return cache
@@ -76,7 +86,9 @@ def _need_java() -> None:
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
     version = said.partition('"')[2].partition(".")[0].strip('"')
     if not version.isdigit() or int(version) < 17:
-        pytest.skip(f"Java 17 or newer is missing; `java -version` says: {said.splitlines()[0] if said else 'nothing'}")
+        pytest.skip(
+            f"Java 17 or newer is missing; `java -version` says: {said.splitlines()[0] if said else 'nothing'}"
+        )
 
 
 @functools.cache

@@ -65,7 +65,9 @@ class PulsarOracle:
 
     def _start(self, settings: Mapping[str, str]) -> tuple[Standalone, Path]:
         folder = Path(tempfile.mkdtemp(prefix="lastwrite-pulsar-", dir=SCRATCH))
-        broker = Broker(self._home, folder / "data", {"transactionCoordinatorEnabled": "true", **settings})
+        broker = Broker(
+            self._home, folder / "data", {"transactionCoordinatorEnabled": "true", **settings}
+        )
         try:
             broker.start()
             driver = Driver(broker, transactions=True)

@@ -42,10 +42,14 @@ from tests.conformance.pulsar_topics import Topic
 from tests.logs import SCRATCH
 from tests.system.pulsar.driver import Horizon
 
-COMMIT_PAUSE_S = 1.1  # a broker writes a second commit within a second to memory only (spec section 30)
+COMMIT_PAUSE_S = (
+    1.1  # a broker writes a second commit within a second to memory only (spec section 30)
+)
 KNOWN = frozenset(range(1, 33)) - {10, 21}  # fields of MessageMetadata that the broker knows
 PLAIN, KEYLESS, EVENT_TIME = SETTINGS
-BLOCK = 25  # so many seeds in a row have the same settings: another standalone takes seconds to start
+BLOCK = (
+    25  # so many seeds in a row have the same settings: another standalone takes seconds to start
+)
 
 Place = tuple[int, int]
 
@@ -91,7 +95,9 @@ class _Rounds:
             self._bring()
             self._compact(is_last=number == rounds - 1)
             self._met["rounds"] += 1
-        if self._settings_name != EVENT_TIME and self._rng.random() < 0.3:  # by event time the way there matters
+        if (
+            self._settings_name != EVENT_TIME and self._rng.random() < 0.3
+        ):  # by event time the way there matters
             self._compact_live()
         self._met[f"topics: {self._settings_name}"] += 1
         return self._met
@@ -145,7 +151,9 @@ class _Rounds:
         self._met["runs of the broker"] += 1
         self._same(ours, theirs)
         self._same_messages(own, theirs)
-        self._attach(own if is_last and self._rng.random() < 0.5 else ours, theirs, is_own=ours is not own)
+        self._attach(
+            own if is_last and self._rng.random() < 0.5 else ours, theirs, is_own=ours is not own
+        )
         if self._rng.random() < 0.3:
             self._trim()
 
@@ -153,11 +161,17 @@ class _Rounds:
         """Whether a round was due, and the compacted ledger that counts after it; its horizon is checked."""
         with _small_pieces(self._rng) if self._rng.random() < 0.4 else nullcontext():
             report = lastwrite.compact(
-                str(root), config=dict(self._settings), spark=INLINE, like_broker=like_broker,
+                str(root),
+                config=dict(self._settings),
+                spark=INLINE,
+                like_broker=like_broker,
                 exact=self._rng.random() < 0.2,
-            )  # fmt: skip
+            )
         (partition,) = report.partitions
-        assert partition.status in (Status.CLEANED, Status.SKIPPED), (partition.reason, partition.problems)
+        assert partition.status in (Status.CLEANED, Status.SKIPPED), (
+            partition.reason,
+            partition.problems,
+        )
         folder = archive.topic_folder(root, self._name)
         manifest = read_manifest(str(folder))
         if manifest is None:
@@ -173,7 +187,9 @@ class _Rounds:
         """Whether the broker's is the same. Where a newer ledger has no entry yet, a broker may move its mark there."""
         assert self._horizon is not None
         ledger, number, _ = self._horizon
-        between = [each for each, entries in self._raw.items() if ours.ledger < each < ledger and entries]
+        between = [
+            each for each, entries in self._raw.items() if ours.ledger < each < ledger and entries
+        ]
         is_moved = number == -1 and not between and ours.entry == len(self._raw[ours.ledger]) - 1
         return (ours.ledger, ours.entry) == (ledger, number) or is_moved
 
@@ -186,7 +202,10 @@ class _Rounds:
             if our == their:
                 self._met["entries equal byte for byte"] += 1
                 continue
-            (place, our_id, our_body), (_, their_id, their_body) = entries_of.record(our), entries_of.record(their)
+            (place, our_id, our_body), (_, their_id, their_body) = (
+                entries_of.record(our),
+                entries_of.record(their),
+            )
             assert our_id == their_id, (place, our_id.hex(), their_id.hex())
             one, two = entries_of.entry(our_body), entries_of.entry(their_body)
             assert one.prefix == two.prefix, place
@@ -205,7 +224,8 @@ class _Rounds:
         sides = [_messages(side) for side in (own, theirs)]
         assert sides[0] == sides[1], _first_difference(sides[0], sides[1])
         chunks = [
-            {p for p, _, e in map(entries_of.record, side) if entries_of.entry(e).is_chunk} for side in (own, theirs)
+            {p for p, _, e in map(entries_of.record, side) if entries_of.entry(e).is_chunk}
+            for side in (own, theirs)
         ]
         assert chunks[0] >= chunks[1]
         self._met["messages left"] += len(sides[0])
@@ -219,11 +239,16 @@ class _Rounds:
         store = {"metadataStoreUrl": f"zk:{self._broker.metadata_store}"}
         report = lastwrite.compact(
             self._name, config={**self._settings, **store}, spark=INLINE, like_broker=True
-        )  # fmt: skip
+        )
         (partition,) = report.partitions
-        assert partition.status in (Status.CLEANED, Status.SKIPPED), (partition.reason, partition.problems)
+        assert partition.status in (Status.CLEANED, Status.SKIPPED), (
+            partition.reason,
+            partition.problems,
+        )
         ours = self._driver.horizon(self._name)
-        is_new = ours is not None and (before is None or ours.compacted_ledger != before.compacted_ledger)
+        is_new = ours is not None and (
+            before is None or ours.compacted_ledger != before.compacted_ledger
+        )
         assert is_new == (partition.status is Status.CLEANED), (ours, before, partition.reason)
         answer = self._driver.compact(self._name)
         assert not answer["did"], (answer, ours)
@@ -257,11 +282,15 @@ class _Rounds:
         time.sleep(max(0.0, self._committed + COMMIT_PAUSE_S - time.monotonic()))
         try:
             made = self._driver.attach(self._name, ours, self._horizon.ledger, self._horizon.entry)
-        except RuntimeError as error:  # seen once in hundreds: acknowledged, never written, and no word of it
+        except (
+            RuntimeError
+        ) as error:  # seen once in hundreds: acknowledged, never written, and no word of it
             assert "does not take ledger" in str(error)
             self._met["acknowledgements that a broker forgot"] += 1
             self._driver.unload(self._name)
-            moved = self._driver.horizon(self._name)  # to an empty ledger, perhaps: then that is the place
+            moved = self._driver.horizon(
+                self._name
+            )  # to an empty ledger, perhaps: then that is the place
             assert moved is not None and moved.compacted_ledger == self._horizon.compacted_ledger
             made = self._driver.attach(self._name, ours, moved.ledger, moved.entry)
         self._committed = time.monotonic()
@@ -295,7 +324,13 @@ class _Rounds:
     def _read_by_another_client(self, wanted: Sequence[Mapping[str, Any]]) -> None:
         found = self._sender.read(self._name)
         assert found == [
-            (each["ledger"], each["entry"], each["index"], each["key"] or "", base64.b64decode(each["value"] or ""))
+            (
+                each["ledger"],
+                each["entry"],
+                each["index"],
+                each["key"] or "",
+                base64.b64decode(each["value"] or ""),
+            )
             for each in wanted
             if each["key"] or each["value"]
         ]
@@ -311,16 +346,19 @@ class _Rounds:
 
     def _without_chunks(self, messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         return [
-            each for each in messages
+            each
+            for each in messages
             if not entries_of.entry(self._raw[each["ledger"]][each["entry"]]).is_chunk
-        ]  # fmt: skip
+        ]
 
 
 @contextmanager
 def _small_pieces(rng: random.Random) -> Iterator[None]:
     """A ledger is cut into many pieces, and the result put together from many parts, as large ones are."""
     piece_bytes, bits = rng.choice((1, 500, 3000)), rng.randrange(4)
-    limits = Limits(chunk_bytes=rng.choice((100, 900)), block_entries=rng.randrange(1, 9), slice_bytes=100)
+    limits = Limits(
+        chunk_bytes=rng.choice((100, 900)), block_entries=rng.randrange(1, 9), slice_bytes=100
+    )
     with (
         patch("lastwrite.pipeline.engine._PIECE_BYTES", piece_bytes),
         patch("lastwrite.pipeline.engine._LEAST_PIECE_BYTES", piece_bytes),
@@ -363,5 +401,8 @@ def _whole_chunked(records: Sequence[bytes]) -> set[Place]:
 
 
 def _first_difference(one: Sequence[Any], two: Sequence[Any]) -> str:
-    at = next((n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    at = next(
+        (n for n, (a, b) in enumerate(zip(one, two, strict=False)) if a != b),
+        min(len(one), len(two)),
+    )
     return f"{len(one)} and {len(two)}, at {at}: {one[at : at + 2]} and {two[at : at + 2]}"

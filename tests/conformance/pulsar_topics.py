@@ -61,24 +61,40 @@ class Topic:
         self.open: list[str] = []
         self._sent = self._transactions = 0
         count = self.rng.choice((1, 3, 8, 20, 60))
-        kinds = self.rng.choice((("plain",), ("plain",), ("plain", "odd"), ("plain", "bytes", "odd")))
+        kinds = self.rng.choice(
+            (("plain",), ("plain",), ("plain", "odd"), ("plain", "bytes", "odd"))
+        )
         for n in range(count):
             kind = self.rng.choice(kinds)
             if kind == "plain":
                 self.keys.append(f"key-{n}")
             elif kind == "bytes":
-                self.keys.append(base64.b64encode(self.rng.randbytes(self.rng.randrange(0, 6))).decode())
+                self.keys.append(
+                    base64.b64encode(self.rng.randbytes(self.rng.randrange(0, 6))).decode()
+                )
             else:
-                self.keys.append(self.rng.choice(("", "ключ", "k" * 300, " ", f"\U0001f511{n}", '"', "/wA=")))
+                self.keys.append(
+                    self.rng.choice(("", "ключ", "k" * 300, " ", f"\U0001f511{n}", '"', "/wA="))
+                )
         self._keyless = self.rng.choice((0.0, 0.0, 0.1, 0.5))
         self._empty = self.rng.choice((0.0, 0.1, 0.4))
-        self.is_plain = self.rng.random() < 0.25  # nothing that a client without keys or patience could not read
+        self.is_plain = (
+            self.rng.random() < 0.25
+        )  # nothing that a client without keys or patience could not read
 
     def steps(self) -> list[Step]:
         """What comes in a round: of nearly nothing to some hundred messages."""
         rng = self.rng
         made: list[Step] = []
-        kinds = (self._java, self._java, self._java, self._cpp, self._wire, self._transaction, self._unload)
+        kinds = (
+            self._java,
+            self._java,
+            self._java,
+            self._cpp,
+            self._wire,
+            self._transaction,
+            self._unload,
+        )
         for _ in range(rng.choice((1, 2, 5, 10))):
             made.append(self._java() if self.is_plain else rng.choice(kinds)())
         if self.open and rng.random() < 0.5:
@@ -95,7 +111,9 @@ class Topic:
             key = rng.choice(self.keys)
             if key and rng.random() < 0.1:
                 try:
-                    made["keyBytes"] = base64.b64encode(base64.b64decode(key, validate=True)).decode()
+                    made["keyBytes"] = base64.b64encode(
+                        base64.b64decode(key, validate=True)
+                    ).decode()
                 except ValueError:
                     made["key"] = key
             else:
@@ -106,12 +124,16 @@ class Topic:
             made["value"] = rng.choice((None, ""))
             self.met["deletes"] += 1
         else:
-            text = f"{self._sent} ".encode() * rng.choice((1, 1, 4, 40)) + rng.randbytes(rng.choice((0, 0, 30)))
+            text = f"{self._sent} ".encode() * rng.choice((1, 1, 4, 40)) + rng.randbytes(
+                rng.choice((0, 0, 30))
+            )
             made["value"] = base64.b64encode(text).decode()
         if rng.random() < 0.4:
             made["eventTime"] = START_MS + rng.randrange(8)
         if rng.random() < 0.2:
-            made["properties"] = {f"p{n}": "v" * rng.randrange(4) for n in range(rng.randrange(1, 4))}
+            made["properties"] = {
+                f"p{n}": "v" * rng.randrange(4) for n in range(rng.randrange(1, 4))
+            }
         if rng.random() < 0.1:
             made["orderingKey"] = base64.b64encode(rng.randbytes(4)).decode()
         return made
@@ -125,7 +147,10 @@ class Topic:
         rng = self.rng
         lines: list[Line] = []
         for _ in range(rng.randrange(1, 4)):
-            line: Line = {"codec": rng.choice(CODECS), "encrypt": not self.is_plain and rng.random() < 0.15}
+            line: Line = {
+                "codec": rng.choice(CODECS),
+                "encrypt": not self.is_plain and rng.random() < 0.15,
+            }
             kind = rng.choice(("single", "single", "batch", "batch", "batch", "chunk"))
             if kind == "chunk" and not self.is_plain and not line["encrypt"] and rng.random() < 0.5:
                 value = base64.b64encode(rng.randbytes(rng.randrange(500, 4000))).decode()
@@ -155,8 +180,11 @@ class Topic:
             name = f"{self.name} {self._transactions}"
             self.open.append(name)
         line: Line = {
-            "messages": self._messages(5), "batch": rng.random() < 0.3, "codec": rng.choice(CODECS), "txn": name
-        }  # fmt: skip
+            "messages": self._messages(5),
+            "batch": rng.random() < 0.3,
+            "codec": rng.choice(CODECS),
+            "txn": name,
+        }
         lines = [line]
         if rng.random() < 0.7:
             self.open.remove(name)
@@ -177,13 +205,25 @@ class Topic:
         frames = []
         for _ in range(rng.randrange(1, 4)):
             fields: dict[int, int | bytes] = {
-                1: b"old", 2: self._sent, 3: START_MS + self._sent,
-            }  # fmt: skip
+                1: b"old",
+                2: self._sent,
+                3: START_MS + self._sent,
+            }
             key = rng.choice(self.keys).encode()
             value = f"{self._sent} raw".encode()
             self._sent += 1
             kind = rng.choice(
-                ("single", "single", "batch", "batch", "one", "undecodable", "encrypted", "encrypted batch", "marker")
+                (
+                    "single",
+                    "single",
+                    "batch",
+                    "batch",
+                    "one",
+                    "undecodable",
+                    "encrypted",
+                    "encrypted batch",
+                    "marker",
+                )
             )
             if rng.random() < 0.8:
                 fields[6] = key
@@ -208,7 +248,11 @@ class Topic:
             elif rng.random() < 0.2:
                 fields[9] = rng.choice((0, len(value)))
             if rng.random() < 0.2:
-                fields |= {16: b"\0\0\0\0\0\0\0\7", 18: b"ordering", 12: START_MS + rng.randrange(8)}
+                fields |= {
+                    16: b"\0\0\0\0\0\0\0\7",
+                    18: b"ordering",
+                    12: START_MS + rng.randrange(8),
+                }
             pairs = sorted(fields.items())
             if rng.random() < 0.2:
                 pairs += [(90, 7), (91, b"of tomorrow")]
@@ -219,7 +263,9 @@ class Topic:
             else:
                 has_checksum = True
             self.met[f"raw {kind}"] += 1
-            frames.append(Frame(entry(message(*pairs), value, has_checksum=has_checksum), kind == "marker"))
+            frames.append(
+                Frame(entry(message(*pairs), value, has_checksum=has_checksum), kind == "marker")
+            )
         return WireStep(frames)
 
     def _raw_single(self) -> bytes:
@@ -245,7 +291,9 @@ class Topic:
 def entry(metadata: bytes, payload: bytes, *, has_checksum: bool = True) -> bytes:
     """An entry without broker prefix (spec/pulsar.md section 2)."""
     rest = struct.pack(">I", len(metadata)) + metadata + payload
-    return (b"\x0e\x01" + struct.pack(">I", google_crc32c.value(rest)) if has_checksum else b"") + rest
+    return (
+        b"\x0e\x01" + struct.pack(">I", google_crc32c.value(rest)) if has_checksum else b""
+    ) + rest
 
 
 class Sender:
@@ -266,7 +314,9 @@ class Sender:
                 case CppStep():
                     self._send_cpp(topic, step)
                 case WireStep():
-                    with Wire(self._broker.address) as wire:  # anew: a broker hangs up on who is silent for long
+                    with Wire(
+                        self._broker.address
+                    ) as wire:  # anew: a broker hangs up on who is silent for long
                         wire.send(topic, step.frames)
                 case UnloadStep():
                     self._driver.unload(topic)
@@ -292,11 +342,15 @@ class Sender:
         self._cpp.close()
 
     def _send_cpp(self, topic: str, step: CppStep) -> None:
-        codec = {"NONE": "NONE", "LZ4": "LZ4", "ZLIB": "ZLib", "ZSTD": "ZSTD", "SNAPPY": "SNAPPY"}[step.codec]
+        codec = {"NONE": "NONE", "LZ4": "LZ4", "ZLIB": "ZLib", "ZSTD": "ZSTD", "SNAPPY": "SNAPPY"}[
+            step.codec
+        ]
         producer = self._cpp.create_producer(
-            topic, compression_type=getattr(pulsar.CompressionType, codec), batching_enabled=step.is_batch,
+            topic,
+            compression_type=getattr(pulsar.CompressionType, codec),
+            batching_enabled=step.is_batch,
             batching_max_publish_delay_ms=60_000,
-        )  # fmt: skip
+        )
         failed: list[Any] = []
         for each in step.messages:
             value = each["value"]

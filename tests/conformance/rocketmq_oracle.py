@@ -31,15 +31,20 @@ class RocketmqOracle:
     def __init__(self) -> None:
         home = oracle_home()
         self._process = subprocess.Popen(
-            [str(PEER / "oracle.sh"), str(home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+            [str(PEER / "oracle.sh"), str(home)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
 
     def ask(self, do: str, store: Path, settings: Mapping[str, int], **more: Any) -> dict[str, Any]:
         """The answer to a request; ``lines`` has the records of a ``dump``. ``ok`` is false where the classes threw."""
         process = self._process
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps({"do": do, "store": str(store), "config": dict(settings), **more}) + "\n")
+        process.stdin.write(
+            json.dumps({"do": do, "store": str(store), "config": dict(settings), **more}) + "\n"
+        )
         process.stdin.flush()
         lines: list[dict[str, Any]] = []
         while True:

@@ -40,10 +40,16 @@ def check_seed(oracle: RocketmqOracle, seed: int) -> Counter[str]:
 
 
 class _Rounds:
-    def __init__(self, oracle: RocketmqOracle, rng: random.Random, folder: Path, settings: dict[str, int]) -> None:
+    def __init__(
+        self, oracle: RocketmqOracle, rng: random.Random, folder: Path, settings: dict[str, int]
+    ) -> None:
         self._oracle, self._rng, self._folder, self._settings = oracle, rng, folder, settings
-        sizes = log_sizes(settings["compactionMappedFileSize"], settings["compactionCqMappedFileSize"])
-        self._queues = [model.ModelQueue(*sizes, number) for number in range(2)]  # compacted like the broker
+        sizes = log_sizes(
+            settings["compactionMappedFileSize"], settings["compactionCqMappedFileSize"]
+        )
+        self._queues = [
+            model.ModelQueue(*sizes, number) for number in range(2)
+        ]  # compacted like the broker
         self._own = copy.deepcopy(self._queues)  # in the default mode
         self._keys = rng.randrange(1, 40)
         self._clock = model.START_MS
@@ -96,7 +102,9 @@ class _Rounds:
             self._met["runs that the broker could not end"] += not answer["ok"]
             assert was_done == model.compact_like_broker(queue)
         assert model.read_files(ours) == model.read_files(theirs)
-        assert model.read_files(ours) == {p: c for queue in live for p, c in model.files_of(queue).items()}
+        assert model.read_files(ours) == {
+            p: c for queue in live for p, c in model.files_of(queue).items()
+        }
         known, wanted = ours / POSITIONS, theirs / POSITIONS
         if known.exists():
             assert known.read_bytes() == wanted.read_bytes()
@@ -109,12 +117,16 @@ class _Rounds:
             return
         root = self._store("default", live)
         retention, include_active = self._rng.choice((0, 2_000, 10**12)), self._rng.random() < 0.2
-        compact(root, {"delete.retention.ms": retention}, self._clock, include_active=include_active)
+        compact(
+            root, {"delete.retention.ms": retention}, self._clock, include_active=include_active
+        )
         for queue in live:
             before = len(queue.messages)
             model.compact(queue, self._clock, retention, include_active=include_active)
             self._met["messages that went"] += before - len(queue.messages)
-        assert model.read_files(root) == {p: c for queue in live for p, c in model.files_of(queue).items()}
+        assert model.read_files(root) == {
+            p: c for queue in live for p, c in model.files_of(queue).items()
+        }
         served = self._copy(root, "served")
         # Without positions, which may be lost, a broker compacts what we have compacted once more.
         forgets = self._rng.random() < 0.7
@@ -135,8 +147,15 @@ class _Rounds:
         answer = self._oracle.ask("dump", root, self._settings, queue=queue.number)
         assert answer["ok"], answer
         served = [
-            (line["queueOffset"], line["properties"]["KEYS"], line["bodyHex"], line["storeTimestamp"])
+            (
+                line["queueOffset"],
+                line["properties"]["KEYS"],
+                line["bodyHex"],
+                line["storeTimestamp"],
+            )
             for line in answer["lines"]
         ]
-        assert served == [(each.offset, each.key, each.body.hex(), each.store_ms) for each in queue.messages]
+        assert served == [
+            (each.offset, each.key, each.body.hex(), each.store_ms) for each in queue.messages
+        ]
         self._met["messages served"] += len(served)

@@ -97,10 +97,12 @@ class Round:
     def opened(self, folder: Path, log_start: int | None = None) -> dict[str, Any]:
         """What the oracle needs to be told to open the log in ``folder`` as this round did."""
         return {
-            "dir": str(folder), "config": self.config, "now_ms": self.now_ms,
+            "dir": str(folder),
+            "config": self.config,
+            "now_ms": self.now_ms,
             "log_start": self.bounds["log_start"] if log_start is None else log_start,
             "high_watermark": self.bounds["high_watermark"],
-        }  # fmt: skip
+        }
 
 
 def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round]:
@@ -113,29 +115,41 @@ def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round
     hidden: set[int] = set()
     for number, phase in enumerate(plan["phases"], 1):
         written = oracle.ask(
-            "write", dir=str(work / NAME), now_ms=phase["actions"][0]["clock"], log_start=log_start, lenient=True,
+            "write",
+            dir=str(work / NAME),
+            now_ms=phase["actions"][0]["clock"],
+            log_start=log_start,
+            lenient=True,
             # A leader refuses records without a key in a compacted topic; a topic may become one later.
-            config={**config, "cleanup.policy": "delete"}, actions=phase["actions"],
-        )  # fmt: skip
+            config={**config, "cleanup.policy": "delete"},
+            actions=phase["actions"],
+        )
         shut_down(work / NAME)
-        high_watermark = max(int(written["log_end"] * phase["replicated"]), log_start, high_watermark)
+        high_watermark = max(
+            int(written["log_end"] * phase["replicated"]), log_start, high_watermark
+        )
         if phase["raise_log_start"] is not None:
             log_start = max(log_start, int(high_watermark * phase["raise_log_start"]))
         write_checkpoint(work, "replication-offset-checkpoint", {NAME: high_watermark})
         write_checkpoint(work, "log-start-offset-checkpoint", {NAME: log_start})
-        write_checkpoint(work, "cleaner-offset-checkpoint", {} if checkpoint is None else {NAME: checkpoint})
+        write_checkpoint(
+            work, "cleaner-offset-checkpoint", {} if checkpoint is None else {NAME: checkpoint}
+        )
         before = folder / f"before-{number}"
         shutil.copytree(work, before)
         hidden |= aborted_offsets(read_segments(before / NAME))
         opened = {
-            "config": config, "now_ms": phase["now_ms"], "log_start": log_start, "high_watermark": high_watermark,
-        }  # fmt: skip
+            "config": config,
+            "now_ms": phase["now_ms"],
+            "log_start": log_start,
+            "high_watermark": high_watermark,
+        }
         loaded = _asked_of_a_copy(oracle, "load", before, opened)
         answer: dict[str, Any] = {"ok": True, "skipped": True}
         if "compact" in config["cleanup.policy"]:
             answer = oracle.attempt(
                 "clean", dir=str(work / NAME), checkpoint=checkpoint, map_slots=MAP_SLOTS, **opened
-            )  # fmt: skip
+            )
         if not answer["ok"]:
             assert NO_EMPTY_OLD_BATCH in answer["message"], answer
             shutil.rmtree(work / NAME)
@@ -147,21 +161,35 @@ def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round
             retained = oracle.ask("retention", dir=str(work / NAME), **opened)
             shut_down(work / NAME)
         yield Round(
-            before=before, after=work, config=config, now_ms=phase["now_ms"], answer=answer, left=left,
-            bounds={"log_start": log_start, "log_end": written["log_end"], "high_watermark": high_watermark},
+            before=before,
+            after=work,
+            config=config,
+            now_ms=phase["now_ms"],
+            answer=answer,
+            left=left,
+            bounds={
+                "log_start": log_start,
+                "log_end": written["log_end"],
+                "high_watermark": high_watermark,
+            },
             producers={
                 int(producer): LastBatch(
-                    known["epoch"], -1 if known["last_data_offset"] is None else known["last_data_offset"]
+                    known["epoch"],
+                    -1 if known["last_data_offset"] is None else known["last_data_offset"],
                 )
                 for producer, known in loaded["producers"].items()
             },
-            last_stable=loaded["last_stable"], retained=retained, hidden=hidden,
-        )  # fmt: skip
+            last_stable=loaded["last_stable"],
+            retained=retained,
+            hidden=hidden,
+        )
         checkpoint = answer.get("end_offset", checkpoint)
         log_start = retained["log_start"]
 
 
-def _asked_of_a_copy(oracle: Oracle, op: str, root: Path, arguments: dict[str, Any]) -> dict[str, Any]:
+def _asked_of_a_copy(
+    oracle: Oracle, op: str, root: Path, arguments: dict[str, Any]
+) -> dict[str, Any]:
     """The answer of an operation that opens a log, and so changes it, about a copy."""
     copy = root.with_name("copy")
     shutil.copytree(root, copy)
@@ -205,8 +233,12 @@ def _occurred(round_: Round) -> Counter[str]:
             "rounds with old formats": any(batch.magic < 2 for batch in before),
             "aborted transactions": sum(len(segment.aborted) for segment in segments),
             "aborted transactions kept": sum(len(segment.aborted) for segment in round_.left),
-            "markers dropped": sum(batch.control and batch.base_offset not in left for batch in before),
-            "markers with a horizon": sum(batch.control and batch.horizon_ms is not None for batch in after),
+            "markers dropped": sum(
+                batch.control and batch.base_offset not in left for batch in before
+            ),
+            "markers with a horizon": sum(
+                batch.control and batch.horizon_ms is not None for batch in after
+            ),
             "shells": sum(not batch.records for batch in after),
             "segments retired": round_.retained["deleted_segments"],
         }
@@ -238,9 +270,14 @@ def check_reading(oracle: Oracle, round_: Round) -> None:
     assert (log.log_start, log.end_offset) == (plain.log_start, plain.end_offset)
     assert (log.high_watermark, log.checkpoint) == (plain.high_watermark, plain.checkpoint)
     # Of a transaction that began below the log's start a reader of that log may know, or not.
-    assert log.last_stable_offset == plain.last_stable_offset or plain.last_stable_offset == log.log_start
+    assert (
+        log.last_stable_offset == plain.last_stable_offset
+        or plain.last_stable_offset == log.log_start
+    )
     theirs_stable = max(round_.last_stable, log.log_start)
-    if log.high_watermark == log.end_offset:  # else Kafka does not know of markers that are not replicated
+    if (
+        log.high_watermark == log.end_offset
+    ):  # else Kafka does not know of markers that are not replicated
         assert log.last_stable_offset == theirs_stable
     assert log.last_stable_offset <= theirs_stable
     assert round_.producers == {
@@ -254,7 +291,9 @@ def said_of(batch: dict[str, Any]) -> ModelBatch:
     """A batch as the oracle describes it, which leaves out the base timestamp."""
     records = []
     for offset, timestamp_ms, key, value, *headers in batch["records"]:
-        pairs = tuple((name.encode(), unhex(content)) for name, content in (headers[0] if headers else ()))
+        pairs = tuple(
+            (name.encode(), unhex(content)) for name, content in (headers[0] if headers else ())
+        )
         records.append(ModelRecord(offset, timestamp_ms, unhex(key), unhex(value), pairs))
     return ModelBatch(
         base_offset=batch["base"],
@@ -294,7 +333,10 @@ def check_rules(round_: Round) -> bool:
             return False
     assert found.first_dirty == said["first_dirty"]
     assert found.first_uncleanable == said["first_uncleanable_segment_base"]
-    assert (found.clean_bytes, found.cleanable_bytes) == (said["clean_bytes"], said["cleanable_bytes"])
+    assert (found.clean_bytes, found.cleanable_bytes) == (
+        said["clean_bytes"],
+        said["cleanable_bytes"],
+    )
     assert found.ratio == pytest.approx(said["ratio"], abs=1e-12)
     assert found.overdue_ms == said["overdue_ms"]
     assert found.eligible == said["picked_by_kafka"]
@@ -307,7 +349,9 @@ def modelled(round_: Round, forgotten_below: int = 0) -> tuple[ModelSegment, ...
     config = KafkaTopicConfig.from_names({**round_.config, "min.cleanable.dirty.ratio": "0"})
     log = listed(round_.before)
     found = cleanable_range(log, config, round_.now_ms)
-    groups = group_segments(log.segments, found.first_uncleanable, config.segment_bytes, config.segment_index_bytes)
+    groups = group_segments(
+        log.segments, found.first_uncleanable, config.segment_bytes, config.segment_index_bytes
+    )
     return clean_segments(
         read_segments(round_.before / NAME),
         [[segment.base_offset for segment in group] for group in groups],
@@ -327,7 +371,9 @@ def check_model(round_: Round) -> None:
     if round_.gave_up:
         return
     log_start = round_.bounds["log_start"]
-    assert round_.left == (modelled(round_, log_start) if round_.cleaned else read_segments(round_.before / NAME))
+    assert round_.left == (
+        modelled(round_, log_start) if round_.cleaned else read_segments(round_.before / NAME)
+    )
     if round_.cleaned:
         assert round_.answer["end_offset"] == round_.end
 
@@ -346,7 +392,11 @@ def check_like_broker(oracle: Oracle, round_: Round, plain: bool) -> None:
     check_status(report, round_)
     theirs = round_.after
     left, wanted = read_segments(ours / NAME), read_segments(theirs / NAME)
-    if not plain and "delete" in round_.config["cleanup.policy"] and round_.config["retention.bytes"] != "-1":
+    if (
+        not plain
+        and "delete" in round_.config["cleanup.policy"]
+        and round_.config["retention.bytes"] != "-1"
+    ):
         # Sizes decide, and other builds of a codec make other sizes: one or the other keeps a segment more.
         first = max(left[0].base_offset, wanted[0].base_offset)
         left = tuple(segment for segment in left if segment.base_offset >= first)
@@ -370,14 +420,22 @@ def check_like_broker(oracle: Oracle, round_: Round, plain: bool) -> None:
         round_ = replace(round_, retained={"log_start": listed(ours).log_start})
         check_recovery(oracle, round_, ours, cleaned)
         check_reads(oracle, round_, ours)
-    assert not [file.name for file in (ours / NAME).iterdir() if file.suffix in (".cleaned", ".swap", ".deleted")]
+    assert not [
+        file.name
+        for file in (ours / NAME).iterdir()
+        if file.suffix in (".cleaned", ".swap", ".deleted")
+    ]
     shutil.rmtree(ours)
 
 
 def _base_snapshots(root: Path, round_: Round) -> list[int]:
     """The producer snapshots of segments there were before, above the log's start. A loader removes others."""
     present = bases(round_.before / NAME)
-    return [offset for offset in snapshots(root / NAME) if offset in present and offset > round_.retained["log_start"]]
+    return [
+        offset
+        for offset in snapshots(root / NAME)
+        if offset in present and offset > round_.retained["log_start"]
+    ]
 
 
 def check_status(report: CompactionReport, round_: Round) -> None:
@@ -423,7 +481,11 @@ def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]
             assert kept.first_offset <= entry.first_offset
     for base, made in files.items():
         rebuilt = read_files(copy / NAME, base)
-        assert (rebuilt.log, rebuilt.index, rebuilt.time_index) == (made.log, made.index, made.time_index), base
+        assert (rebuilt.log, rebuilt.index, rebuilt.time_index) == (
+            made.log,
+            made.index,
+            made.time_index,
+        ), base
     shutil.rmtree(copy)
 
 
@@ -435,7 +497,11 @@ def check_reads(oracle: Oracle, round_: Round, ours: Path) -> None:
         answer = _asked_of_a_copy(oracle, "reads", root, {**opened, "step": 1 + span // 60})
         placed = {
             segment.base_offset: list(
-                zip(headers_of(root / NAME / f"{segment.base_offset:020d}.log"), segment.batches, strict=True)
+                zip(
+                    headers_of(root / NAME / f"{segment.base_offset:020d}.log"),
+                    segment.batches,
+                    strict=True,
+                )
             )
             for segment in read_segments(root / NAME)
         }
@@ -457,7 +523,9 @@ def check_reads(oracle: Oracle, round_: Round, ours: Path) -> None:
             assert consumed(fetched, aborted, read["fetch_offset"]) == expected, read
 
 
-def consumed(batches: Sequence[ModelBatch], aborted: list[tuple[int, int]], offset: int) -> list[int]:
+def consumed(
+    batches: Sequence[ModelBatch], aborted: list[tuple[int, int]], offset: int
+) -> list[int]:
     """The offsets that a read_committed client delivers from a fetch, by its list of (first offset, producer)."""
     coming = sorted(aborted)
     hidden: set[int] = set()
@@ -501,13 +569,19 @@ def check_sparing(oracle: Oracle, round_: Round) -> None:
     assert seen_as_new(batches_of(left)) == seen_as_new(wanted_batches)
     # An untouched segment keeps its transaction index; what rounds of Kafka have dropped there hides nothing.
     entries = [entry for segment in left for entry in segment.aborted]
-    wanted_entries = [entry for segment in wanted for entry in segment.aborted if entry.last_offset >= first]
+    wanted_entries = [
+        entry for segment in wanted for entry in segment.aborted if entry.last_offset >= first
+    ]
     stale = [entry for entry in entries if entry not in wanted_entries]
     assert [entry for entry in entries if entry not in stale] == wanted_entries
     for entry in stale:
-        holding = max(segment.base_offset for segment in left if segment.base_offset <= entry.last_offset)
+        holding = max(
+            segment.base_offset for segment in left if segment.base_offset <= entry.last_offset
+        )
         file = f"{holding:020d}.log"
-        assert (ours / NAME / file).read_bytes() == (round_.before / NAME / file).read_bytes(), entry
+        assert (ours / NAME / file).read_bytes() == (round_.before / NAME / file).read_bytes(), (
+            entry
+        )
     if round_.cleaned:
         end = report.partitions[0].first_uncleanable_offset
         assert read_checkpoint(ours, "cleaner-offset-checkpoint") == {NAME: end}
@@ -515,7 +589,9 @@ def check_sparing(oracle: Oracle, round_: Round) -> None:
             if end is not None and base < end:
                 check_indexes(ours / NAME, base)
         if not round_.gave_up:
-            check_reads(oracle, replace(round_, retained={"log_start": round_.bounds["log_start"]}), ours)
+            check_reads(
+                oracle, replace(round_, retained={"log_start": round_.bounds["log_start"]}), ours
+            )
     shutil.rmtree(ours)
 
 

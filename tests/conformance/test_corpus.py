@@ -39,10 +39,16 @@ def consumed(folder: Path) -> list[tuple[object, ...]]:
         seen = json.loads(line)
         if seen["topic"] == topic:
             headers = tuple((key.encode(), plain(value)) for key, value in seen["headers"])
-            out.append((
-                seen["offset"], seen["timestamp"], seen["timestamp_type"],
-                plain(seen["key"]), plain(seen["value"]), headers,
-            ))  # fmt: skip
+            out.append(
+                (
+                    seen["offset"],
+                    seen["timestamp"],
+                    seen["timestamp_type"],
+                    plain(seen["key"]),
+                    plain(seen["value"]),
+                    headers,
+                )
+            )
     return out
 
 
@@ -57,7 +63,10 @@ def test_records_are_those_that_a_consumer_got(folder: Path) -> None:
         for _, batch in batches_of(log):
             if not batch.attributes.control:
                 kind = "append" if batch.attributes.append_time else "create"
-                found += [(r.offset, r.timestamp_ms, kind, r.key, r.value, r.headers) for r in batch.records]
+                found += [
+                    (r.offset, r.timestamp_ms, kind, r.key, r.value, r.headers)
+                    for r in batch.records
+                ]
     assert found == consumed(folder)
 
 
@@ -96,9 +105,17 @@ def encoded(batch: Batch) -> bytes:
     header, bits = batch.header, batch.attributes
     records: tuple[Record, ...] = batch.records
     return encode_batch(
-        records, base_offset=header.base_offset, codec=bits.codec, append_time=bits.append_time,
-        transactional=bits.transactional, control=bits.control, delete_horizon_ms=header.delete_horizon_ms,
-        leader_epoch=header.partition_leader_epoch, producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch, base_sequence=header.base_sequence, last_offset=header.last_offset,
+        records,
+        base_offset=header.base_offset,
+        codec=bits.codec,
+        append_time=bits.append_time,
+        transactional=bits.transactional,
+        control=bits.control,
+        delete_horizon_ms=header.delete_horizon_ms,
+        leader_epoch=header.partition_leader_epoch,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        last_offset=header.last_offset,
         max_timestamp_ms=header.max_timestamp_ms,
-    )  # fmt: skip
+    )

@@ -32,7 +32,9 @@ def oracle() -> Iterator[Oracle]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_kafka_loads_what_a_killed_commit_left(tmp_path: Path, oracle: Oracle, layout: Layout) -> None:
+def test_kafka_loads_what_a_killed_commit_left(
+    tmp_path: Path, oracle: Oracle, layout: Layout
+) -> None:
     write_layout(tmp_path / "old", layout)
     files.faults = FaultPoints(1 << 30)
     try:
@@ -51,7 +53,11 @@ def test_kafka_loads_what_a_killed_commit_left(tmp_path: Path, oracle: Oracle, l
         # Without a clean shutdown the loader also checks every crc and makes every index anew.
         answer = oracle.ask("load", dir=str(folder), clean_shutdown=bool(point % 2))
         assert answer["log_end"] == end, (point, answer)
-        loaded = [h.base_offset for base in bases(folder) for _, h in headers_of(folder / f"{base:020d}.log")]
+        loaded = [
+            h.base_offset
+            for base in bases(folder)
+            for _, h in headers_of(folder / f"{base:020d}.log")
+        ]
         assert loaded == seen, point
         assert seen in (layout.old_offsets, layout.new_offsets), point
         if point % 2:  # else the loader made them anew, as far as it knew of the producers
@@ -59,5 +65,7 @@ def test_kafka_loads_what_a_killed_commit_left(tmp_path: Path, oracle: Oracle, l
         for base in bases(folder)[:-1]:
             if seen == layout.new_offsets or not layout.outgrows_its_indexes:
                 check_indexes(folder, base)
-        assert not [path for path in folder.iterdir() if path.name.endswith((".swap", ".cleaned"))], point
+        assert not [
+            path for path in folder.iterdir() if path.name.endswith((".swap", ".cleaned"))
+        ], point
         shutil.rmtree(root)

@@ -30,16 +30,28 @@ def oracle() -> Iterator[Oracle]:
     judge.close()
 
 
-CASES = [pytest.param(s, point, id=f"{s.name}, flushed to {point}") for s in STATES for point in s.recovery_points]
+CASES = [
+    pytest.param(s, point, id=f"{s.name}, flushed to {point}")
+    for s in STATES
+    for point in s.recovery_points
+]
 
 
 def loaded(oracle: Oracle, folder: Path, recovery_point: int) -> dict[str, object]:
     """What Kafka's loader makes of the folder, which it changes."""
     starts = folder.parent / "log-start-offset-checkpoint"
     start = int(starts.read_text().split()[-1]) if starts.exists() else 0
-    answer = oracle.ask("load", dir=str(folder), clean_shutdown=False, recovery_point=recovery_point, log_start=start)
+    answer = oracle.ask(
+        "load",
+        dir=str(folder),
+        clean_shutdown=False,
+        recovery_point=recovery_point,
+        log_start=start,
+    )
     return {key: answer[key] for key in ("log_start", "log_end")} | {
-        "segments": [(one["base"], one["size"], one["largest_timestamp"]) for one in answer["segments"]]
+        "segments": [
+            (one["base"], one["size"], one["largest_timestamp"]) for one in answer["segments"]
+        ]
     }
 
 
@@ -57,25 +69,35 @@ def without_file_times(found: dict[str, object]) -> dict[str, object]:
     segments = found["segments"]
     assert isinstance(segments, list)
     empty = {base for base, size, _ in segments if not size}
-    return found | {"segments": [(b, size, 0 if b in empty else time) for b, size, time in segments]}
+    return found | {
+        "segments": [(b, size, 0 if b in empty else time) for b, size, time in segments]
+    }
 
 
 def table(folder: Path, log_start: int) -> dict[bytes | None, bytes | None]:
     """The last value of each key, control records and aborted ones aside."""
     found: dict[bytes | None, bytes | None] = {}
     for record in records_of(read_segments(folder)):
-        is_data = record.key is not None and record.key.startswith(b"k") and record.offset % 40 not in (17, 18)
+        is_data = (
+            record.key is not None
+            and record.key.startswith(b"k")
+            and record.offset % 40 not in (17, 18)
+        )
         if is_data and record.offset >= log_start:
             found[record.key] = record.value
     return found
 
 
 @pytest.mark.parametrize(("state", "recovery_point"), CASES)
-def test_we_see_what_kafkas_loader_ends_with(tmp_path: Path, oracle: Oracle, state: State, recovery_point: int) -> None:
+def test_we_see_what_kafkas_loader_ends_with(
+    tmp_path: Path, oracle: Oracle, state: State, recovery_point: int
+) -> None:
     folder = left_by_crash(tmp_path / "root", state, recovery_point)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     log = kafka.read_partition(str(folder))
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, "looking changes nothing"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, (
+        "looking changes nothing"
+    )
 
     shutil.copytree(folder.parent, tmp_path / "kafkas")
     theirs = loaded(oracle, tmp_path / "kafkas" / "t-0", recovery_point)

@@ -30,17 +30,25 @@ def oracle() -> Iterator[Oracle]:
 def kept_files(folder: Path) -> dict[str, bytes]:
     return {
         file.name: file.read_bytes()
-        for file in sorted(folder.iterdir()) if file.suffix == ".kept" or file.name == "lastwrite.secret"
-    }  # fmt: skip
+        for file in sorted(folder.iterdir())
+        if file.suffix == ".kept" or file.name == "lastwrite.secret"
+    }
 
 
 @pytest.mark.parametrize("clean_shutdown", [True, False])
-def test_kafka_loads_a_folder_with_kept_files(tmp_path: Path, oracle: Oracle, clean_shutdown: bool) -> None:
+def test_kafka_loads_a_folder_with_kept_files(
+    tmp_path: Path, oracle: Oracle, clean_shutdown: bool
+) -> None:
     root = tmp_path / "log"
     for base in (0, EACH, 2 * EACH):
         records = [Record(base + n, NOW_MS, b"key %d" % (base + n), b"v" * 30) for n in range(EACH)]
         write_segment(root / NAME, base, [encode_batch(records)], mtime_ms=NOW_MS)
-    write_segment(root / NAME, 3 * EACH, [encode_batch([Record(3 * EACH, NOW_MS, b"key 7", b"")])], mtime_ms=NOW_MS)
+    write_segment(
+        root / NAME,
+        3 * EACH,
+        [encode_batch([Record(3 * EACH, NOW_MS, b"key 7", b"")])],
+        mtime_ms=NOW_MS,
+    )
     with patch("lastwrite.pipeline.keep._LEAST_SEGMENT_BYTES", 1):
         compact(root, {}, NOW_MS, keep_scans=True)
     kept = kept_files(root / NAME)

@@ -18,7 +18,9 @@ from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.formats.kafka.old import encode_message, encode_wrapper
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "old-formats"
-SEEN: dict[str, list[dict[str, Any]]] = json.loads(gzip.decompress((CORPUS / "records.json.gz").read_bytes()))
+SEEN: dict[str, list[dict[str, Any]]] = json.loads(
+    gzip.decompress((CORPUS / "records.json.gz").read_bytes())
+)
 
 
 @pytest.fixture(params=sorted(SEEN))
@@ -42,12 +44,24 @@ def test_records_are_those_that_kafka_reads(name: str) -> None:
     found = list(iter_batches(log_of(name)))
     for (position, batch), said in zip(found, SEEN[name], strict=True):
         header = batch.header
-        assert (position, header.size_bytes, header.magic) == (said["position"], said["size"], said["magic"])
-        assert (header.base_offset, header.last_offset, header.crc) == (said["base"], said["last"], said["crc"])
-        assert (batch.attributes.codec.label, header.max_timestamp_ms) == (said["codec"], said["max_ts"])
+        assert (position, header.size_bytes, header.magic) == (
+            said["position"],
+            said["size"],
+            said["magic"],
+        )
+        assert (header.base_offset, header.last_offset, header.crc) == (
+            said["base"],
+            said["last"],
+            said["crc"],
+        )
+        assert (batch.attributes.codec.label, header.max_timestamp_ms) == (
+            said["codec"],
+            said["max_ts"],
+        )
         assert batch.attributes.append_time == (said["ts_type"] == "LogAppendTime")
         assert [(r.offset, r.timestamp_ms, r.key, r.value) for r in batch.records] == [
-            (offset, time, unhex(key), unhex(value)) for offset, time, key, value, *_ in said["records"]
+            (offset, time, unhex(key), unhex(value))
+            for offset, time, key, value, *_ in said["records"]
         ]
 
 
@@ -62,7 +76,9 @@ def test_encoded_again_it_is_what_kafka_wrote(name: str) -> None:
         if batch.attributes.codec in (Codec.NONE, Codec.GZIP):
             assert again == whole
         else:
-            fields = slice(16, 30 if batch.header.magic else 22)  # up to the key's length, which is null
+            fields = slice(
+                16, 30 if batch.header.magic else 22
+            )  # up to the key's length, which is null
             assert again[:8] == whole[:8] and again[fields] == whole[fields]
             assert decode_batch(again, 0).records == batch.records
 
@@ -86,8 +102,14 @@ def test_converted_it_is_what_the_decoder_sees(name: str) -> None:
         runs = {b: run for run in format.opened(held, table) for b in range(run.first, run.last)}
         for b, row in enumerate(table):
             position, batch = expected.pop(0)
-            assert (int(row["origin"]), int(row["origin_size"])) == (position, batch.header.size_bytes)
-            assert (int(row["base_offset"]), floor > int(row["base_offset"])) == (batch.header.base_offset, True)
+            assert (int(row["origin"]), int(row["origin_size"])) == (
+                position,
+                batch.header.size_bytes,
+            )
+            assert (int(row["base_offset"]), floor > int(row["base_offset"])) == (
+                batch.header.base_offset,
+                True,
+            )
             assert int(row["records"]) == len(batch.records) and b in runs
     assert not expected
 
@@ -99,13 +121,17 @@ def test_inspect_counts_them(name: str) -> None:
     assert found.contents.batches == len(said)
     assert found.contents.records == sum(len(batch["records"]) for batch in said)
     assert found.contents.formats == {
-        f"v{magic}": count for magic in (0, 1, 2) if (count := sum(batch["magic"] == magic for batch in said))
+        f"v{magic}": count
+        for magic in (0, 1, 2)
+        if (count := sum(batch["magic"] == magic for batch in said))
     }
 
 
 def test_dump_prints_them(name: str) -> None:
     rows = list(lastwrite.dump(str(CORPUS / name)))
     said = [(batch, record) for batch in SEEN[name] for record in batch["records"]]
-    assert [(row["offset"], row["timestamp"]) for row in rows] == [(record[0], record[1]) for _, record in said]
+    assert [(row["offset"], row["timestamp"]) for row in rows] == [
+        (record[0], record[1]) for _, record in said
+    ]
     types = ["none" if batch["magic"] == 0 else batch["ts_type"] for batch, _ in said]
     assert [row["timestamp_type"] for row in rows] == types

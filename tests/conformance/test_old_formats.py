@@ -53,11 +53,14 @@ def oracle() -> Iterator[Oracle]:
 # ---------------------------------------------------------------------- plans
 
 
-def old(magic: int, codec: str, *records: tuple[str | None, str | None], at: int = START, **more: Any) -> list[Any]:
+def old(
+    magic: int, codec: str, *records: tuple[str | None, str | None], at: int = START, **more: Any
+) -> list[Any]:
     """Actions that append ``records`` (key, value): a wrapper, or without a codec a message each."""
     found = [
-        {"k": unless_none(key), "v": unless_none(value), "t": at + n} for n, (key, value) in enumerate(records)
-    ]  # fmt: skip
+        {"k": unless_none(key), "v": unless_none(value), "t": at + n}
+        for n, (key, value) in enumerate(records)
+    ]
     spec = {"magic": magic, "codec": codec, **more}
     if codec == "none":
         return [{"batch": {**spec, "records": [record]}} for record in found]
@@ -72,13 +75,20 @@ def new(*records: tuple[str | None, str | None], at: int = START) -> list[Any]:
     return [{**old(2, "zstd", *records, at=at)[0]}]
 
 
-def plan_of(*phases: tuple[int, Sequence[Any], int], plain: bool = False, **config: str) -> dict[str, Any]:
+def plan_of(
+    *phases: tuple[int, Sequence[Any], int], plain: bool = False, **config: str
+) -> dict[str, Any]:
     """Each phase: the clock it is written at, what is appended, and the clock it is cleaned at."""
     return {
         "name": "by hand",
         "config": {**CONFIG, **config},
         "phases": [
-            {"actions": [{"clock": clock}, *actions], "now_ms": now, "replicated": 1.0, "raise_log_start": None}
+            {
+                "actions": [{"clock": clock}, *actions],
+                "now_ms": now,
+                "replicated": 1.0,
+                "raise_log_start": None,
+            }
             for clock, actions, now in phases
         ],
         "plain": plain,
@@ -114,7 +124,11 @@ def test_each_magic_in_each_codec(magic: int, codec: str, oracle: Oracle) -> Non
         ROLL,
     ]
     second = [*new(("c", "2"), ("e", None)), *old(magic, codec, ("g", None), ("h", "2")), ROLL]
-    plan = plan_of((START, first, START + 10), (START + 20, second, START + 30), (START + 5000, [ROLL], START + 5000))
+    plan = plan_of(
+        (START, first, START + 10),
+        (START + 20, second, START + 30),
+        (START + 5000, [ROLL], START + 5000),
+    )
     rounds = list(checked(oracle, plan))
     assert kept(rounds[0])[-1] == (18, "k")
     assert {batch.magic for batch in batches_of(rounds[0].left)} == {2}
@@ -133,9 +147,13 @@ def test_append_time(codec: str, oracle: Oracle) -> None:
         ROLL,
     ]
     second = [*old(1, codec, ("a", "2"), append_time=START + 700), ROLL]
-    plan = plan_of((START, first, START + 700), (START + 700, second, START + 900), plain=codec == "none")
+    plan = plan_of(
+        (START, first, START + 700), (START + 700, second, START + 900), plain=codec == "none"
+    )
     rounds = list(checked(oracle, plan))
-    times = {r.offset: r.timestamp_ms for batch in batches_of(rounds[0].left) for r in batch.records}
+    times = {
+        r.offset: r.timestamp_ms for batch in batches_of(rounds[0].left) for r in batch.records
+    }
     assert times == {0: START + 500, 3: START + 600, 4: START + 600, 5: START + 5, 6: -1}
 
 
@@ -148,7 +166,11 @@ def test_tombstones_age_by_their_file(past: int, magic: int, codec: str, oracle:
     plan = plan_of(
         (START + 50_000, [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL], START + 50_001),
         # The clock goes back, as it does when a replica is copied from elsewhere.
-        (START + 50_000 - retention - past, [*old(magic, codec, ("a", None), ("c", "1")), ROLL], START + 60_000),
+        (
+            START + 50_000 - retention - past,
+            [*old(magic, codec, ("a", None), ("c", "1")), ROLL],
+            START + 60_000,
+        ),
         (START + 70_000, [*new(("d", "1")), ROLL], START + 70_000),
     )
     rounds = list(checked(oracle, plan))
@@ -165,13 +187,17 @@ def test_what_kafka_gives_up_is_solved(magic: int, codec: str, oracle: Oracle) -
     """A tombstone that may go, or a keyless record, in an old batch that ends the replicated log: an empty v2 batch."""
     first = [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL]
     second = [*old(magic, codec, (None, "no key"), (None, "either")), ROLL]
-    rounds = list(checked(oracle, plan_of((START, first, START + 1), (START + 2, second, START + 3))))
+    rounds = list(
+        checked(oracle, plan_of((START, first, START + 1), (START + 2, second, START + 3)))
+    )
     assert rounds[1].gave_up
 
 
 @pytest.mark.parametrize("rolled", [True, False])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_the_last_record_of_a_wrapper_that_ends_the_log(magic: int, rolled: bool, oracle: Oracle) -> None:
+def test_the_last_record_of_a_wrapper_that_ends_the_log(
+    magic: int, rolled: bool, oracle: Oracle
+) -> None:
     """In a closed segment Kafka lets the batch end sooner. In the active one, which it never cleans, the log would."""
     written = [*old(magic, "gzip", ("a", "1"), (None, "no key")), *([ROLL] if rolled else [])]
     with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
@@ -179,7 +205,12 @@ def test_the_last_record_of_a_wrapper_that_ends_the_log(magic: int, rolled: bool
         compact(round_.before, round_.config, round_.now_ms, include_active=True)
         left = read_segments(round_.before / NAME)
         [batch] = batches_of(left)
-        assert (batch.magic, batch.base_offset, batch.last_offset, len(batch.records)) == (2, 0, 0 if rolled else 1, 1)
+        assert (batch.magic, batch.base_offset, batch.last_offset, len(batch.records)) == (
+            2,
+            0,
+            0 if rolled else 1,
+            1,
+        )
         assert round_.cleaned == rolled
         assert not rolled or seen_as_new(batches_of(left)) == seen_as_new(batches_of(round_.left))
         # As after a crash: the log's end is what its batches and its segments' names say.
@@ -215,7 +246,9 @@ def made_older(plan: dict[str, Any], rng: random.Random) -> dict[str, Any]:
                 actions.append(action)
                 continue
             spec = {**batch, "magic": rng.choice([0, 1])}
-            spec["records"] = [{name: record[name] for name in ("k", "v", "t")} for record in batch["records"]]
+            spec["records"] = [
+                {name: record[name] for name in ("k", "v", "t")} for record in batch["records"]
+            ]
             if spec["codec"] == "zstd":
                 spec["codec"] = rng.choice(CODECS[1:])
             if spec["magic"] == 0:
@@ -257,10 +290,21 @@ def entries_of_old_brokers(codec: Codec) -> list[bytes]:
         encode_wrapper(records(6, b"f", b"g", b"a", step=3), 0, codec),
         encode_wrapper(records(20, b"h", b"i", b"b", step=5), 1, codec, inner_offsets=[7, 12, 17]),
         # A largest timestamp that is none of a record's.
-        encode_wrapper([Record(31, START + 9, b"j", b"1"), Record(32, START + 8, b"k", b"1")], 1, codec, offset=32),
+        encode_wrapper(
+            [Record(31, START + 9, b"j", b"1"), Record(32, START + 8, b"k", b"1")],
+            1,
+            codec,
+            offset=32,
+        ),
         encode_message(Record(40, -1, b"l", b"1"), 1),
         encode_message(Record(41, START, b"l", b""), 0),
-        encode_batch([Record(50, START, b"d", b"2"), Record(51, START, b"g", b"2"), Record(52, START, b"i", b"2")]),
+        encode_batch(
+            [
+                Record(50, START, b"d", b"2"),
+                Record(51, START, b"g", b"2"),
+                Record(52, START, b"i", b"2"),
+            ]
+        ),
     ]
 
 
@@ -268,18 +312,24 @@ def entries_of_old_brokers(codec: Codec) -> list[bytes]:
 def test_wrappers_of_old_brokers(codec: Codec, oracle: Oracle) -> None:
     with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
         kafka, ours, sparing = (Path(folder) / name for name in ("kafka", "ours", "sparing"))
-        write_segment(kafka / NAME, 0, entries_of_old_brokers(codec), interval_bytes=100, mtime_ms=START)
+        write_segment(
+            kafka / NAME, 0, entries_of_old_brokers(codec), interval_bytes=100, mtime_ms=START
+        )
         write_segment(kafka / NAME, 60, [], mtime_ms=START)
         seen = oracle.ask("state", dir=str(kafka / NAME))["segments"][0]["batches"]
         [segment, _] = read_segments(kafka / NAME)
         for theirs, mine in zip(seen, segment.batches, strict=True):
             assert (theirs["base"], theirs["last"], theirs["max_ts"]) == (
-                mine.base_offset, mine.last_offset, mine.max_timestamp_ms,
-            )  # fmt: skip
+                mine.base_offset,
+                mine.last_offset,
+                mine.max_timestamp_ms,
+            )
         for copy in (ours, sparing):
             shutil.copytree(kafka, copy)
         now_ms = START + 1000
-        oracle.ask("clean", dir=str(kafka / NAME), config=CONFIG, now_ms=now_ms, map_slots=MAP_SLOTS)
+        oracle.ask(
+            "clean", dir=str(kafka / NAME), config=CONFIG, now_ms=now_ms, map_slots=MAP_SLOTS
+        )
         shut_down(kafka / NAME)
         wanted = seen_as_new(batches_of(read_segments(kafka / NAME)))
         for copy, like_broker in ((ours, True), (sparing, False)):

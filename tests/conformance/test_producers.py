@@ -52,7 +52,9 @@ def check_producers(oracle: Oracle, root: Path) -> None:
     Kafka takes no notice of one in the middle of a segment, which a broker leaves that is stopped and started.
     """
     begins = bases(root / NAME)
-    present = [offset for offset in snapshots(root / NAME) if offset in begins or offset > begins[-1]]
+    present = [
+        offset for offset in snapshots(root / NAME) if offset in begins or offset > begins[-1]
+    ]
     for kept in range(len(present), -1, -1):
         copy = _copy(root)
         for offset in snapshots(copy / NAME):
@@ -62,9 +64,13 @@ def check_producers(oracle: Oracle, root: Path) -> None:
         # Without any snapshot Kafka takes it after an orderly shutdown that there are no producers, and looks
         # only after a crash.
         loaded = oracle.ask(
-            "load", dir=str(copy / NAME), now_ms=BEFORE_ALL_EXPIRY_MS, log_start=log.log_start,
-            high_watermark=log.high_watermark, clean_shutdown=kept > 0,
-        )  # fmt: skip
+            "load",
+            dir=str(copy / NAME),
+            now_ms=BEFORE_ALL_EXPIRY_MS,
+            log_start=log.log_start,
+            high_watermark=log.high_watermark,
+            clean_shutdown=kept > 0,
+        )
         assert loaded["log_end"] == log.end_offset
         # It leaves its state at the log's end, unless nothing lies between there and the log's start.
         left = read_snapshot(copy / NAME, log.end_offset) if log.end_offset > log.log_start else {}
@@ -73,7 +79,8 @@ def check_producers(oracle: Oracle, root: Path) -> None:
             for producer, known in left.items()
         }
         ours: State = {
-            p.producer_id: (p.producer_epoch, p.last_offset, p.timestamp_ms, p.open_from) for p in log.producers
+            p.producer_id: (p.producer_epoch, p.last_offset, p.timestamp_ms, p.open_from)
+            for p in log.producers
         }
         assert ours == theirs, f"with {kept} snapshots"
         # What is not replicated Kafka forgets when it loads a snapshot from behind the marker.
@@ -92,7 +99,9 @@ def check_history(oracle: Oracle, root: Path) -> None:
     for file in (copy / NAME).iterdir():
         if file.suffix in (".snapshot", ".txnindex", ".index"):
             file.unlink()
-    oracle.ask("load", dir=str(copy / NAME), now_ms=BEFORE_ALL_EXPIRY_MS, log_start=0, clean_shutdown=False)
+    oracle.ask(
+        "load", dir=str(copy / NAME), now_ms=BEFORE_ALL_EXPIRY_MS, log_start=0, clean_shutdown=False
+    )
     assert history.aborted == aborted_in(copy / NAME)
     # Fewer entries than before, or such that begin later: the batches in between are gone.
     before = {entry.last_offset: entry for entry in indexed}
@@ -103,14 +112,17 @@ def check_history(oracle: Oracle, root: Path) -> None:
     assert hidden(left, history.aborted) == hidden(left, indexed)
     assert history.open == tuple(
         sorted(
-            ((p.producer_id, p.open_from) for p in log.producers if p.open_from >= 0), key=lambda one: one[1]
+            ((p.producer_id, p.open_from) for p in log.producers if p.open_from >= 0),
+            key=lambda one: one[1],
         )
-    )  # fmt: skip
+    )
 
 
 def aborted_in(folder: Path) -> tuple[AbortedTransaction, ...]:
     return tuple(
-        AbortedTransaction(entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
+        AbortedTransaction(
+            entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset
+        )
         for segment in read_segments(folder)
         for entry in read_aborted(folder, segment.base_offset)
     )
@@ -124,7 +136,8 @@ def hidden(batches: Iterable[ModelBatch], aborted: tuple[AbortedTransaction, ...
         if batch.transactional
         and not batch.control
         and any(
-            entry.producer_id == batch.producer_id and entry.first_offset <= batch.last_offset < entry.last_offset
+            entry.producer_id == batch.producer_id
+            and entry.first_offset <= batch.last_offset < entry.last_offset
             for entry in aborted
         )
     ]

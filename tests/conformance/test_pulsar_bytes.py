@@ -31,7 +31,12 @@ from lastwrite.formats.pulsar.entry import (
 )
 from lastwrite.formats.pulsar.entry_log import LogRecord, decode_map, walk_entry_log, walk_journal
 from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata
-from lastwrite.formats.pulsar.managed_ledger import CursorInfo, ManagedLedgerInfo, PositionInfo, from_json
+from lastwrite.formats.pulsar.managed_ledger import (
+    CursorInfo,
+    ManagedLedgerInfo,
+    PositionInfo,
+    from_json,
+)
 from lastwrite.formats.pulsar.names import INDEX_SUFFIX, parse_map_file_name, parse_object_name
 from lastwrite.formats.pulsar.offload import IndexObject, encode_data, walk_data
 from lastwrite.formats.pulsar.position import Position
@@ -56,7 +61,11 @@ def entries(name: str) -> list[Entry]:
 
 @cache
 def aborted(name: str) -> set[tuple[int, int]]:
-    found = {entry.metadata.transaction for entry in entries(name) if entry.metadata.marker_type == TXN_ABORT}
+    found = {
+        entry.metadata.transaction
+        for entry in entries(name)
+        if entry.metadata.marker_type == TXN_ABORT
+    }
     return {one for one in found if one is not None}
 
 
@@ -73,7 +82,10 @@ def test_every_raw_entry_is_proven_and_encodes_to_itself(name: str) -> None:
         without_checksum += entry.crc_holds is None
         if not entry.metadata.unknown:
             again = encode_entry(
-                entry.metadata, entry.payload, broker=entry.broker, checksum=entry.crc_holds is not None
+                entry.metadata,
+                entry.payload,
+                broker=entry.broker,
+                checksum=entry.crc_holds is not None,
             )
             assert again == data
         if entry.is_readable_batch and not is_undecodable(entry):
@@ -89,13 +101,19 @@ def test_the_corpus_has_every_shape() -> None:
     found = entries("shapes")
     metas = [entry.metadata for entry in found]
     assert {meta.compression or 0 for meta in metas} == set(range(5))
-    assert {True, False} == {entry.is_batch for entry in found} == {entry.is_encrypted for entry in found}
+    assert (
+        {True, False}
+        == {entry.is_batch for entry in found}
+        == {entry.is_encrypted for entry in found}
+    )
     assert any(entry.is_batch and entry.is_encrypted for entry in found)
     assert any(meta.is_chunk for meta in metas) and any(meta.is_marker for meta in metas)
     assert any(meta.transaction and not meta.is_marker for meta in metas) and aborted("shapes")
     assert any(entry.broker is not None for entry in found)
     assert any(meta.num_messages_in_batch == 1 for meta in metas)
-    assert any(meta.partition_key_b64_encoded for meta in metas) and any(meta.partition_key is None for meta in metas)
+    assert any(meta.partition_key_b64_encoded for meta in metas) and any(
+        meta.partition_key is None for meta in metas
+    )
     assert any(entry.metadata.unknown for entry in entries("odd"))
 
 
@@ -136,7 +154,11 @@ def shown(message: Message, place: tuple[int, int], size: int | None) -> dict[st
 
 def told(path: str) -> dict[tuple[int, int, int], dict[str, Any]]:
     """The Java reader's messages by place; one of the readers gave up at a message that it cannot read."""
-    return {(row["ledger"], row["entry"], row.get("batchIndex", -1)): row for row in rows(path) if "ledger" in row}
+    return {
+        (row["ledger"], row["entry"], row.get("batchIndex", -1)): row
+        for row in rows(path)
+        if "ledger" in row
+    }
 
 
 @pytest.mark.parametrize(("name", "number"), ROUNDS)
@@ -160,11 +182,15 @@ def test_messages_are_what_the_java_reader_gets(name: str, number: int) -> None:
             answer = answers[(*place, index)]
             seen.add((*place, index))
             if entry.is_encrypted:  # a reader shows what lies there in its own way
-                assert answer["encrypted"] and answer["key"] == (None if message.key is None else message.key.decode())
+                assert answer["encrypted"] and answer["key"] == (
+                    None if message.key is None else message.key.decode()
+                )
                 continue
             assert shown(message, place, meta.num_messages_in_batch) == answer
     rest = {place for place in answers if place not in seen}
-    chunks = {(entry.ledger, entry.entry, -1) for entry in entries(name) if entry.metadata.is_last_chunk}
+    chunks = {
+        (entry.ledger, entry.entry, -1) for entry in entries(name) if entry.metadata.is_last_chunk
+    }
     encrypted = {(entry.ledger, entry.entry) for entry in entries(name) if entry.is_encrypted}
     assert all(place in chunks or place[:2] in encrypted for place in rest)
     assert len(seen) > 4
@@ -194,7 +220,10 @@ def test_the_real_compactor_s_batches_are_rebuilt_the_same(name: str, number: in
         assert entry.crc_holds is not False
         original = originals[position]
         if not entry.is_readable_batch or is_undecodable(original):
-            assert body in (raw_entries(name)[position], raw_entries(name)[position][len(original.prefix) :])
+            assert body in (
+                raw_entries(name)[position],
+                raw_entries(name)[position][len(original.prefix) :],
+            )
             continue
         batches += 1
         kept = set(entry.metadata.compacted_batch_indexes)
@@ -261,7 +290,9 @@ def test_an_object_of_two_blocks_with_padding() -> None:
         block = index.block_of(number)
         assert block is not None
         part = data[block.offset : index.block_end(block)]
-        assert {entry: part[at : at + size] for entry, at, size in walk_data(part)}[number] == found[number]
+        assert {entry: part[at : at + size] for entry, at, size in walk_data(part)}[
+            number
+        ] == found[number]
 
 
 def test_map_files() -> None:
@@ -279,7 +310,10 @@ def test_map_files() -> None:
 
 
 def ledger_nodes() -> dict[int, LedgerMetadata]:
-    return {int(path.name): LedgerMetadata.decode_node(path.read_bytes()) for path in (CORPUS / "ledgers").iterdir()}
+    return {
+        int(path.name): LedgerMetadata.decode_node(path.read_bytes())
+        for path in (CORPUS / "ledgers").iterdir()
+    }
 
 
 def test_nodes_of_ledgers() -> None:
@@ -291,8 +325,14 @@ def test_nodes_of_ledgers() -> None:
     for name, number in ROUNDS:
         node = nodes.get(horizon(name, number)["ledger"])
         if node is not None:
-            assert node.compacted_topic == TOPICS[name] and node.digest == Digest.CRC32 and node.is_closed
-    assert any(node.compacted_topic is None and node.digest == Digest.CRC32C for node in nodes.values())
+            assert (
+                node.compacted_topic == TOPICS[name]
+                and node.digest == Digest.CRC32
+                and node.is_closed
+            )
+    assert any(
+        node.compacted_topic is None and node.digest == Digest.CRC32C for node in nodes.values()
+    )
 
 
 LOGS = sorted((CORPUS / "bookies").rglob("*.log.gz"))
@@ -301,7 +341,9 @@ LOGS = sorted((CORPUS / "bookies").rglob("*.log.gz"))
 def test_entry_logs() -> None:
     """Every record is proven, by a digest that was guessed and by the one that its ledger's metadata name."""
     everything = {place: data for name in NAMES for place, data in raw_entries(name).items()}
-    digests = {ledger: Digest(node.digest) for ledger, node in ledger_nodes().items() if node.digest}
+    digests = {
+        ledger: Digest(node.digest) for ledger, node in ledger_nodes().items() if node.digest
+    }
     copies: dict[tuple[int, int], int] = {}
     maps = 0
     for path in LOGS:
@@ -319,7 +361,9 @@ def test_entry_logs() -> None:
         maps += bool(found)
         sizes: dict[int, int] = {}
         for record in records:
-            sizes[record.ledger] = sizes.get(record.ledger, 0) + record.at + record.size - record.record_at
+            sizes[record.ledger] = (
+                sizes.get(record.ledger, 0) + record.at + record.size - record.record_at
+            )
         assert all(found.get(ledger, 0) >= size for ledger, size in sizes.items()) or not found
     assert maps and everything.keys() <= copies.keys()
     assert set(copies.values()) >= {2}
@@ -364,7 +408,10 @@ def test_managed_ledgers_and_cursors(name: str, number: int) -> None:
     assert [one.ledger for one in exported.info.ledgers] == [one.ledger for one in info.ledgers]
     for ours, other in zip(info.ledgers, exported.info.ledgers, strict=True):
         assert ours.is_closed == other.is_closed
-        assert not ours.is_closed or (ours.entries, ours.size_bytes) == (other.entries, other.size_bytes)
+        assert not ours.is_closed or (ours.entries, ours.size_bytes) == (
+            other.entries,
+            other.size_bytes,
+        )
     names = {path.name for path in (CORPUS / "offloaded").iterdir()}
     for one in info.ledgers:
         if one.offloaded_as is not None and name not in ("files", "events"):
@@ -403,7 +450,10 @@ def test_a_second_reader_sees_the_same_messages(peer: ModuleType) -> None:
         for entry, data in zip(entries(name), raw_entries(name).values(), strict=True):
             if not is_readable(entry) or entry.metadata.is_chunk:
                 continue
-            ours = [(m.index, m.key, m.value, m.event_time, dict(m.properties)) for m in messages_of(entry)]
+            ours = [
+                (m.index, m.key, m.value, m.event_time, dict(m.properties))
+                for m in messages_of(entry)
+            ]
             theirs = [
                 (one["index"], key(one), one["value"], one["event_time"], one["properties"])
                 for one in peer.messages(data)
@@ -419,14 +469,27 @@ def key(row: dict[str, Any]) -> bytes | None:
 def test_a_second_reader_sees_the_same_files(peer: ModuleType) -> None:
     for path in LOGS[::5]:
         data = content(path)
-        ours = [(r.record_at, r.ledger, r.entry, data[r.at : r.at + r.size]) for r in walk_entry_log(data)]
+        ours = [
+            (r.record_at, r.ledger, r.entry, data[r.at : r.at + r.size])
+            for r in walk_entry_log(data)
+        ]
         theirs = (
-            [(one[0], one[1], one[2], one[6]) for one in peer.entry_log(data)[1] if one[5] is not None] if data else []
+            [
+                (one[0], one[1], one[2], one[6])
+                for one in peer.entry_log(data)[1]
+                if one[5] is not None
+            ]
+            if data
+            else []
         )
         assert ours == theirs
     for path in OBJECTS:
         data = path.read_bytes()
-        assert [(entry, data[at : at + size]) for entry, at, size in walk_data(data)] == peer.offload_data(data)[0]
+        assert [
+            (entry, data[at : at + size]) for entry, at, size in walk_data(data)
+        ] == peer.offload_data(data)[0]
     for path in (CORPUS / "filesystem").rglob("data"):
         data = path.read_bytes()
-        assert [(pair.key, pair.value) for pair in walk_sequence_file(data)] == peer.sequence_file(data)[1]
+        assert [(pair.key, pair.value) for pair in walk_sequence_file(data)] == peer.sequence_file(
+            data
+        )[1]

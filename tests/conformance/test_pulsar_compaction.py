@@ -9,7 +9,11 @@ import pytest
 from tests.conformance.pulsar_oracle import PulsarOracle
 from tests.conformance.pulsar_rounds import BLOCK, check_seed, settings_of
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.long]  # each setting starts a broker of its own
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.slow,
+    pytest.mark.long,
+]  # each setting starts a broker of its own
 
 
 @pytest.fixture(scope="module")

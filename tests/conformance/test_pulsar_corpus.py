@@ -54,8 +54,14 @@ def known(records: Iterable[tuple[Position, bytes]]) -> list[tuple[object, ...]]
     found = []
     for position, body in records:
         entry = decode_entry(body, *position)
-        plain = entry.payload if not entry.is_readable_batch or is_undecodable(entry) else plain_payload(entry)
-        metadata = replace(entry.metadata, unknown=b"") if entry.is_readable_batch else entry.metadata
+        plain = (
+            entry.payload
+            if not entry.is_readable_batch or is_undecodable(entry)
+            else plain_payload(entry)
+        )
+        metadata = (
+            replace(entry.metadata, unknown=b"") if entry.is_readable_batch else entry.metadata
+        )
         found.append((position, entry.prefix, entry.crc_holds, metadata, plain))
     return found
 
@@ -68,13 +74,15 @@ def test_round_after_round_it_is_what_the_real_compactor_made(tmp_path: Path, na
         lay_out(name, number, folder)
         (report,) = lastwrite.compact(
             str(folder), config=config, now_ms=1, like_broker=True, spark=INLINE
-        ).partitions  # fmt: skip
+        ).partitions
         assert report.status is Status.CLEANED, report.reason
         told, manifest = horizon(name, number), read_manifest(str(folder))
         assert manifest is not None
         assert manifest.horizon == Position(told["horizon"]["ledger"], told["horizon"]["entry"])
         records = [decode_record(entry) for entry in compacted_entries(name, number)]
-        assert known(read_compacted(folder)) == known((position, body) for position, _, body in records)
+        assert known(read_compacted(folder)) == known(
+            (position, body) for position, _, body in records
+        )
 
 
 @pytest.mark.parametrize("name", ["shapes", "odd", "files"])
@@ -83,9 +91,13 @@ def test_a_round_goes_on_from_what_the_real_compactor_left(tmp_path: Path, name:
     bookies = unpack("bookies", tmp_path / "bookies")
     said = CORPUS / "topics" / name
     lastwrite.fetch(
-        [str(bookies / str(number)) for number in range(3)], str(tmp_path / "archive"), topic=TOPICS[name],
-        metadata=str(said / "2" / "managed-ledger"), cursor=str(said / "1" / "cursor"), recover=True,
-    )  # fmt: skip
+        [str(bookies / str(number)) for number in range(3)],
+        str(tmp_path / "archive"),
+        topic=TOPICS[name],
+        metadata=str(said / "2" / "managed-ledger"),
+        cursor=str(said / "1" / "cursor"),
+        recover=True,
+    )
     folder = topic_folder(tmp_path / "archive", TOPICS[name])
     first = read_manifest(str(folder))
     assert first is not None and first.ledger == horizon(name, 1)["ledger"]

@@ -48,16 +48,22 @@ def fetched(bookies: list[str], archive: Path, name: str, number: int, cursor: i
     """The topic as it was after that round, with what was compacted after the round ``cursor``."""
     said = CORPUS / "topics" / name
     report = lastwrite.fetch(
-        bookies, str(archive), topic=TOPICS[name], metadata=str(said / str(number) / "managed-ledger"),
-        cursor=None if cursor is None else str(said / str(cursor) / "cursor"), recover=True,
-    )  # fmt: skip
+        bookies,
+        str(archive),
+        topic=TOPICS[name],
+        metadata=str(said / str(number) / "managed-ledger"),
+        cursor=None if cursor is None else str(said / str(cursor) / "cursor"),
+        recover=True,
+    )
     assert report.exit_status == 0, report.to_dict()
     return Path(report.topics[0].folder)
 
 
 def compacted(archive: Path, folder: Path, name: str) -> tuple[str, list[bytes]]:
     """Horizon and records after a round of ours."""
-    report = lastwrite.compact(str(archive), config=SETTINGS.get(name), now_ms=NOW_MS, spark=INLINE, like_broker=True)
+    report = lastwrite.compact(
+        str(archive), config=SETTINGS.get(name), now_ms=NOW_MS, spark=INLINE, like_broker=True
+    )
     [partition] = report.partitions
     assert partition.status is Status.CLEANED, (partition.reason, partition.problems)
     manifest = read_manifest(str(folder))
@@ -72,7 +78,12 @@ def same(ours: list[bytes], theirs: list[bytes]) -> None:
     for our, their in zip(ours, theirs, strict=True):
         (place, our_id, our_body), (_, their_id, their_body) = slow.record(our), slow.record(their)
         one, two = slow.entry(our_body), slow.entry(their_body)
-        assert (our_id, one.prefix, one.crc_holds, one.plain()) == (their_id, two.prefix, two.crc_holds, two.plain())
+        assert (our_id, one.prefix, one.crc_holds, one.plain()) == (
+            their_id,
+            two.prefix,
+            two.crc_holds,
+            two.plain(),
+        )
         known = [pair for pair in one.fields if pair[0] in KNOWN]
         assert known == [pair for pair in two.fields if pair[0] in KNOWN], place
         assert our == their or one.first(8) or known != one.fields, place

@@ -62,7 +62,11 @@ def messages_left(record: bytes) -> int:
     """Messages of a compacted ledger's entry; what cannot be opened is one."""
     position, _, body = decode_record(record)
     entry = decode_entry(body, *position)
-    return 1 if entry.is_encrypted else sum(not message.compacted_out for message in messages_of(entry))
+    return (
+        1
+        if entry.is_encrypted
+        else sum(not message.compacted_out for message in messages_of(entry))
+    )
 
 
 def damaged(report: FetchReport) -> list[str]:
@@ -73,16 +77,22 @@ def damaged(report: FetchReport) -> list[str]:
 @pytest.mark.parametrize("copies", [False, True])
 def test_a_buckets_objects_name_their_topics(tmp_path: Path, copies: bool) -> None:
     report = lastwrite.fetch([str(CORPUS / "offloaded")], str(tmp_path), copies=copies)
-    assert [topic.topic for topic in report.topics] == sorted(TOPICS[name] for name in RAW_NAMES[:3])
+    assert [topic.topic for topic in report.topics] == sorted(
+        TOPICS[name] for name in RAW_NAMES[:3]
+    )
     assert report.exit_status == 0
     for topic in report.topics:
         raw = raw_entries(TopicName.parse(topic.topic).managed_ledger.rpartition("/")[2])
         found = entries_of(topic)
-        assert found == {place: data for place, data in raw.items() if place[0] in {one for one, _ in found}}
+        assert found == {
+            place: data for place, data in raw.items() if place[0] in {one for one, _ in found}
+        }
         assert {ledger.how for ledger in topic.ledgers} <= {HowFetched.COPIED, HowFetched.LINKED}
         assert not copies or {ledger.how for ledger in topic.ledgers} == {HowFetched.COPIED}
     again = lastwrite.fetch([str(CORPUS / "offloaded")], str(tmp_path))
-    assert {ledger.how for topic in again.topics for ledger in topic.ledgers} == {HowFetched.PRESENT}
+    assert {ledger.how for topic in again.topics for ledger in topic.ledgers} == {
+        HowFetched.PRESENT
+    }
 
 
 def test_a_bucket_of_two_blocks(tmp_path: Path) -> None:
@@ -102,7 +112,9 @@ def test_map_files_become_objects(tmp_path: Path) -> None:
     assert topic.topic == TOPICS["files"]
     assert report.exit_status == 0
     found, raw = entries_of(topic), raw_entries("files")
-    assert found == {place: data for place, data in raw.items() if place[0] in {one for one, _ in found}}
+    assert found == {
+        place: data for place, data in raw.items() if place[0] in {one for one, _ in found}
+    }
     assert len({one for one, _ in found}) >= 2
     assert {ledger.how for ledger in topic.ledgers} == {HowFetched.WRITTEN}
 
@@ -115,7 +127,12 @@ def test_bookies_give_all_raw_entries_and_the_compacted_ledger(
     file = "managed-ledger" if form == "node" else "stats-internal.json"
     cursor = said(name, 2, "cursor") if form == "node" else None
     report = lastwrite.fetch(
-        bookies, str(tmp_path), topic=TOPICS[name], metadata=said(name, 2, file), cursor=cursor, recover=True
+        bookies,
+        str(tmp_path),
+        topic=TOPICS[name],
+        metadata=said(name, 2, file),
+        cursor=cursor,
+        recover=True,
     )
     assert damaged(report) == []
     [topic] = report.topics
@@ -126,15 +143,24 @@ def test_bookies_give_all_raw_entries_and_the_compacted_ledger(
     assert list(entries_of(topic, is_compacted=True).values()) == compacted_entries(name, 2)
     manifest = read_manifest(topic.folder)
     assert manifest is not None
-    assert (str(manifest.horizon), manifest.ledger, manifest.entries) == (place, int(told["ledger"]), told["entries"])
+    assert (str(manifest.horizon), manifest.ledger, manifest.entries) == (
+        place,
+        int(told["ledger"]),
+        told["entries"],
+    )
     assert manifest.size_bytes == told["size"]
     assert manifest.messages == sum(messages_left(record) for record in compacted_entries(name, 2))
-    assert (Path(topic.folder) / ("managed-ledger" if form == "node" else "managed-ledger.json")).exists()
+    assert (
+        Path(topic.folder) / ("managed-ledger" if form == "node" else "managed-ledger.json")
+    ).exists()
 
 
 def test_journals_give_the_same(tmp_path: Path, journals: list[str]) -> None:
     report = lastwrite.fetch(
-        journals, str(tmp_path), topic=TOPICS["shapes"], metadata=said("shapes", 2, "stats-internal.json")
+        journals,
+        str(tmp_path),
+        topic=TOPICS["shapes"],
+        metadata=said("shapes", 2, "stats-internal.json"),
     )
     assert damaged(report) == []
     assert entries_of(report.topics[0]) == raw_entries("shapes")
@@ -145,36 +171,53 @@ def test_an_entry_log_that_was_written_with_direct_io(tmp_path: Path) -> None:
     for journal in folder.rglob("*.txn"):
         journal.unlink()
     report = lastwrite.fetch(
-        [str(folder / "0")], str(tmp_path / "archive"), topic="direct",
+        [str(folder / "0")],
+        str(tmp_path / "archive"),
+        topic="direct",
         metadata=said("direct", 1, "stats-internal.json"),
-    )  # fmt: skip
+    )
     assert damaged(report) == []
     assert entries_of(report.topics[0]) == raw_entries("direct")
-    assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries("direct", 1)
+    assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries(
+        "direct", 1
+    )
 
 
 def test_a_bookie_that_was_killed_has_its_entries_in_the_journal_alone(tmp_path: Path) -> None:
     folder = unpack("killed", tmp_path / "killed")
     report = lastwrite.fetch(
-        [str(folder / "0")], str(tmp_path / "archive"), topic="killed", metadata=str(folder / "managed-ledger")
+        [str(folder / "0")],
+        str(tmp_path / "archive"),
+        topic="killed",
+        metadata=str(folder / "managed-ledger"),
     )
     [ledger] = report.topics[0].ledgers
     assert ledger.is_open
-    assert ledger.entries == 5  # nobody wrote an entry behind the sixth that would have confirmed it
+    assert (
+        ledger.entries == 5
+    )  # nobody wrote an entry behind the sixth that would have confirmed it
     assert "not confirmed" in report.topics[0].problems[0].message
     report = lastwrite.fetch(
-        [str(folder / "0")], str(tmp_path / "archive"), topic="killed", metadata=str(folder / "managed-ledger"),
+        [str(folder / "0")],
+        str(tmp_path / "archive"),
+        topic="killed",
+        metadata=str(folder / "managed-ledger"),
         recover=True,
-    )  # fmt: skip
+    )
     [ledger] = report.topics[0].ledgers
     assert (ledger.how, ledger.entries) == (HowFetched.WRITTEN, 6)
     assert len(list(Path(report.topics[0].folder).glob("*-ledger-*-index"))) == 1
 
 
-def test_offloaded_ledgers_are_taken_first_and_bookies_give_the_rest(tmp_path: Path, bookies: list[str]) -> None:
+def test_offloaded_ledgers_are_taken_first_and_bookies_give_the_rest(
+    tmp_path: Path, bookies: list[str]
+) -> None:
     sources = [str(CORPUS / "offloaded"), *bookies]
     report = lastwrite.fetch(
-        sources, str(tmp_path), topic=TOPICS["shapes"], metadata=said("shapes", 2, "stats-internal.json")
+        sources,
+        str(tmp_path),
+        topic=TOPICS["shapes"],
+        metadata=said("shapes", 2, "stats-internal.json"),
     )
     assert damaged(report) == []
     how = [ledger.how for ledger in report.topics[0].ledgers]
@@ -184,7 +227,10 @@ def test_offloaded_ledgers_are_taken_first_and_bookies_give_the_rest(tmp_path: P
 
 def test_a_later_fetch_brings_what_is_new(tmp_path: Path, bookies: list[str]) -> None:
     first = lastwrite.fetch(
-        bookies, str(tmp_path), topic=TOPICS["files"], metadata=said("files", 2, "stats-internal.json")
+        bookies,
+        str(tmp_path),
+        topic=TOPICS["files"],
+        metadata=said("files", 2, "stats-internal.json"),
     )
     assert first.exit_status == 0
     folder = Path(first.topics[0].folder)
@@ -195,9 +241,13 @@ def test_a_later_fetch_brings_what_is_new(tmp_path: Path, bookies: list[str]) ->
     for path in (open_ledger.path, open_ledger.path + "-index"):
         Path(path).unlink()
     again = lastwrite.fetch(
-        bookies, str(tmp_path), topic=TOPICS["files"], metadata=said("files", 2, "managed-ledger"),
-        cursor=said("files", 2, "cursor"), recover=True,
-    )  # fmt: skip
+        bookies,
+        str(tmp_path),
+        topic=TOPICS["files"],
+        metadata=said("files", 2, "managed-ledger"),
+        cursor=said("files", 2, "cursor"),
+        recover=True,
+    )
     how = {ledger.ledger: ledger.how for ledger in again.topics[0].ledgers}
     assert how.pop(open_ledger.ledger) is HowFetched.WRITTEN
     assert set(how.values()) == {HowFetched.PRESENT}
@@ -205,19 +255,27 @@ def test_a_later_fetch_brings_what_is_new(tmp_path: Path, bookies: list[str]) ->
     assert entries_of(again.topics[0]) == raw_entries("files")
 
 
-def test_two_bookies_of_three_have_everything_and_one_has_not(tmp_path: Path, bookies: list[str]) -> None:
+def test_two_bookies_of_three_have_everything_and_one_has_not(
+    tmp_path: Path, bookies: list[str]
+) -> None:
     metadata = said("shapes", 2, "stats-internal.json")
-    report = lastwrite.fetch(bookies[:2], str(tmp_path / "two"), topic=TOPICS["shapes"], metadata=metadata)
+    report = lastwrite.fetch(
+        bookies[:2], str(tmp_path / "two"), topic=TOPICS["shapes"], metadata=metadata
+    )
     assert damaged(report) == []
     assert entries_of(report.topics[0]) == raw_entries("shapes")
-    report = lastwrite.fetch(bookies[:1], str(tmp_path / "one"), topic=TOPICS["shapes"], metadata=metadata)
+    report = lastwrite.fetch(
+        bookies[:1], str(tmp_path / "one"), topic=TOPICS["shapes"], metadata=metadata
+    )
     assert report.exit_status == 3
     assert any("lies in none of the sources" in message for message in damaged(report))
     assert any("compacted ledger" in message for message in damaged(report))
     assert read_manifest(report.topics[0].folder) is None
 
 
-def test_a_damaged_copy_is_passed_over_and_two_are_named(tmp_path: Path, bookies: list[str]) -> None:
+def test_a_damaged_copy_is_passed_over_and_two_are_named(
+    tmp_path: Path, bookies: list[str]
+) -> None:
     entry = raw_entries("odd")[min(raw_entries("odd"))]
     folders = [str(shutil.copytree(bookie, tmp_path / Path(bookie).name)) for bookie in bookies]
     metadata = said("odd", 2, "stats-internal.json")
@@ -230,7 +288,9 @@ def test_a_damaged_copy_is_passed_over_and_two_are_named(tmp_path: Path, bookies
                 log.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
                 hit += 1
         assert hit == 1
-        report = lastwrite.fetch(folders, str(tmp_path / f"archive{count}"), topic=TOPICS["odd"], metadata=metadata)
+        report = lastwrite.fetch(
+            folders, str(tmp_path / f"archive{count}"), topic=TOPICS["odd"], metadata=metadata
+        )
         assert report.exit_status == status
         messages = [problem.message for problem in report.topics[0].problems]
         assert any("digest" in message for message in messages)
@@ -241,16 +301,27 @@ def test_many_damaged_entries_are_counted_and_foreign_digests_named(tmp_path: Pa
     (tmp_path / "bookie").mkdir()
     records = [encode_record(7, n, b"entry") for n in range(9)]
     broken = [record[:-1] + b"!" for record in records]
-    metadata = {"state": "x", "ledgers": [{"ledgerId": 7, "entries": 9, "size": 45}, {"ledgerId": 9, "entries": 0}]}
+    metadata = {
+        "state": "x",
+        "ledgers": [{"ledgerId": 7, "entries": 9, "size": 45}, {"ledgerId": 9, "entries": 0}],
+    }
     (tmp_path / "stats.json").write_text(json.dumps(metadata))
     for content, expected in (
         (broken, ["no digest of ledger 7 holds, neither as CRC-32C nor as CRC-32"]),
-        ([*broken[:8], records[8]], [*(f"the digest of entry 7:{n} does not hold" for n in range(5)),
-                                     "the same of 3 more entries of ledger 7"]),
-    ):  # fmt: skip
+        (
+            [*broken[:8], records[8]],
+            [
+                *(f"the digest of entry 7:{n} does not hold" for n in range(5)),
+                "the same of 3 more entries of ledger 7",
+            ],
+        ),
+    ):
         (tmp_path / "bookie" / "0.log").write_bytes(encode_header() + b"".join(content))
         report = lastwrite.fetch(
-            [str(tmp_path / "bookie")], str(tmp_path / "archive"), topic="x", metadata=str(tmp_path / "stats.json")
+            [str(tmp_path / "bookie")],
+            str(tmp_path / "archive"),
+            topic="x",
+            metadata=str(tmp_path / "stats.json"),
         )
         assert damaged(report)[: len(expected)] == expected
         assert report.exit_status == 3
@@ -262,9 +333,11 @@ def test_a_log_cut_short_or_of_something_else_is_named(tmp_path: Path, bookies: 
     log.write_bytes(log.read_bytes()[:5000])
     (folder / "current" / "7.log").write_bytes(b"no entry log")
     report = lastwrite.fetch(
-        [str(folder), *bookies[1:]], str(tmp_path / "archive"), topic=TOPICS["shapes"],
+        [str(folder), *bookies[1:]],
+        str(tmp_path / "archive"),
+        topic=TOPICS["shapes"],
         metadata=said("shapes", 2, "stats-internal.json"),
-    )  # fmt: skip
+    )
     assert entries_of(report.topics[0]) == raw_entries("shapes")
     assert {Path(problem.path).name for problem in report.problems} == {"0.log", "7.log"}
     assert report.exit_status == 3
@@ -276,7 +349,9 @@ def test_metadata_of_many_topics_lie_in_a_folder(tmp_path: Path, bookies: list[s
         folder.mkdir(parents=True)
         shutil.copy(said(name, 2, "managed-ledger"), folder / "managed-ledger")
         shutil.copy(said(name, 2, "cursor"), folder / "__compaction")
-    report = lastwrite.fetch(bookies, str(tmp_path / "archive"), metadata=str(tmp_path / "metadata"), recover=True)
+    report = lastwrite.fetch(
+        bookies, str(tmp_path / "archive"), metadata=str(tmp_path / "metadata"), recover=True
+    )
     assert damaged(report) == []
     assert [topic.topic for topic in report.topics] == [TOPICS["events"], TOPICS["odd"]]
     for topic, name in zip(report.topics, ("events", "odd"), strict=True):
@@ -284,13 +359,18 @@ def test_metadata_of_many_topics_lie_in_a_folder(tmp_path: Path, bookies: list[s
         assert list(entries_of(topic, is_compacted=True).values()) == compacted_entries(name, 2)
 
 
-def test_an_empty_compacted_ledger_is_brought_where_its_size_is_said(tmp_path: Path, bookies: list[str]) -> None:
+def test_an_empty_compacted_ledger_is_brought_where_its_size_is_said(
+    tmp_path: Path, bookies: list[str]
+) -> None:
     stats = json.loads(Path(said("odd", 2, "stats-internal.json")).read_text())
     stats["compactedLedger"] |= {"ledgerId": 12345, "entries": 0, "size": 0}
     stats["cursors"]["__compaction"]["properties"]["CompactedTopicLedger"] = 12345
     (tmp_path / "stats.json").write_text(json.dumps(stats))
     report = lastwrite.fetch(
-        bookies, str(tmp_path / "archive"), topic=TOPICS["odd"], metadata=str(tmp_path / "stats.json")
+        bookies,
+        str(tmp_path / "archive"),
+        topic=TOPICS["odd"],
+        metadata=str(tmp_path / "stats.json"),
     )
     assert report.exit_status == 0
     manifest = read_manifest(report.topics[0].folder)
@@ -304,19 +384,27 @@ def test_ledgers_below_the_horizon_need_not_be_there(tmp_path: Path, bookies: li
     stats["ledgers"].insert(0, {"ledgerId": 1, "entries": 7, "size": 9, "offloaded": True})
     (tmp_path / "stats.json").write_text(json.dumps(stats))
     report = lastwrite.fetch(
-        bookies, str(tmp_path / "archive"), topic=TOPICS["odd"], metadata=str(tmp_path / "stats.json")
+        bookies,
+        str(tmp_path / "archive"),
+        topic=TOPICS["odd"],
+        metadata=str(tmp_path / "stats.json"),
     )
     assert report.exit_status == 0
     assert [ledger.how for ledger in report.topics[0].ledgers][0] is HowFetched.MISSING
     assert "compaction needs it no more" in report.topics[0].problems[0].message
 
 
-def test_an_archive_that_was_compacted_further_is_not_set_back(tmp_path: Path, bookies: list[str]) -> None:
+def test_an_archive_that_was_compacted_further_is_not_set_back(
+    tmp_path: Path, bookies: list[str]
+) -> None:
     for number in (2, 1):
         report = lastwrite.fetch(
-            bookies, str(tmp_path), topic=TOPICS["odd"], metadata=said("odd", 2, "managed-ledger"),
+            bookies,
+            str(tmp_path),
+            topic=TOPICS["odd"],
+            metadata=said("odd", 2, "managed-ledger"),
             cursor=said("odd", number, "cursor"),
-        )  # fmt: skip
+        )
         manifest = read_manifest(report.topics[0].folder)
         assert manifest is not None
         assert manifest.ledger == int(horizon("odd", 2)["ledger"])
@@ -358,9 +446,11 @@ def test_a_fetch_that_fails_at_any_step_is_finished_by_the_next(
 
     def bring(archive: Path) -> FetchReport:
         return lastwrite.fetch(
-            [str(CORPUS / "offloaded"), *bookies], str(archive), topic=TOPICS["odd"],
+            [str(CORPUS / "offloaded"), *bookies],
+            str(archive),
+            topic=TOPICS["odd"],
             metadata=said("odd", 2, "stats-internal.json"),
-        )  # fmt: skip
+        )
 
     monkeypatch.setattr(files, "faults", files.FaultPoints(log=str(tmp_path / "steps")))
     bring(tmp_path / "whole")
@@ -375,11 +465,15 @@ def test_a_fetch_that_fails_at_any_step_is_finished_by_the_next(
         report = bring(archive)
         assert damaged(report) == []
         assert entries_of(report.topics[0]) == raw_entries("odd")
-        assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries("odd", 2)
+        assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries(
+            "odd", 2
+        )
         assert find_aside(report.topics[0].folder) == []
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(where=st.integers(0), bits=st.integers(1, 255), size=st.integers(1, 9))
 def test_no_damage_to_one_bookie_changes_what_is_brought(
     tmp_path_factory: pytest.TempPathFactory, bookies: list[str], where: int, bits: int, size: int
@@ -393,13 +487,20 @@ def test_no_damage_to_one_bookie_changes_what_is_brought(
     log.write_bytes(bytes(data))
     sources = [str(bad), *(bookie for bookie in bookies if bookie != bookies[where % 3])]
     report = lastwrite.fetch(
-        sources, str(folder / "archive"), topic=TOPICS["shapes"], metadata=said("shapes", 2, "stats-internal.json")
+        sources,
+        str(folder / "archive"),
+        topic=TOPICS["shapes"],
+        metadata=said("shapes", 2, "stats-internal.json"),
     )
     assert entries_of(report.topics[0]) == raw_entries("shapes")
-    assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries("shapes", 2)
+    assert list(entries_of(report.topics[0], is_compacted=True).values()) == compacted_entries(
+        "shapes", 2
+    )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(where=st.integers(0), bits=st.integers(1, 255), cut=st.booleans())
 def test_a_damaged_map_file_is_brought_as_it_was_or_not_at_all(
     tmp_path_factory: pytest.TempPathFactory, where: int, bits: int, cut: bool

@@ -51,17 +51,25 @@ def make_folder(archive: Path, name: str, round_: Path) -> Path:
 def as_java_says(row: Row) -> Row:
     """A row of ours in the words of the peer's reader."""
     found = {
-        "ledger": row["ledger"], "entry": row["entry"], "producer": row["producer"],
-        "publishTime": row["publish_time"], "sequenceId": row["sequence_id"], "key": row["key"],
-        "value": row["value"] if row["encryption"] is None or row["null_value"] else row["stored_value"],
-    }  # fmt: skip
+        "ledger": row["ledger"],
+        "entry": row["entry"],
+        "producer": row["producer"],
+        "publishTime": row["publish_time"],
+        "sequenceId": row["sequence_id"],
+        "key": row["key"],
+        "value": row["value"]
+        if row["encryption"] is None or row["null_value"]
+        else row["stored_value"],
+    }
     given: Row = {
-        "keyB64": row["key_b64_encoded"] or None, "eventTime": row["event_time"] or None,
-        "orderingKey": row["ordering_key"], "properties": row["properties"] or None,
+        "keyB64": row["key_b64_encoded"] or None,
+        "eventTime": row["event_time"] or None,
+        "orderingKey": row["ordering_key"],
+        "properties": row["properties"] or None,
         "batchIndex": None if row["batch_index"] < 0 else row["batch_index"],
         "batchSize": None if row["batch_index"] < 0 else row["batch_size"],
         "encrypted": row["encryption"] is not None or None,
-    }  # fmt: skip
+    }
     return found | {name: value for name, value in given.items() if value is not None}
 
 
@@ -72,7 +80,9 @@ def test_the_java_reader_got_the_same(round_: Path, reads_compacted: bool, tmp_p
     file = TOPICS / round_ / ("read-compacted.jsonl.gz" if reads_compacted else "read.jsonl.gz")
     reading = lastwrite.read(str(folder), read_compacted=reads_compacted)
     rows, expected = list(reading), list(lines(file))
-    if {"timeout": True} in expected:  # it does not get past what it cannot decompress: "odd" has such a message
+    if {
+        "timeout": True
+    } in expected:  # it does not get past what it cannot decompress: "odd" has such a message
         expected = expected[: expected.index({"timeout": True})]
         assert rows[len(expected)]["problem"] is not None
         rows = rows[: len(expected)]
@@ -84,7 +94,11 @@ def test_inspect_finds_them_whole(round_: Path, tmp_path: Path) -> None:
     folder = make_folder(tmp_path, round_.parts[0], TOPICS / round_)
     raw = list(lines(TOPICS / round_.parent / "raw.jsonl.gz"))
     (topic,) = lastwrite.inspect(str(folder)).to_dict()["partitions"]
-    kept = [row for row in raw if topic["last_id"] is not None and _place(row) <= Position.parse(topic["last_id"])]
+    kept = [
+        row
+        for row in raw
+        if topic["last_id"] is not None and _place(row) <= Position.parse(topic["last_id"])
+    ]
     assert topic["entries"] == len(kept)
     markers = [decode_entry(base64.b64decode(row["bytes"]), *_place(row)).is_marker for row in kept]
     assert topic["markers"] == sum(markers)
@@ -101,7 +115,9 @@ BOOKIE_LOGS = [
 ]
 
 
-@pytest.mark.parametrize("packed", BOOKIE_LOGS[:4], ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+@pytest.mark.parametrize(
+    "packed", BOOKIE_LOGS[:4], ids=lambda path: f"{path.parts[-3]}-{path.stem}"
+)
 def test_an_entry_log_by_itself(packed: Path, tmp_path: Path) -> None:
     path = tmp_path / packed.stem
     path.write_bytes(gzip.decompress(packed.read_bytes()))
@@ -121,12 +137,16 @@ def test_an_entry_log_by_itself(packed: Path, tmp_path: Path) -> None:
 
 def test_objects_and_map_files_by_themselves(tmp_path: Path) -> None:
     corpus = TOPICS.parent
-    data = next(path for path in sorted((corpus / "offloaded").iterdir()) if "-ledger-2" in path.name)
+    data = next(
+        path for path in sorted((corpus / "offloaded").iterdir()) if "-ledger-2" in path.name
+    )
     rows = list(lastwrite.dump(str(data)))
     assert {row["ledger"] for row in rows} == {int(data.name.rpartition("-")[2])}
     assert lastwrite.inspect(str(data)).exit_status == 0
     assert [row["first_entry"] for row in lastwrite.dump(f"{data}-index")] == [0]
-    for folder in sorted((corpus / "filesystem" / "public" / "fs" / "persistent" / "files").iterdir()):
+    for folder in sorted(
+        (corpus / "filesystem" / "public" / "fs" / "persistent" / "files").iterdir()
+    ):
         (file,) = lastwrite.inspect(str(folder / "data")).to_dict()["files"]
         assert (file["kind"], file["problems"]) == ("map file", [])
         assert list(file["ledgers"]) == [folder.name.partition("-")[0]]

@@ -18,12 +18,18 @@ def test_what_was_offloaded_and_compacted_by_us(tmp_path: Path) -> None:
     lastwrite.fetch([str(CORPUS / "offloaded"), str(CORPUS / "filesystem")], str(tmp_path))
     report = lastwrite.verify(str(tmp_path))
     assert report.exit_status == 0 and len(report.partitions) == 4
-    assert any(partition.transactions and partition.transactions.aborted for partition in report.partitions)
+    assert any(
+        partition.transactions and partition.transactions.aborted for partition in report.partitions
+    )
     compacted = lastwrite.compact(str(tmp_path), spark=INLINE)
     again = lastwrite.verify(str(tmp_path))
     assert again.exit_status == 0 and not any(partition.advice for partition in again.partitions)
-    for was, now, done in zip(report.partitions, again.partitions, compacted.partitions, strict=True):
-        assert now.segments == was.segments + 1 and now.records == was.records + (done.records_after or 0)
+    for was, now, done in zip(
+        report.partitions, again.partitions, compacted.partitions, strict=True
+    ):
+        assert now.segments == was.segments + 1 and now.records == was.records + (
+            done.records_after or 0
+        )
 
 
 NAMES = ["shapes", "odd", "parts-partition-1", "files", "events"]
@@ -38,32 +44,48 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_ledger_that_the_real_compactor_wrote(tmp_path: Path, bookies: Path, name: str) -> None:
     said = CORPUS / "topics" / name / "2"
     lastwrite.fetch(
-        [str(bookies / str(number)) for number in range(3)], str(tmp_path / "archive"), topic=TOPICS[name],
-        metadata=str(said / "managed-ledger"), cursor=str(said / "cursor"), recover=True,
-    )  # fmt: skip
+        [str(bookies / str(number)) for number in range(3)],
+        str(tmp_path / "archive"),
+        topic=TOPICS[name],
+        metadata=str(said / "managed-ledger"),
+        cursor=str(said / "cursor"),
+        recover=True,
+    )
     [found] = lastwrite.verify(str(tmp_path / "archive")).partitions
     assert str(found.status) == "verified", found.problems
     # This one was compacted with topicCompactionRetainNullKey, which no metadata say.
-    assert [line for line in found.advice if "without a key" not in line] == [] and bool(found.advice) == (
-        name == "events"
-    )
+    assert [line for line in found.advice if "without a key" not in line] == [] and bool(
+        found.advice
+    ) == (name == "events")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_real_compactor_left_keeps_the_promises(tmp_path: Path, bookies: Path, name: str) -> None:
+def test_what_the_real_compactor_left_keeps_the_promises(
+    tmp_path: Path, bookies: Path, name: str
+) -> None:
     """Its compacted ledger, held against all raw ledgers by a proof that knows neither its code nor ours."""
     said = CORPUS / "topics" / name / "2"
     sources = [str(bookies / str(number)) for number in range(3)]
-    known: dict[str, Any] = {"topic": TOPICS[name], "metadata": str(said / "managed-ledger"), "recover": True}
+    known: dict[str, Any] = {
+        "topic": TOPICS[name],
+        "metadata": str(said / "managed-ledger"),
+        "recover": True,
+    }
     lastwrite.fetch(sources, str(tmp_path / "before"), **known)
-    [fetched] = lastwrite.fetch(sources, str(tmp_path / "after"), cursor=str(said / "cursor"), **known).topics
+    [fetched] = lastwrite.fetch(
+        sources, str(tmp_path / "after"), cursor=str(said / "cursor"), **known
+    ).topics
     if name == "events":  # no metadata say by which settings a broker compacts
         manifest = read_manifest(fetched.folder)
         assert manifest is not None
-        replace_manifest(fetched.folder, replace(manifest, order="event-time", retain_null_key=True))
+        replace_manifest(
+            fetched.folder, replace(manifest, order="event-time", retain_null_key=True)
+        )
     report = lastwrite.verify(str(tmp_path / "after"), before=str(tmp_path / "before"))
     # Fields that a broker does not know are gone from the batches that it thins (spec/pulsar.md section 1).
-    assert {found.promise for found in report.violations} == ({"changed"} if name == "odd" else set())
+    assert {found.promise for found in report.violations} == (
+        {"changed"} if name == "odd" else set()
+    )
     [found] = report.partitions
     assert found.comparison is not None
     assert found.comparison.records_before > found.comparison.records_after > 0

@@ -17,7 +17,15 @@ from hypothesis import given, settings
 from tests import reference
 from tests.conformance.oracle import MAP_SLOTS, Oracle, shut_down
 from tests.conformance.rounds import batches_of, check_seed
-from tests.logs import NAME, SCRATCH, bases, read_checkpoint, read_files, read_segments, write_checkpoint
+from tests.logs import (
+    NAME,
+    SCRATCH,
+    bases,
+    read_checkpoint,
+    read_files,
+    read_segments,
+    write_checkpoint,
+)
 from tests.producers import first_unstable, snapshots
 from tests.strategies import Life, append, lives
 
@@ -64,15 +72,21 @@ def test_the_reference_of_the_property_tests_is_right(life: Life, oracle: Oracle
             shutil.copytree(root, twin)
             found = reference.compact(twin, life.config, phase.now_ms)
             said = oracle.attempt(
-                "clean", dir=str(root / NAME), config=life.config, now_ms=phase.now_ms, map_slots=MAP_SLOTS,
+                "clean",
+                dir=str(root / NAME),
+                config=life.config,
+                now_ms=phase.now_ms,
+                map_slots=MAP_SLOTS,
                 high_watermark=high_watermark,
-            )  # fmt: skip
+            )
             if not said["ok"]:
                 return  # an old batch that would have to stay empty
             shut_down(root / NAME)
             assert found.eligible == said["picked_by_kafka"]
             assert read_segments(twin / NAME) == read_segments(root / NAME)
-            assert [n for n in snapshots(twin / NAME) if n != end] == [n for n in snapshots(root / NAME) if n != end]
+            assert [n for n in snapshots(twin / NAME) if n != end] == [
+                n for n in snapshots(root / NAME) if n != end
+            ]
             file = "cleaner-offset-checkpoint"
             assert read_checkpoint(twin, file) == read_checkpoint(root, file)
             plain = all(batch.codec == 0 for batch in batches_of(read_segments(root / NAME)))

@@ -58,15 +58,22 @@ class Case:
 
     def opened(self, folder: Path) -> dict[str, Any]:
         return {
-            "dir": str(folder), "config": self.config, "now_ms": self.now_ms, "log_start": self.log_start,
+            "dir": str(folder),
+            "config": self.config,
+            "now_ms": self.now_ms,
+            "log_start": self.log_start,
             "high_watermark": self.high_watermark,
-        }  # fmt: skip
+        }
 
 
-def write_log(oracle: Oracle, rng: random.Random, seed: int, folder: Path) -> tuple[dict[str, str], int]:
+def write_log(
+    oracle: Oracle, rng: random.Random, seed: int, folder: Path
+) -> tuple[dict[str, str], int]:
     """A random log; returns its topic's settings without retention, and the clock when it was written."""
     plan = scenario(seed)
-    config = {name: value for name, value in plan["config"].items() if not name.startswith("retention")}
+    config = {
+        name: value for name, value in plan["config"].items() if not name.startswith("retention")
+    }
     folder.mkdir(parents=True)
     now = 0
     phases = plan["phases"][: rng.randrange(1, 4)]
@@ -74,16 +81,25 @@ def write_log(oracle: Oracle, rng: random.Random, seed: int, folder: Path) -> tu
         phases[-1]["actions"] = [action for action in phases[-1]["actions"] if "roll" not in action]
     for phase in phases:
         oracle.ask(
-            "write", dir=str(folder), now_ms=phase["actions"][0]["clock"], lenient=True,
-            config={**config, "cleanup.policy": "delete"}, actions=phase["actions"],
-        )  # fmt: skip
+            "write",
+            dir=str(folder),
+            now_ms=phase["actions"][0]["clock"],
+            lenient=True,
+            config={**config, "cleanup.policy": "delete"},
+            actions=phase["actions"],
+        )
         now = phase["now_ms"]
         if rng.random() < 0.5:
             before = folder.with_name("before-cleaning")
             shutil.copytree(folder, before)
             compacting = {**config, "cleanup.policy": "compact"}
             answer = oracle.attempt(
-                "clean", dir=str(folder), config=compacting, now_ms=now, checkpoint=0, map_slots=MAP_SLOTS
+                "clean",
+                dir=str(folder),
+                config=compacting,
+                now_ms=now,
+                checkpoint=0,
+                map_slots=MAP_SLOTS,
             )
             if not answer["ok"]:  # an old batch that would have to stay empty
                 shutil.rmtree(folder)
@@ -101,20 +117,35 @@ def draw_case(rng: random.Random, log: PartitionLog, config: dict[str, str], now
     age = now_ms - segment.largest_timestamp_ms
     times = [-1, -1, 0, max(age, 0), max(age - 1, 0), max(age + 1, 0), rng.randrange(200_000)]
     behind = [0, *accumulate(part.size_bytes for part in reversed(log.segments))]
-    sizes = [-1, -1, 0, *(max(size + rng.choice([-1, 0, 0, 1]), 0) for size in rng.choices(behind, k=4))]
+    sizes = [
+        -1,
+        -1,
+        0,
+        *(max(size + rng.choice([-1, 0, 0, 1]), 0) for size in rng.choices(behind, k=4)),
+    ]
     policy = rng.choice(["delete", "delete", "compact,delete", "compact", ""])
     start = log.log_start
     if rng.random() < 0.4:
-        start = rng.choice([segment.base_offset, segment.base_offset + 1, rng.randint(start, log.end_offset)])
+        start = rng.choice(
+            [segment.base_offset, segment.base_offset + 1, rng.randint(start, log.end_offset)]
+        )
         start = min(max(start, log.log_start), log.end_offset)
     high_watermark = log.end_offset
     if rng.random() < 0.3:
-        high_watermark = rng.choice([segment.base_offset, segment.base_offset - 1, rng.randint(0, log.end_offset)])
+        high_watermark = rng.choice(
+            [segment.base_offset, segment.base_offset - 1, rng.randint(0, log.end_offset)]
+        )
     return Case(
-        {**config, "cleanup.policy": policy, "retention.ms": str(rng.choice(times)),
-         "retention.bytes": str(rng.choice(sizes))},
-        now_ms, start, max(start, high_watermark),
-    )  # fmt: skip
+        {
+            **config,
+            "cleanup.policy": policy,
+            "retention.ms": str(rng.choice(times)),
+            "retention.bytes": str(rng.choice(sizes)),
+        },
+        now_ms,
+        start,
+        max(start, high_watermark),
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -161,13 +192,24 @@ def check_case(oracle: Oracle, written: Path, case: Case) -> tuple[int, bool]:
         opened = {**case.opened(folder), "log_start": entry.get(NAME, 0)}
         loaded = oracle.ask("load", **opened)
         assert logs_of(folder) == left
-        told.append((
-            [(segment["base"], segment["size"], segment["next_offset"]) for segment in loaded["segments"]],
-            loaded["log_start"], loaded["log_end"], loaded["last_stable"], loaded["producers"],
-            (folder / epochs).read_text(),
-            {name: data for name, data in contents(folder).items() if name.endswith((".snapshot", ".txnindex"))
-             and data != NO_PRODUCERS},
-        ))  # fmt: skip
+        told.append(
+            (
+                [
+                    (segment["base"], segment["size"], segment["next_offset"])
+                    for segment in loaded["segments"]
+                ],
+                loaded["log_start"],
+                loaded["log_end"],
+                loaded["last_stable"],
+                loaded["producers"],
+                (folder / epochs).read_text(),
+                {
+                    name: data
+                    for name, data in contents(folder).items()
+                    if name.endswith((".snapshot", ".txnindex")) and data != NO_PRODUCERS
+                },
+            )
+        )
     assert told[0] == told[1]
     for folder in (theirs, ours):
         shutil.rmtree(folder.parent)
@@ -188,12 +230,22 @@ def test_what_goes_is_what_kafka_deletes(oracle: Oracle) -> None:
                     gone, is_all = check_case(oracle, Path(place) / "written" / NAME, case)
                 except AssertionError as error:
                     raise AssertionError(f"seed {seed}, case {number}: {case}: {error}") from error
-                deleted, nothing, everything = deleted + gone, nothing + (not gone), everything + is_all
-    assert deleted > SEEDS and nothing > SEEDS // 2 and everything > SEEDS // 10, (deleted, nothing, everything)
+                deleted, nothing, everything = (
+                    deleted + gone,
+                    nothing + (not gone),
+                    everything + is_all,
+                )
+    assert deleted > SEEDS and nothing > SEEDS // 2 and everything > SEEDS // 10, (
+        deleted,
+        nothing,
+        everything,
+    )
 
 
 @pytest.mark.parametrize("layout", EXPIRING, ids=lambda layout: layout.name)
-def test_kafka_loads_what_a_killed_process_left(tmp_path: Path, oracle: Oracle, layout: Expiring) -> None:
+def test_kafka_loads_what_a_killed_process_left(
+    tmp_path: Path, oracle: Oracle, layout: Expiring
+) -> None:
     write_expiring(tmp_path / "old", layout)
     files.faults = FaultPoints(1 << 30)
     try:
@@ -208,22 +260,40 @@ def test_kafka_loads_what_a_killed_process_left(tmp_path: Path, oracle: Oracle, 
         folder = root / NAME
         assert run_until(point, lambda folder=folder: retain(folder, layout))
         started = read_checkpoint(root, "log-start-offset-checkpoint").get(NAME, 0)
-        opened = {"dir": str(folder), "config": layout.config, "now_ms": NOW_MS, "log_start": started}
+        opened = {
+            "dir": str(folder),
+            "config": layout.config,
+            "now_ms": NOW_MS,
+            "log_start": started,
+        }
         loaded = oracle.ask("load", **opened, clean_shutdown=bool(point % 2))
         assert loaded["log_end"] == layout.end, point
         assert loaded["log_start"] in (layout.old_start, layout.new_start), point
-        left = [h.base_offset for base in bases(folder) for _, h in headers_of(folder / f"{base:020d}.log")]
+        left = [
+            h.base_offset
+            for base in bases(folder)
+            for _, h in headers_of(folder / f"{base:020d}.log")
+        ]
         readable = [offset for offset in left if offset >= loaded["log_start"]]
-        assert readable == [offset for offset in layout.offsets if offset >= loaded["log_start"]], point
+        assert readable == [offset for offset in layout.offsets if offset >= loaded["log_start"]], (
+            point
+        )
         assert not [path for path in folder.iterdir() if path.name.endswith(".deleted")], point
         # Then the broker stops, and the next run, and the next retention of the broker, agree.
         shut_down(folder)
         recover(str(folder))
         retain(folder, layout)
-        answer = oracle.ask("retention", **{**opened, "log_start": read_checkpoint(
-            root, "log-start-offset-checkpoint").get(NAME, 0)})  # fmt: skip
+        answer = oracle.ask(
+            "retention",
+            **{
+                **opened,
+                "log_start": read_checkpoint(root, "log-start-offset-checkpoint").get(NAME, 0),
+            },
+        )
         assert answer["deleted_segments"] == 0, point
         assert (answer["log_start"], answer["log_end"], bases(folder)) == (
-            layout.new_start, layout.end, layout.new_bases,
-        ), point  # fmt: skip
+            layout.new_start,
+            layout.end,
+            layout.new_bases,
+        ), point
         shutil.rmtree(root)

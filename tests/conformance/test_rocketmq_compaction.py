@@ -23,6 +23,8 @@ def oracle() -> Iterator[RocketmqOracle]:
 
 
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))
-def test_the_files_are_the_brokers_and_a_broker_serves_ours(oracle: RocketmqOracle, seed: int) -> None:
+def test_the_files_are_the_brokers_and_a_broker_serves_ours(
+    oracle: RocketmqOracle, seed: int
+) -> None:
     met = check_seed(oracle, seed)
     assert met["rounds"]

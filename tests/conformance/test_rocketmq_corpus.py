@@ -60,7 +60,9 @@ def commit_log(store: str) -> list[tuple[bytes, int, Message]]:
         for row in table:
             place, end = int(row["position"]), int(row["position"] + row["size"])
             message = decode_message(data, place, len(data))
-            assert dict(zip(row.dtype.names, row.tolist(), strict=True)) == slow_row(data, place, message)
+            assert dict(zip(row.dtype.names, row.tolist(), strict=True)) == slow_row(
+                data, place, message
+            )
             found.append((data[place:end], base + place, message))
     return found
 
@@ -94,12 +96,17 @@ def test_every_field_of_every_record_is_what_the_real_decoder_reads(store: str) 
                 "offsetMsgId": offset_message_id(message.store_host, message.physical_offset),
             }
         )
-    theirs = [{name: value for name, value in one.items() if not name.endswith("Host")} for one in records(store)]
+    theirs = [
+        {name: value for name, value in one.items() if not name.endswith("Host")}
+        for one in records(store)
+    ]
     assert ours == theirs
 
 
 def test_the_corpus_has_what_it_is_for() -> None:
-    new, v6 = ([message for _, _, message in commit_log(store)] for store in ("5.5.0", "5.5.0-ipv6"))
+    new, v6 = (
+        [message for _, _, message in commit_log(store)] for store in ("5.5.0", "5.5.0-ipv6")
+    )
     assert {message.sys_flag & 0x701 for message in new} >= {0, 0x1, 0x101, 0x201}
     assert any(message.sys_flag & 1 and not body_of(message) for message in new)  # a delete
     assert {len(message.born_host.address) for message in v6} == {4, 16}
@@ -121,7 +128,9 @@ def test_inner_batches_come_apart() -> None:
     for _, _, message in commit_log("5.5.0"):
         if message.is_inner_batch:
             found = split_inner(message)
-            assert [inner.queue_offset for inner in found] == [message.queue_offset + n for n in range(len(found))]
+            assert [inner.queue_offset for inner in found] == [
+                message.queue_offset + n for n in range(len(found))
+            ]
             assert all(inner.keys and inner.tags for inner in found)
 
 
@@ -135,15 +144,21 @@ def dispatched(store: str, folder: str) -> dict[tuple[str, int], bytes]:
         queue = message.topic, message.queue_id
         code = tags_code(message.tags)
         if message.topic == names.SCHEDULE_TOPIC and "DELAY" in message.properties:
-            code = properties.delivery_time_ms(int(message.properties["DELAY"]), message.store_time_ms)
+            code = properties.delivery_time_ms(
+                int(message.properties["DELAY"]), message.store_time_ms
+            )
         if message.topic not in batch_topics and folder == names.CONSUME_QUEUES:
             found[queue].append(units.CONSUME_QUEUE_UNIT.pack(address, message.size, code))
         elif message.topic in batch_topics and folder == names.BATCH_CONSUME_QUEUES:
             base, number = message.queue_offset, 1
             if message.is_inner_batch:
-                base, number = (int(message.properties[name]) for name in ("INNER_BASE", "INNER_NUM"))
+                base, number = (
+                    int(message.properties[name]) for name in ("INNER_BASE", "INNER_NUM")
+                )
             found[queue].append(
-                units.BATCH_UNIT.pack(address, message.size, code, message.store_time_ms, base, number, -1, 0)
+                units.BATCH_UNIT.pack(
+                    address, message.size, code, message.store_time_ms, base, number, -1, 0
+                )
             )
     return {queue: b"".join(parts) for queue, parts in found.items()}
 
@@ -173,17 +188,28 @@ def test_consume_queues_are_what_the_commit_log_gives(store: str, folder: str) -
 def check_extension(store: str, queue: tuple[str, int], found: bytes, wanted: bytes) -> None:
     """Address and size as ever; the tags code says where in the extension the real one is, with the store time."""
     extension = b"".join(
-        data for _, data in files(CORPUS / store / names.CONSUME_QUEUE_EXTENSIONS / queue[0] / str(queue[1]))
+        data
+        for _, data in files(
+            CORPUS / store / names.CONSUME_QUEUE_EXTENSIONS / queue[0] / str(queue[1])
+        )
     )
-    ours, theirs = units.consume_queue_units(wanted), units.consume_queue_units(found)[: len(wanted) // 20]
+    ours, theirs = (
+        units.consume_queue_units(wanted),
+        units.consume_queue_units(found)[: len(wanted) // 20],
+    )
     times = {address: message.store_time_ms for _, address, message in commit_log(store)}
     assert ours["physical_offset"].tolist() == theirs["physical_offset"].tolist()
     assert ours["size"].tolist() == theirs["size"].tolist()
     for our, their in zip(ours, theirs, strict=True):
         assert units.is_extension_address(int(their["tags_code"]))
-        unit = units.decode_extension(extension, units.extension_byte(int(their["tags_code"])), len(extension))
+        unit = units.decode_extension(
+            extension, units.extension_byte(int(their["tags_code"])), len(extension)
+        )
         assert unit is not None
-        assert (unit.tags_code, unit.store_time_ms) == (int(our["tags_code"]), times[int(our["physical_offset"])])
+        assert (unit.tags_code, unit.store_time_ms) == (
+            int(our["tags_code"]),
+            times[int(our["physical_offset"])],
+        )
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -191,7 +217,9 @@ def test_index_files_are_what_the_commit_log_gives(store: str) -> None:
     log = b"".join(raw for raw, _, _ in commit_log(store))
     table = split(log, rows=1000)[0]
     hashes, places, times = (np.zeros(10_000, np.int64) for _ in range(3))
-    filled, last = kernels.index_keys(array(log), table, 0, len(table), hashes, places, times, store != "4.9.3")
+    filled, last = kernels.index_keys(
+        array(log), table, 0, len(table), hashes, places, times, store != "4.9.3"
+    )
     assert last == len(table)
     done, before = 0, index_file.IndexHeader(0, 0, 0, 0, 0, 1)
     for path in sorted((CORPUS / store / names.INDEX).iterdir()):
@@ -204,7 +232,9 @@ def test_index_files_are_what_the_commit_log_gives(store: str) -> None:
             last_physical_offset=before.last_physical_offset,
             last_store_time_ms=before.last_store_time_ms,
         )
-        done += index_file.build(ours, SLOTS, hashes[:filled], places[:filled], times[:filled], done)
+        done += index_file.build(
+            ours, SLOTS, hashes[:filled], places[:filled], times[:filled], done
+        )
         assert ours.tobytes() == data
         assert index_file.find_slots(data) == SLOTS
         before = index_file.decode_index_header(data)
@@ -213,7 +243,10 @@ def test_index_files_are_what_the_commit_log_gives(store: str) -> None:
 
 @pytest.mark.parametrize("store", STORES)
 def test_every_message_is_found_by_its_keys(store: str) -> None:
-    opened = [index_file.IndexFile.of(path.read_bytes()) for path in sorted((CORPUS / store / names.INDEX).iterdir())]
+    opened = [
+        index_file.IndexFile.of(path.read_bytes())
+        for path in sorted((CORPUS / store / names.INDEX).iterdir())
+    ]
     for _, address, message in commit_log(store):
         tag = f"T#{message.tags}" if message.tags and store != "4.9.3" else None
         for key in [message.unique_key, *(message.keys or "").split(" "), tag]:
@@ -237,24 +270,42 @@ def test_compaction_logs_and_their_indexes_agree(store: str, queue: str) -> None
         rows, consumed, code, at, _ = split(data)
         assert code in (kernels.BLANK, kernels.END)
         table = np.zeros(100, kernels.UNIT)
-        count, end, index_code, _ = kernels.split_index(array(indexes[base]), 0, index_size, table, last + 1)
+        count, end, index_code, _ = kernels.split_index(
+            array(indexes[base]), 0, index_size, table, last + 1
+        )
         assert index_code == kernels.END and count == len(rows)
         assert units.valid_count(units.batch_units(indexes[base])) == count
         for row, unit in zip(rows, table[:count], strict=True):
             assert unit["physical_offset"] == base + row["position"] == row["physical_offset"]
-            assert (unit["size"], unit["tags_code"], unit["store_time"], unit["base"], unit["number"]) == (
-                row["size"], row["tags_code"], row["store_time"], row["queue_offset"], 1,
-            )  # fmt: skip
+            assert (
+                unit["size"],
+                unit["tags_code"],
+                unit["store_time"],
+                unit["base"],
+                unit["number"],
+            ) == (
+                row["size"],
+                row["tags_code"],
+                row["store_time"],
+                row["queue_offset"],
+                1,
+            )
             raw = data[row["position"] : row["position"] + row["size"]]
             original = originals["ctopic", int(queue), int(unit["base"])]
             assert raw[:28] + raw[36:] == original[:28] + original[36:]
             seen.append(int(unit["base"]))
         again = np.zeros(46 * count, np.uint8)
         codes = np.ascontiguousarray(rows["tags_code"])
-        kernels.fill_batch_units(rows, np.arange(count), codes, np.empty(0, np.int64), False, again, 0)
+        kernels.fill_batch_units(
+            rows, np.arange(count), codes, np.empty(0, np.int64), False, again, 0
+        )
         assert indexes[base][: 46 * count] == again.tobytes()
         tail = indexes[base][46 * count :]
-        assert not any(tail) or tail[:46] == units.END_UNIT[: len(tail)] or tail.startswith(units.END_UNIT)
+        assert (
+            not any(tail)
+            or tail[:46] == units.END_UNIT[: len(tail)]
+            or tail.startswith(units.END_UNIT)
+        )
         last = seen[-1] if seen else -1
     if store == "5.5.0":
         keyed = [

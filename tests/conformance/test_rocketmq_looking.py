@@ -59,15 +59,28 @@ def test_every_record_as_the_broker_decodes_it(store: Path) -> None:
     assert len(rows) == len(records) > 0
     for row, record in zip(rows, records, strict=True):
         shared = {
-            "topic": "topic", "queue_id": "queueId", "queue_offset": "queueOffset",
-            "physical_offset": "physicalOffset", "size": "size", "body_crc": "bodyCrc", "flag": "flag",
-            "sys_flag": "sysFlag", "born_timestamp": "bornTimestamp", "store_timestamp": "storeTimestamp",
-            "reconsume_times": "reconsumeTimes", "prepared_transaction_offset": "preparedTransactionOffset",
-            "properties": "properties", "message_id": "offsetMsgId",
-        }  # fmt: skip
-        assert {ours: row[ours] for ours in shared} == {ours: record[theirs] for ours, theirs in shared.items()}
+            "topic": "topic",
+            "queue_id": "queueId",
+            "queue_offset": "queueOffset",
+            "physical_offset": "physicalOffset",
+            "size": "size",
+            "body_crc": "bodyCrc",
+            "flag": "flag",
+            "sys_flag": "sysFlag",
+            "born_timestamp": "bornTimestamp",
+            "store_timestamp": "storeTimestamp",
+            "reconsume_times": "reconsumeTimes",
+            "prepared_transaction_offset": "preparedTransactionOffset",
+            "properties": "properties",
+            "message_id": "offsetMsgId",
+        }
+        assert {ours: row[ours] for ours in shared} == {
+            ours: record[theirs] for ours, theirs in shared.items()
+        }
         assert row["magic"] & 0xFFFFFFFF == int(record["magic"], 16)
-        assert row["stored_body"] == coded(record["storedBodyHex"]) and row["body"] == coded(record["bodyHex"] or "")
+        assert row["stored_body"] == coded(record["storedBodyHex"]) and row["body"] == coded(
+            record["bodyHex"] or ""
+        )
         assert row["problem"] is None
 
 
@@ -107,21 +120,30 @@ def test_the_same_without_any_index(store: Path) -> None:
         heard: list[str] = []
         some = list(
             lastwrite.dump(
-                str(store), topic=row["topic"], partition=row["queue_id"], offset=row["queue_offset"], limit=1,
-                say=heard.append, batches=True,
+                str(store),
+                topic=row["topic"],
+                partition=row["queue_id"],
+                offset=row["queue_offset"],
+                limit=1,
+                say=heard.append,
+                batches=True,
             )
-        )  # fmt: skip
+        )
         assert [one["physical_offset"] for one in some] == [row["physical_offset"]] and heard
         unique = row["properties"].get("UNIQ_KEY")
         if unique:
-            some = list(lastwrite.dump(str(store), unique_key=unique, say=heard.append, batches=True))
+            some = list(
+                lastwrite.dump(str(store), unique_key=unique, say=heard.append, batches=True)
+            )
             assert row["physical_offset"] in [one["physical_offset"] for one in some]
 
 
 def test_a_real_store_is_whole(store: Path) -> None:
     report = lastwrite.inspect(str(store))
     assert isinstance(report, StoreReport)
-    problems = report.problems + [problem for queue in report.partitions for problem in queue.problems]
+    problems = report.problems + [
+        problem for queue in report.partitions for problem in queue.problems
+    ]
     assert [str(problem) for problem in problems if problem.kind is ProblemKind.DAMAGED] == []
     log = report.commit_log
     assert log is not None and log.contents.records == len(records_of(store.name))

@@ -59,14 +59,21 @@ def test_kafkas_own_cleaner_keeps_what_it_promises(
         (partition,) = report.partitions
         comparison, transactions = partition.comparison, partition.transactions
         assert comparison is not None and transactions is not None
-        missing = comparison.superseded + comparison.expired + comparison.keyless + comparison.below_start
+        missing = (
+            comparison.superseded + comparison.expired + comparison.keyless + comparison.below_start
+        )
         missing += comparison.aborted + comparison.markers
         assert comparison.records_before - comparison.records_after == missing
         pair = read_pair(
-            round_.before, round_.after, last_stable=round_.last_stable, log_start=round_.bounds["log_start"],
+            round_.before,
+            round_.after,
+            last_stable=round_.last_stable,
+            log_start=round_.bounds["log_start"],
             now_ms=round_.now_ms,
-            last_batches=frozenset(last.last_offset for last in round_.producers.values() if last.last_offset >= 0),
-        )  # fmt: skip
+            last_batches=frozenset(
+                last.last_offset for last in round_.producers.values() if last.last_offset >= 0
+            ),
+        )
         for kind in FAULTS:
             places = list(kind(pair))
             if not places:
@@ -75,14 +82,22 @@ def test_kafkas_own_cleaner_keeps_what_it_promises(
             strike(pair, fault, round_.after, tmp_path / "struck")
             report = verified(round_, tmp_path / "struck")
             found = {(violation.promise, violation.offset) for violation in report.violations}
-            assert (fault.promise, fault.offset) in found, (kind.__name__, fault.offset, report.problems)
+            assert (fault.promise, fault.offset) in found, (
+                kind.__name__,
+                fault.offset,
+                report.problems,
+            )
             assert report.exit_status == 5
             met[kind.__name__] += 1
 
 
 def verified(round_: Round, after: Path) -> VerifyReport:
     return lastwrite.verify(
-        str(after), before=str(round_.before), config=round_.config, now_ms=round_.now_ms, spark=INLINE
+        str(after),
+        before=str(round_.before),
+        config=round_.config,
+        now_ms=round_.now_ms,
+        spark=INLINE,
     )
 
 

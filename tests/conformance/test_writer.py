@@ -27,17 +27,27 @@ def oracle() -> Iterator[Oracle]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """All files but the indexes of the empty active segment, which Kafka fills with zeros when it opens the log."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.match(f"{COUNT:020}.*index")}
+    return {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if not path.match(f"{COUNT:020}.*index")
+    }
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_kafka_loads_it_and_changes_nothing(tmp_path: Path, oracle: Oracle, codec: Codec) -> None:
     with TopicWriter(
-        str(tmp_path), TopicPartition("t", 0), segment_bytes=SEGMENT_BYTES, batch_bytes=900, codec=codec
+        str(tmp_path),
+        TopicPartition("t", 0),
+        segment_bytes=SEGMENT_BYTES,
+        batch_bytes=900,
+        codec=codec,
     ) as writer:
         for n in range(COUNT):
             key, value = b"key-%d" % (n % 300), None if n % 11 == 5 else b"value %d" % n
-            writer.append(key, value, 1_700_000_000_000 + n * 7919 % 5000, [(b"commit", b"%040d" % n)])
+            writer.append(
+                key, value, 1_700_000_000_000 + n * 7919 % 5000, [(b"commit", b"%040d" % n)]
+            )
         writer.roll()
     folder = tmp_path / "t-0"
     written = contents(folder)
@@ -53,4 +63,7 @@ def test_kafka_loads_it_and_changes_nothing(tmp_path: Path, oracle: Oracle, code
     assert contents(folder) == written
 
     state = oracle.ask("state", dir=str(folder))
-    assert sum(len(batch["records"]) for segment in state["segments"] for batch in segment["batches"]) == COUNT
+    assert (
+        sum(len(batch["records"]) for segment in state["segments"] for batch in segment["batches"])
+        == COUNT
+    )

@@ -29,7 +29,16 @@ from pathlib import Path
 import confluent_kafka
 
 from tests.system.broker.broker import VERSION, Broker, kafka_home
-from tests.system.broker.clients import CODECS, Seen, Sent, bounds, consume, create_topic, produce, set_topic
+from tests.system.broker.clients import (
+    CODECS,
+    Seen,
+    Sent,
+    bounds,
+    consume,
+    create_topic,
+    produce,
+    set_topic,
+)
 
 HERE = Path(__file__).parent
 TARGET = HERE / f"kafka-{VERSION}"
@@ -52,10 +61,19 @@ def events(seed: int, count: int = 60) -> list[Sent]:
     for n in range(count):
         headers: list[tuple[str, bytes | None]] = []
         for _ in range(rng.choice([0, 0, 0, 1, 2])):
-            headers.append((rng.choice(["trace", "é", ""]), rng.choice([None, b"", rng.randbytes(4)])))
+            headers.append(
+                (rng.choice(["trace", "é", ""]), rng.choice([None, b"", rng.randbytes(4)]))
+            )
         words = " ".join(rng.choice(WORDS) for _ in range(rng.randrange(1, 9))).encode()
         value = None if rng.random() < 0.15 else b"" if rng.random() < 0.05 else words
-        sent.append(Sent(rng.choice(keys), value, START_MS + n * 1000 + rng.choice([0, 0, -5000]), tuple(headers)))
+        sent.append(
+            Sent(
+                rng.choice(keys),
+                value,
+                START_MS + n * 1000 + rng.choice([0, 0, -5000]),
+                tuple(headers),
+            )
+        )
     return sent
 
 
@@ -65,7 +83,9 @@ def fill(broker: Broker) -> list[str]:
 
     def topic(name: str, **settings: str) -> str:
         topics.append(name)
-        create_topic(broker, name, SMALL | {key.replace("_", "."): value for key, value in settings.items()})
+        create_topic(
+            broker, name, SMALL | {key.replace("_", "."): value for key, value in settings.items()}
+        )
         return name
 
     for codec in CODECS:
@@ -74,20 +94,31 @@ def fill(broker: Broker) -> list[str]:
         produce(broker, topic(f"broker-{codec}", compression_type=codec), events(1))
     produce(broker, topic("append-time", message_timestamp_type="LogAppendTime"), events(2, 40))
     keyless = topic("keyless", cleanup_policy="delete", retention_ms="-1")
-    produce(broker, keyless, [sent._replace(key=None) if n % 3 == 0 else sent for n, sent in enumerate(events(3, 40))])
+    produce(
+        broker,
+        keyless,
+        [sent._replace(key=None) if n % 3 == 0 else sent for n, sent in enumerate(events(3, 40))],
+    )
     set_topic(broker, keyless, {"cleanup.policy": "compact"})
     topic("empty")
     produce(broker, topic("idempotent"), events(4, 30), settings={"enable.idempotence": True})
-    in_transaction: dict[str, str | bool] = {"enable.idempotence": True, "transactional.id": "corpus"}
+    in_transaction: dict[str, str | bool] = {
+        "enable.idempotence": True,
+        "transactional.id": "corpus",
+    }
     produce(broker, topic("transactional"), events(5, 30), settings=in_transaction)
     return topics
 
 
-def record(state: str, topics: list[str], broker: Broker, end: Callable[[], None], *more: str) -> None:
+def record(
+    state: str, topics: list[str], broker: Broker, end: Callable[[], None], *more: str
+) -> None:
     """Write down what a consumer reads, end the broker, and keep those topics' folders and ``more``."""
     lines = []
     for topic in topics:
-        lines += [line(topic, seen) for seen in consume(broker, topic, start=bounds(broker, topic)[0])]
+        lines += [
+            line(topic, seen) for seen in consume(broker, topic, start=bounds(broker, topic)[0])
+        ]
     end()
     kept = {f"{topic}-0" for topic in topics} | set(more)
 
@@ -104,12 +135,20 @@ def line(topic: str, seen: Seen) -> str:
     def text(data: bytes | None) -> str | None:
         return None if data is None else base64.b64encode(data).decode()
 
-    return json.dumps({
-        "topic": topic, "offset": seen.offset, "timestamp": seen.timestamp_ms,
-        "timestamp_type": "create" if seen.is_create_time else "append",
-        "key": text(seen.key), "value": text(seen.value),
-        "headers": [[name, text(value)] for name, value in seen.headers],
-    }) + "\n"  # fmt: skip
+    return (
+        json.dumps(
+            {
+                "topic": topic,
+                "offset": seen.offset,
+                "timestamp": seen.timestamp_ms,
+                "timestamp_type": "create" if seen.is_create_time else "append",
+                "key": text(seen.key),
+                "value": text(seen.value),
+                "headers": [[name, text(value)] for name, value in seen.headers],
+            }
+        )
+        + "\n"
+    )
 
 
 def wait_until_cleaned(broker: Broker, topics: list[str], seconds: float = 60) -> None:

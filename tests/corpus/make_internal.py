@@ -31,13 +31,22 @@ def fill(broker: Broker) -> None:
     """What the groups and producers do; the tests know it."""
     create_topic(broker, "orders", {})
     create_topic(broker, "payments", {})
-    join_and_commit(broker, "classic", [{"orders": 5, "payments": 7}, {"orders": 6}], metadata="härter")
+    join_and_commit(
+        broker, "classic", [{"orders": 5, "payments": 7}, {"orders": 6}], metadata="härter"
+    )
     join_and_commit(broker, "static", [{"orders": 1}], instance="first")
     join_and_commit(broker, "new", [{"orders": 11, "payments": 12}], protocol="consumer")
     join_and_commit(broker, "pattern", [{"orders": 21}], protocol="consumer", subscribe="^ord.*")
     join_and_commit(broker, "gone", [{"orders": 99}])
     forget(broker, "gone")
-    transact(broker, "exactly-once", "orders", [(True, [b"a", b"b"]), (False, [b"c"])], group="classic", offset=30)
+    transact(
+        broker,
+        "exactly-once",
+        "orders",
+        [(True, [b"a", b"b"]), (False, [b"c"])],
+        group="classic",
+        offset=30,
+    )
     transact(broker, "aborted", "payments", [(False, [b"d"])])
 
 
@@ -51,7 +60,9 @@ def main() -> None:
         for folder in KEPT:
             shutil.copytree(broker.data / folder, TARGET / folder)
     program = Path(__file__).with_name("CoordinatorRecords.java")
-    lines = subprocess.run(["java", "-cp", f"{home}/lib/*", str(program)], check=True, stdout=subprocess.PIPE).stdout
+    lines = subprocess.run(
+        ["java", "-cp", f"{home}/lib/*", str(program)], check=True, stdout=subprocess.PIPE
+    ).stdout
     (TARGET / "coordinator-records.jsonl.gz").write_bytes(gzip.compress(lines, 9, mtime=0))
     (TARGET / "ORIGIN.md").write_text(
         f"Written by Apache Kafka {VERSION}, one KRaft broker with the settings of `tests/system/broker/broker.py`,\n"

@@ -38,9 +38,16 @@ def batches(seed: int, magic: int, codec: str, **more: Any) -> list[dict[str, An
         for _ in range(rng.randint(1, 9)):
             clock += rng.choice([1, 40, -7])
             key = rng.choice([None, b"", b"\x00\xff", *(b"user-%d" % n for n in range(5))])
-            value = rng.choice([None, b"", *(" ".join(rng.choices(WORDS, k=n)).encode() for n in (1, 4, 30))])
-            records.append({"k": None if key is None else key.hex(), "v": None if value is None else value.hex(),
-                            "t": clock})  # fmt: skip
+            value = rng.choice(
+                [None, b"", *(" ".join(rng.choices(WORDS, k=n)).encode() for n in (1, 4, 30))]
+            )
+            records.append(
+                {
+                    "k": None if key is None else key.hex(),
+                    "v": None if value is None else value.hex(),
+                    "t": clock,
+                }
+            )
         spec = {"magic": magic, "codec": codec, **more}
         if codec == "none" and magic < 2:
             found += [{"batch": {**spec, "records": [record]}} for record in records]
@@ -57,7 +64,11 @@ def logs() -> dict[str, list[dict[str, Any]]]:
             found[f"v{magic}-{codec}-0"] = batches(4 * magic + n, magic, codec)
     for n, codec in enumerate(CODECS):
         found[f"v1-append-time-{codec}-0"] = batches(20 + n, 1, codec, append_time=START + 5000)
-    parts = [batches(30 + 4 * magic + n, magic, codec)[:4] for magic in (0, 1, 2) for n, codec in enumerate(CODECS)]
+    parts = [
+        batches(30 + 4 * magic + n, magic, codec)[:4]
+        for magic in (0, 1, 2)
+        for n, codec in enumerate(CODECS)
+    ]
     random.Random(3).shuffle(parts)
     found["mixed-0"] = [action for part in parts for action in part]
     return found
@@ -71,7 +82,11 @@ def main() -> None:
             folder = Path(work) / name
             folder.mkdir()
             oracle.ask(
-                "write", dir=str(folder), now_ms=START, config=CONFIG, actions=[{"clock": START + 5000}, *actions]
+                "write",
+                dir=str(folder),
+                now_ms=START,
+                config=CONFIG,
+                actions=[{"clock": START + 5000}, *actions],
             )
             shut_down(folder)
             [segment] = oracle.ask("state", dir=str(folder))["segments"]

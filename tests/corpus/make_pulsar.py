@@ -55,11 +55,14 @@ from typing import Any
 
 TARGET = Path(__file__).with_name("pulsar")
 PEER = Path(os.environ.get("LASTWRITE_PEERS", "../shared/peers")).absolute() / "pulsar"
-PORT, HTTP_PORT, S3_PORT = (int(os.environ.get("LASTWRITE_CORPUS_PORT", "26650")) + more for more in (0, 80, 90))
+PORT, HTTP_PORT, S3_PORT = (
+    int(os.environ.get("LASTWRITE_CORPUS_PORT", "26650")) + more for more in (0, 80, 90)
+)
 ADMIN = f"http://127.0.0.1:{HTTP_PORT}/admin/v2"
 BUCKET = "archive"
 INTERCEPTORS = ",".join(
-    f"org.apache.pulsar.common.intercept.Append{kind}MetadataInterceptor" for kind in ("BrokerTimestamp", "Index")
+    f"org.apache.pulsar.common.intercept.Append{kind}MetadataInterceptor"
+    for kind in ("BrokerTimestamp", "Index")
 )
 EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
 SETTINGS = {
@@ -123,7 +126,9 @@ class Cluster:
             "numOrderedExecutorThreads": 2,
             **settings,
         }
-        (self.data / "standalone.conf").write_text("".join(f"{name}={value}\n" for name, value in plain.items()))
+        (self.data / "standalone.conf").write_text(
+            "".join(f"{name}={value}\n" for name, value in plain.items())
+        )
         (self.data / "ready").unlink(missing_ok=True)
         environment = os.environ | {
             "PULSAR_STANDALONE_USE_ZOOKEEPER": "1",
@@ -133,7 +138,10 @@ class Cluster:
         }
         with open(self.data / "log", "a") as log:
             self.process = subprocess.Popen(
-                self._java("serve", str(PORT), str(HTTP_PORT), str(bookies)), stdout=log, stderr=log, env=environment
+                self._java("serve", str(PORT), str(HTTP_PORT), str(bookies)),
+                stdout=log,
+                stderr=log,
+                env=environment,
             )
         for _ in range(600):
             if (self.data / "ready").exists():
@@ -221,14 +229,20 @@ class Cluster:
                 )
             )
         with urllib.request.urlopen(f"{ADMIN}/{topic.replace('://', '/')}/internalStats") as answer:
-            (folder / "stats-internal.json").write_text(json.dumps(json.load(answer), indent=1) + "\n")
-        (folder / "horizon.json").write_text(json.dumps({**done["after"], "removed": done["removed"]}) + "\n")
+            (folder / "stats-internal.json").write_text(
+                json.dumps(json.load(answer), indent=1) + "\n"
+            )
+        (folder / "horizon.json").write_text(
+            json.dumps({**done["after"], "removed": done["removed"]}) + "\n"
+        )
         _keep(folder / "compacted.jsonl.gz", self.ask("dump-compacted", topic))
         _keep(folder / "read.jsonl.gz", self.ask("read", topic))
         _keep(folder / "read-compacted.jsonl.gz", self.ask("read", topic, "--compacted"))
         if not keeps_ledgers:  # numbers of another cluster
             return
-        for ledger in {item["ledger"] for item in state["ledgers"]} | {int(done["after"]["ledger"])}:
+        for ledger in {item["ledger"] for item in state["ledgers"]} | {
+            int(done["after"]["ledger"])
+        }:
             digits = f"{ledger:010d}"
             (TARGET / "ledgers").mkdir(exist_ok=True)
             (TARGET / "ledgers" / str(ledger)).write_bytes(
@@ -284,17 +298,33 @@ def batch(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
 def single_shapes() -> list[dict[str, Any]]:
     return [
         {"messages": [keyed(f"k{n % 4}", f"single {n}") for n in range(8)]},
-        alone({"value": "keyless"}, keyed("gone", "to be deleted"), keyed("gone", None), keyed("void", "x")),
-        alone(keyed("void", ""), {"keyBytes": "/wA=", "value": "byte key"}, keyed("/wA=", "its Base64 as text")),
+        alone(
+            {"value": "keyless"},
+            keyed("gone", "to be deleted"),
+            keyed("gone", None),
+            keyed("void", "x"),
+        ),
+        alone(
+            keyed("void", ""),
+            {"keyBytes": "/wA=", "value": "byte key"},
+            keyed("/wA=", "its Base64 as text"),
+        ),
         alone(keyed("", "the empty key"), keyed("käse-\U0001f9c0", "Käse"), keyed("empty", "")),
         alone(
             keyed(
-                "all", "all fields", eventTime=1_600_000_000_000, orderingKey="order", properties={"a": "1", "b": "ß"}
+                "all",
+                "all fields",
+                eventTime=1_600_000_000_000,
+                orderingKey="order",
+                properties={"a": "1", "b": "ß"},
             )
         ),
         alone(keyed("later", "delivered late", deliverAt=1_600_000_000_000)),
         *(
-            {"codec": codec, "messages": [keyed(f"single-{codec}", LONG + codec), keyed("codec", LONG)]}
+            {
+                "codec": codec,
+                "messages": [keyed(f"single-{codec}", LONG + codec), keyed("codec", LONG)],
+            }
             for codec in CODECS
         ),
     ]
@@ -302,7 +332,10 @@ def single_shapes() -> list[dict[str, Any]]:
 
 def batch_shapes() -> list[dict[str, Any]]:
     def in_codec(codec: str) -> dict[str, Any]:
-        messages = [keyed(f"b{n % 5}", f"{codec} {n} {LONG[:500]}", eventTime=1_600_000_000_000 + n) for n in range(9)]
+        messages = [
+            keyed(f"b{n % 5}", f"{codec} {n} {LONG[:500]}", eventTime=1_600_000_000_000 + n)
+            for n in range(9)
+        ]
         messages += [
             {"value": "keyless in a batch"},
             keyed("gone", None),
@@ -315,9 +348,19 @@ def batch_shapes() -> list[dict[str, Any]]:
     return [
         *map(in_codec, CODECS),
         batch(keyed("k0", None), keyed("k1", ""), {"value": None}),
-        batch(keyed("k3", "in a batch"), {"keyBytes": "AAEC", "value": "byte key"}, keyed("", "empty key")),
+        batch(
+            keyed("k3", "in a batch"),
+            {"keyBytes": "AAEC", "value": "byte key"},
+            keyed("", "empty key"),
+        ),
         batch({"value": "all"}, {"value": "keyless"}),
-        alone(keyed("secret", "one"), keyed("secret", "two"), keyed("k2", None), {"value": "keyless"}, encrypt=True),
+        alone(
+            keyed("secret", "one"),
+            keyed("secret", "two"),
+            keyed("k2", None),
+            {"value": "keyless"},
+            encrypt=True,
+        ),
         batch(keyed("first", "1"), keyed("secret", "hidden"), keyed("k2", "h"), encrypt=True),
         batch(keyed("fresh", LONG), keyed("x", "2"), encrypt=True, codec="LZ4"),
         batch(keyed("lost", "goes with its batch"), keyed("y", "too"), encrypt=True),
@@ -347,7 +390,9 @@ def long_shapes() -> list[dict[str, Any]]:
 def later_shapes() -> list[dict[str, Any]]:
     return [
         alone(keyed("k3", "with broker metadata"), keyed("t-good", None), {"value": "keyless"}),
-        batch(keyed("b1", "second round " + LONG), keyed("b2", None), keyed("new", "n"), codec="ZSTD"),
+        batch(
+            keyed("b1", "second round " + LONG), keyed("b2", None), keyed("new", "n"), codec="ZSTD"
+        ),
         batch(keyed("b0", "second round"), keyed("b4", "second round"), keyed("only-LZ4", None)),
         alone(keyed("secret", "three"), encrypt=True),
         alone(keyed("chunked", None), keyed("fresh", "no more a batch")),
@@ -371,9 +416,17 @@ def send_by_cpp(topic: str) -> None:
     """What the C++ client writes differently: no size where nothing was compressed, batches of one message."""
     import pulsar
 
-    client = pulsar.Client(f"pulsar://127.0.0.1:{PORT}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = pulsar.Client(
+        f"pulsar://127.0.0.1:{PORT}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
     singles = client.create_producer(topic)
-    for key, value in (("c0", b"plain"), ("c1", b""), ("c2", b"to be deleted"), ("c2", None), (None, b"keyless")):
+    for key, value in (
+        ("c0", b"plain"),
+        ("c1", b""),
+        ("c2", b"to be deleted"),
+        ("c2", None),
+        (None, b"keyless"),
+    ):
         singles.send(value, partition_key=key) if key is not None else singles.send(value)
     names = (
         pulsar.CompressionType.LZ4,
@@ -383,12 +436,22 @@ def send_by_cpp(topic: str) -> None:
     )
     for name in names:
         alone = client.create_producer(topic, compression_type=name)
-        alone.send(f"alone {name}".encode() * 9, partition_key=f"alone-{name}", properties={"p": "q"})
+        alone.send(
+            f"alone {name}".encode() * 9, partition_key=f"alone-{name}", properties={"p": "q"}
+        )
         many = client.create_producer(
-            topic, compression_type=name, batching_enabled=True, batching_max_publish_delay_ms=60_000
+            topic,
+            compression_type=name,
+            batching_enabled=True,
+            batching_max_publish_delay_ms=60_000,
         )
         for n in range(4):
-            many.send_async(f"batched {n}".encode() * 9, lambda *_: None, partition_key=f"c{n}", event_timestamp=n)
+            many.send_async(
+                f"batched {n}".encode() * 9,
+                lambda *_: None,
+                partition_key=f"c{n}",
+                event_timestamp=n,
+            )
         many.flush()
         many.send_async(b"a batch of one", lambda *_: None, partition_key=f"one-{name}")
         many.flush()
@@ -446,7 +509,11 @@ def odd_frames() -> list[tuple[bytes, bytes, bool]]:
 def unreadable_frames(kind: str) -> list[tuple[bytes, bytes, bool]]:
     """A batch that nobody can read, between two messages that everybody can."""
     if kind == "short":
-        broken = (_put(6, b"k1") + _put(11, 5), struct.pack(">I", 6) + _single(b"k1", 400) + b"no 400 bytes", True)
+        broken = (
+            _put(6, b"k1") + _put(11, 5),
+            struct.pack(">I", 6) + _single(b"k1", 400) + b"no 400 bytes",
+            True,
+        )
     else:
         codec = _put(8, CODECS.index(kind)) + _put(9, 400)
         broken = (_put(6, b"k1") + codec + _put(11, 3), b"nothing that was ever compressed", True)
@@ -473,7 +540,10 @@ def send_frames(topic: str, frames: list[tuple[bytes, bytes, bool]]) -> None:
             elif kind in (7, 14) or data[4] != 8:
                 raise SystemExit(f"the broker refused a frame: {data!r}")
 
-    with socket.create_connection(("127.0.0.1", PORT), timeout=30) as sock, sock.makefile("rb") as reader:
+    with (
+        socket.create_connection(("127.0.0.1", PORT), timeout=30) as sock,
+        sock.makefile("rb") as reader,
+    ):
         sock.sendall(frame(2, _put(1, b"corpus") + _put(4, 19)))
         answer(3)
         sock.sendall(frame(23, _put(1, topic.encode()) + _put(2, 1)))
@@ -494,10 +564,22 @@ def event_shapes() -> list[dict[str, Any]]:
         return keyed(key, value, eventTime=time_ms) if time_ms else keyed(key, value)
 
     return [
-        alone(at("a", "1", 5), at("a", "2", 4), at("b", "1", 5), at("b", "2", 5), at("c", "1", 0), at("c", "2", 0)),
+        alone(
+            at("a", "1", 5),
+            at("a", "2", 4),
+            at("b", "1", 5),
+            at("b", "2", 5),
+            at("c", "1", 0),
+            at("c", "2", 0),
+        ),
         batch(at("a", "3", 5), at("b", "3", 5), at("d", "1", 7), at("d", "2", 6), at("c", "3", 0)),
         alone(
-            at("e", "1", 9), at("e", None, 8), at("f", "1", 9), at("f", None, 9), at("f", "2", 1), {"value": "keyless"}
+            at("e", "1", 9),
+            at("e", None, 8),
+            at("f", "1", 9),
+            at("f", None, 9),
+            at("f", "2", 1),
+            {"value": "keyless"},
         ),
         batch(at("g", "1", 5), at("g", None, 5), at("g", "2", 4), at("h", "1", 3)),
     ]
@@ -514,9 +596,22 @@ def main(home_name: str, venv_name: str, *parts: str) -> None:
         work = Path(folder)
         classes = work / "classes"
         source = Path(__file__).with_name("PulsarShapes.java")
-        _run(["javac", "-nowarn", "-proc:none", "-cp", f"{home}/classes:{home}/lib/*", "-d", str(classes), str(source)])
+        _run(
+            [
+                "javac",
+                "-nowarn",
+                "-proc:none",
+                "-cp",
+                f"{home}/classes:{home}/lib/*",
+                "-d",
+                str(classes),
+                str(source),
+            ]
+        )
         mock = subprocess.Popen(
-            [str(PEER / "s3mock.sh"), str(venv), str(S3_PORT), BUCKET], stdout=subprocess.PIPE, start_new_session=True
+            [str(PEER / "s3mock.sh"), str(venv), str(S3_PORT), BUCKET],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         assert mock.stdout is not None
         assert mock.stdout.readline() == b"ready\n"
@@ -550,7 +645,12 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
         f"persistent://public/default/{name}" for name in ("shapes", "odd", "parts", "events")
     )
     in_files = "persistent://public/fs/files"
-    rounds = [(shapes, "shapes"), (odd, "odd"), (f"{parts}-partition-1", "parts-partition-1"), (in_files, "files")]
+    rounds = [
+        (shapes, "shapes"),
+        (odd, "odd"),
+        (f"{parts}-partition-1", "parts-partition-1"),
+        (in_files, "files"),
+    ]
 
     cluster.start(3, **SETTINGS)
     try:
@@ -584,7 +684,10 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
         for topic, name in rounds:
             cluster.ask("offload", topic)
             cluster.keep_round(topic, name, 1)
-        _keep(TARGET / "topics" / "unreadable.jsonl", [try_unreadable(cluster, kind) for kind in UNREADABLE])
+        _keep(
+            TARGET / "topics" / "unreadable.jsonl",
+            [try_unreadable(cluster, kind) for kind in UNREADABLE],
+        )
     finally:
         cluster.stop()
 
@@ -593,7 +696,10 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
         cluster.send(shapes, *later_shapes())
         cluster.send(odd, alone(keyed("k5", "new"), keyed("k6", "x")))
         cluster.send(in_files, alone(keyed("k1", "with broker metadata"), keyed("b1", None)))
-        cluster.send(parts, {"messages": [keyed(f"p{n}", None if n % 3 else "second round") for n in range(9)]})
+        cluster.send(
+            parts,
+            {"messages": [keyed(f"p{n}", None if n % 3 else "second round") for n in range(9)]},
+        )
         cluster.ask("unload", shapes)
         cluster.send(shapes, *open_shapes())
         for topic, name in rounds:
@@ -617,7 +723,14 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
         cluster.send(events, *event_shapes())
         cluster.keep_round(events, "events", 1)
         cluster.send(
-            events, {"messages": [keyed("a", "4", eventTime=1), keyed("f", "3", eventTime=2), keyed("h", None)]}
+            events,
+            {
+                "messages": [
+                    keyed("a", "4", eventTime=1),
+                    keyed("f", "3", eventTime=2),
+                    keyed("h", None),
+                ]
+            },
         )
         cluster.ask("unload", events)
         cluster.keep_round(events, "events", 2)
@@ -637,7 +750,10 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
     )
     shutil.copytree(work / "filesystem", TARGET / "filesystem")
     for number in range(3):
-        _pack_logs(cluster.data / f"bookkeeper{number}" / "current", TARGET / "bookies" / str(number) / "current")
+        _pack_logs(
+            cluster.data / f"bookkeeper{number}" / "current",
+            TARGET / "bookies" / str(number) / "current",
+        )
 
 
 def try_unreadable(cluster: Cluster, kind: str) -> dict[str, Any]:
@@ -652,7 +768,9 @@ def try_unreadable(cluster: Cluster, kind: str) -> dict[str, Any]:
         "error": done.get("error"),
         "raw": cluster.ask("dump-topic", topic),
     }
-    return found | {"compacted": cluster.ask("dump-compacted", topic) if done["status"] == "SUCCESS" else None}
+    return found | {
+        "compacted": cluster.ask("dump-compacted", topic) if done["status"] == "SUCCESS" else None
+    }
 
 
 def _pack_logs(source: Path, target: Path) -> None:
@@ -667,7 +785,12 @@ def _pack_logs(source: Path, target: Path) -> None:
 def record_blocks(cluster: Cluster, venv: Path, work: Path) -> None:
     topic = "persistent://public/default/blocks"
     cluster.start(
-        1, **SETTINGS | {f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
+        1,
+        **SETTINGS
+        | {
+            f"managedLedgerDefault{name}": "1"
+            for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")
+        },
     )
     try:
         cluster.ask("create", topic)
@@ -678,7 +801,15 @@ def record_blocks(cluster: Cluster, venv: Path, work: Path) -> None:
     finally:
         cluster.stop()
     bucket = work / "bucket"
-    _run([str(venv / "bin" / "python"), str(PEER / "s3get.py"), f"http://127.0.0.1:{S3_PORT}", BUCKET, str(bucket)])
+    _run(
+        [
+            str(venv / "bin" / "python"),
+            str(PEER / "s3get.py"),
+            f"http://127.0.0.1:{S3_PORT}",
+            BUCKET,
+            str(bucket),
+        ]
+    )
     (TARGET / "blocks").mkdir()
     for path in sorted(bucket.iterdir()):
         if (TARGET / "offloaded" / path.name).exists():
@@ -686,16 +817,22 @@ def record_blocks(cluster: Cluster, venv: Path, work: Path) -> None:
         if path.name.endswith(("-index", ".json")):
             shutil.copy(path, TARGET / "blocks")
         else:
-            (TARGET / "blocks" / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+            (TARGET / "blocks" / f"{path.name}.gz").write_bytes(
+                gzip.compress(path.read_bytes(), mtime=0)
+            )
 
 
 def record_killed(cluster: Cluster) -> None:
     topic = "persistent://public/default/killed"
-    one = {f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
+    one = {
+        f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")
+    }
     cluster.start(1, **SETTINGS | one | {"flushInterval": "600000"})
     try:
         cluster.ask("create", topic)
-        cluster.send(topic, {"messages": [keyed(f"k{n % 3}", f"only in the journal {n}") for n in range(6)]})
+        cluster.send(
+            topic, {"messages": [keyed(f"k{n % 3}", f"only in the journal {n}") for n in range(6)]}
+        )
         [state] = cluster.ask("ledgers", topic)
     finally:
         cluster.stop(signal.SIGKILL)
@@ -708,8 +845,12 @@ def record_killed(cluster: Cluster) -> None:
 def record_direct(cluster: Cluster) -> None:
     topic = "persistent://public/default/direct"
     direct = {"dbStorage_directIOEntryLogger": "true"}
-    direct |= {f"dbStorage_directIOEntryLoggerTotal{kind}BufferSizeMb": "8" for kind in ("Write", "Read")}
-    one = {f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")}
+    direct |= {
+        f"dbStorage_directIOEntryLoggerTotal{kind}BufferSizeMb": "8" for kind in ("Write", "Read")
+    }
+    one = {
+        f"managedLedgerDefault{name}": "1" for name in ("EnsembleSize", "WriteQuorum", "AckQuorum")
+    }
     shutil.rmtree(TARGET / "direct", ignore_errors=True)
     shutil.rmtree(TARGET / "topics" / "direct", ignore_errors=True)
     cluster.start(1, **SETTINGS | one | direct)

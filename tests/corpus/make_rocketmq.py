@@ -40,7 +40,9 @@ PEER = Path(os.environ.get("LASTWRITE_PEERS", "../shared/peers")).absolute() / "
 NAMESRV_PORT, BROKER_PORT = 29876, 29911
 NAMESRV = f"127.0.0.1:{NAMESRV_PORT}"
 V4, V6 = f"127.0.0.1:{BROKER_PORT}", f"[::1]:{BROKER_PORT}"
-LONG_GROUP = "g" * 133  # a broker takes names above 127 bytes only for retries of a group that it knows
+LONG_GROUP = (
+    "g" * 133
+)  # a broker takes names above 127 bytes only for retries of a group that it knows
 LONG_TOPIC = "%RETRY%" + LONG_GROUP
 SETTINGS = [
     "mappedFileSizeCommitLog=16384",
@@ -74,7 +76,10 @@ def commands_new() -> list[str]:
         f"topic {NAMESRV} {V4} ctopic 2 +cleanup.policy=COMPACTION",
         f"topic {NAMESRV} {V4} ptopic 2",
         f"topic {NAMESRV} {V4} btopic 1 +queue.type=BatchCQ",
-        produce("ctopic", "count=110 keys=9 seed=1 deletes=0.1 compressed=0.2 batches=0.2 keyless=0.1 tags=2 max=60"),
+        produce(
+            "ctopic",
+            "count=110 keys=9 seed=1 deletes=0.1 compressed=0.2 batches=0.2 keyless=0.1 tags=2 max=60",
+        ),
         produce("ctopic", "count=6 keys=9 seed=2 compressed=1 codec=lz4 max=60"),
         produce("ctopic", "count=6 keys=9 seed=3 compressed=1 codec=zstd max=60"),
         produce("ptopic", "count=20 keys=5 seed=4 batches=0.2 keyless=0.3 tags=2 props=1 max=60"),
@@ -102,7 +107,10 @@ def commands_v6() -> list[str]:
 def commands_old() -> list[str]:
     return [
         f"topic {NAMESRV} {V4} ptopic 2",
-        produce("ptopic", "count=50 keys=9 seed=6 compressed=0.2 batches=0.2 keyless=0.2 tags=2 props=1 max=60"),
+        produce(
+            "ptopic",
+            "count=50 keys=9 seed=6 compressed=0.2 batches=0.2 keyless=0.2 tags=2 props=1 max=60",
+        ),
         f"send {NAMESRV} {V4} ptopic 0 later {text('delayed')} DELAY=9",
         f"send {NAMESRV} {V4} ptopic 1 maybe {text('prepared')} sysFlag=4 TRAN_MSG=true PGROUP=peer UNIQ_KEY=MAYBE",
         f"send {NAMESRV} {V4} ptopic 1 käse-\U0001f9c0 {text('Käse')} TAGS=weiß",
@@ -112,13 +120,39 @@ def commands_old() -> list[str]:
 def send_inner_batches() -> None:
     """What mqtool cannot: batches with a unique key of their own, which a broker stores as inner batches."""
     for n in range(6):
-        members = [(n, f"inner {n}.{i}".encode(), properties({"KEYS": f"k{i}", "TAGS": "T"})) for i in range(n + 1)]
+        members = [
+            (n, f"inner {n}.{i}".encode(), properties({"KEYS": f"k{i}", "TAGS": "T"}))
+            for i in range(n + 1)
+        ]
         body = encode_inner(members)
-        said = {"producerGroup": "peer", "topic": "btopic", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4"}
-        said |= {"queueId": "0", "sysFlag": "0", "bornTimestamp": str(1_700_000_000_000 + n), "flag": "0"}
-        said |= {"properties": f"UNIQ_KEY\x01BATCH{n}\x02TAGS\x01T", "reconsumeTimes": "0", "unitMode": "false"}
+        said = {
+            "producerGroup": "peer",
+            "topic": "btopic",
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4",
+        }
+        said |= {
+            "queueId": "0",
+            "sysFlag": "0",
+            "bornTimestamp": str(1_700_000_000_000 + n),
+            "flag": "0",
+        }
+        said |= {
+            "properties": f"UNIQ_KEY\x01BATCH{n}\x02TAGS\x01T",
+            "reconsumeTimes": "0",
+            "unitMode": "false",
+        }
         said |= {"batch": "true"}
-        head = json.dumps({"code": 10, "language": "JAVA", "version": 0, "opaque": n, "flag": 0, "extFields": said})
+        head = json.dumps(
+            {
+                "code": 10,
+                "language": "JAVA",
+                "version": 0,
+                "opaque": n,
+                "flag": 0,
+                "extFields": said,
+            }
+        )
         frame = len(head).to_bytes(4, "big") + head.encode() + body
         with socket.create_connection(("127.0.0.1", BROKER_PORT), timeout=30) as broker:
             broker.sendall(len(frame).to_bytes(4, "big") + frame)
@@ -129,14 +163,21 @@ def send_inner_batches() -> None:
 
 def run(script: str, *arguments: str, given: str = "") -> str:
     done = subprocess.run(
-        [str(PEER / script), *arguments], input=given, capture_output=True, text=True, encoding="utf-8", timeout=300
+        [str(PEER / script), *arguments],
+        input=given,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
     )
     if done.returncode:
         raise SystemExit(f"{script} {' '.join(arguments)}: {done.stdout}{done.stderr}")
     return done.stdout
 
 
-def record(name: str, home: str, decoder: str, commands: list[str], settings: list[str], work: Path) -> Path:
+def record(
+    name: str, home: str, decoder: str, commands: list[str], settings: list[str], work: Path
+) -> Path:
     """Run a broker over a new store, send, stop it, and keep what it left."""
     store, target = work / name, TARGET / name
     (store / "config").mkdir(parents=True)
@@ -180,11 +221,17 @@ def main(new: str, old: str) -> None:
         sizes = {"compactionMappedFileSize": 5060, "compactionCqMappedFileSize": 1024}
         for queue in (0, 1):
             [done] = map(
-                json.loads, ask(new, do="compact", store=str(store), topic="ctopic", queue=queue, config=sizes)
+                json.loads,
+                ask(new, do="compact", store=str(store), topic="ctopic", queue=queue, config=sizes),
             )
             assert done["ok"], done
         shutil.copytree(store / "compaction", TARGET / "5.5.0-compacted" / "compaction")
-        settings = ["bindAddress=::", "brokerIP1=::1", "enabledAppendPropCRC=true", "enableConsumeQueueExt=true"]
+        settings = [
+            "bindAddress=::",
+            "brokerIP1=::1",
+            "enabledAppendPropCRC=true",
+            "enableConsumeQueueExt=true",
+        ]
         settings += ["mappedFileSizeConsumeQueueExt=200", *SETTINGS, *SETTINGS_5]
         record("5.5.0-ipv6", new, new, commands_v6(), settings, work)
         record("4.9.3", old, new, commands_old(), SETTINGS, work)

@@ -31,10 +31,14 @@ PROGRESS_SECONDS = 30
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.crash", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--seeds", type=int, default=10_000, help="how many kills")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
-    parser.add_argument("--loader", type=int, default=5, help="Kafka's loader judges every n-th seed; 0: none")
+    parser.add_argument(
+        "--loader", type=int, default=5, help="Kafka's loader judges every n-th seed; 0: none"
+    )
     arguments = parser.parse_args()
     end = arguments.start + arguments.seeds
     met: Counter[str] = Counter()
@@ -62,7 +66,10 @@ def main() -> int:
                     traceback.print_exc()
             if time.monotonic() - told > PROGRESS_SECONDS:
                 told = time.monotonic()
-                print(f"seed {seed} of {end - 1}, {len(failed)} failed, {told - began:.0f} s", flush=True)
+                print(
+                    f"seed {seed} of {end - 1}, {len(failed)} failed, {told - began:.0f} s",
+                    flush=True,
+                )
     except KeyboardInterrupt:
         print(f"stopped; go on with --start {seed} --seeds {end - seed}")
     finally:
@@ -71,7 +78,10 @@ def main() -> int:
         shutil.rmtree(place, ignore_errors=True)
     for what, count in sorted(met.items()):
         print(f"{count:8} {what}")
-    print(f"{len(failed)} of {seed - arguments.start + 1} failed, {time.monotonic() - began:.0f} s", *failed)
+    print(
+        f"{len(failed)} of {seed - arguments.start + 1} failed, {time.monotonic() - began:.0f} s",
+        *failed,
+    )
     print("0 records lost, 0 doubled, no odd suffix left" if not failed else "see above")
     return 1 if failed else 0
 

@@ -25,7 +25,11 @@ from tests.strategies import Phase, Writer, append
 
 START_MS = 1_700_000_000_000
 STEP_MS = 100_000  # between two phases of a log
-CHECKPOINTS = ("cleaner-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint")
+CHECKPOINTS = (
+    "cleaner-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+)
 # What no folder may have once the next run is through.
 ODD = (".cleaned", ".swap", ".deleted", ".tmp")
 
@@ -56,7 +60,11 @@ def lay_out(seed: str, root: Path) -> Settings:
             ends[name] = append(root / name, cast.phase(rng, settings.now_ms), 100)
         # What lies above is not replicated yet.
         marks = {name: end - rng.choice([0, 0, 0, rng.randint(0, 6)]) for name, end in ends.items()}
-        write_checkpoint(root, "replication-offset-checkpoint", {name: max(0, mark) for name, mark in marks.items()})
+        write_checkpoint(
+            root,
+            "replication-offset-checkpoint",
+            {name: max(0, mark) for name, mark in marks.items()},
+        )
     if rng.random() < 0.4:
         settings.config["cleanup.policy"] = "compact,delete"
         if rng.random() < 0.5:
@@ -69,7 +77,11 @@ def lay_out(seed: str, root: Path) -> Settings:
         write_checkpoint(root, "log-start-offset-checkpoint", held)
     settings.was_killed = rng.random() < 0.3
     if settings.was_killed:
-        write_checkpoint(root, "recovery-point-offset-checkpoint", {n: rng.choice(bases(root / n)) for n in casts})
+        write_checkpoint(
+            root,
+            "recovery-point-offset-checkpoint",
+            {n: rng.choice(bases(root / n)) for n in casts},
+        )
         for name in casts:
             _hurt(rng, root / name)
     settings.now_ms += rng.choice([0, 1, STEP_MS])
@@ -125,22 +137,31 @@ class _Cast:
             return self._marker(rng, writer, offset, time_ms)
         records = tuple(
             ModelRecord(
-                offset + n, time_ms + n, rng.choice([b"%d" % rng.randrange(self.keys)] * 9 + [None]),
+                offset + n,
+                time_ms + n,
+                rng.choice([b"%d" % rng.randrange(self.keys)] * 9 + [None]),
                 rng.choice([b"v" * rng.randint(0, 60), b"%d" % offset, b"%d" % offset, None]),
             )
             for n in range(rng.randint(1, 5))
-        )  # fmt: skip
+        )
         made = ModelBatch(
-            offset, offset + len(records) - 1 + rng.choice([0, 0, 2]), records, rng.choice([0, 0, 1, 2, 3, 4]),
-            max_timestamp_ms=max(record.timestamp_ms for record in records), leader_epoch=0,
-        )  # fmt: skip
+            offset,
+            offset + len(records) - 1 + rng.choice([0, 0, 2]),
+            records,
+            rng.choice([0, 0, 1, 2, 3, 4]),
+            max_timestamp_ms=max(record.timestamp_ms for record in records),
+            leader_epoch=0,
+        )
         if writer is not None:
             sequence, writer.sequence = writer.sequence, writer.sequence + made.next_offset - offset
             writer.is_open = writer.transactional
             return replace(
-                made, producer_id=writer.producer_id, producer_epoch=writer.epoch, base_sequence=sequence,
+                made,
+                producer_id=writer.producer_id,
+                producer_epoch=writer.epoch,
+                base_sequence=sequence,
                 transactional=writer.transactional,
-            )  # fmt: skip
+            )
         return self._old(rng, made) if self.has_old and rng.random() < 0.6 else made
 
     def _marker(self, rng: random.Random, writer: Writer, offset: int, time_ms: int) -> ModelBatch:
@@ -149,21 +170,33 @@ class _Cast:
             writer.epoch, writer.sequence = writer.epoch + 1, 0
         key = rng.choice([b"\0\0\0\0", b"\0\0\0\1"])
         return ModelBatch(
-            offset, offset, (ModelRecord(offset, time_ms, key, b"\0\0\0\0\0\7"),), max_timestamp_ms=time_ms,
-            leader_epoch=0, producer_id=writer.producer_id, producer_epoch=writer.epoch, transactional=True,
+            offset,
+            offset,
+            (ModelRecord(offset, time_ms, key, b"\0\0\0\0\0\7"),),
+            max_timestamp_ms=time_ms,
+            leader_epoch=0,
+            producer_id=writer.producer_id,
+            producer_epoch=writer.epoch,
+            transactional=True,
             control=True,
-        )  # fmt: skip
+        )
 
     @staticmethod
     def _old(rng: random.Random, made: ModelBatch) -> ModelBatch:
         magic = rng.choice([0, 1])
         codec = made.codec if made.codec < 4 else 0
         records = made.records if codec else made.records[:1]
-        records = tuple(replace(record, timestamp_ms=record.timestamp_ms if magic else -1) for record in records)
+        records = tuple(
+            replace(record, timestamp_ms=record.timestamp_ms if magic else -1) for record in records
+        )
         return ModelBatch(
-            records[0].offset, records[-1].offset, records, codec, magic=magic,
+            records[0].offset,
+            records[-1].offset,
+            records,
+            codec,
+            magic=magic,
             max_timestamp_ms=max(record.timestamp_ms for record in records),
-        )  # fmt: skip
+        )
 
 
 # ---------------------------------------------------------------------- the round
@@ -180,7 +213,11 @@ class Settings:
 
     def compact(self, root: Path) -> None:
         report = lastwrite.compact(
-            str(root), config=self.config, now_ms=self.now_ms, include_active=self.include_active, spark=INLINE
+            str(root),
+            config=self.config,
+            now_ms=self.now_ms,
+            include_active=self.include_active,
+            spark=INLINE,
         )
         assert report.exit_status == 0, [str(partition.reason) for partition in report.partitions]
 
@@ -192,7 +229,9 @@ class Round:
     origin: Path
     settings: Settings
     before: dict[str, Batches]  # by partition
-    after: dict[str, Batches]  # before anything expires; what is left then begins at a later log start
+    after: dict[
+        str, Batches
+    ]  # before anything expires; what is left then begins at a later log start
     done: dict[str, object]  # every file, as an undisturbed round leaves it
     operations: int
     folders: list[str] = field(default_factory=list)
@@ -222,7 +261,9 @@ def prepare(seed: int, place: Path) -> Round:
     after = {name: batches_seen(cleaned / name)[1] for name in folders}
     for name in folders:
         log, left = batches_seen(done / name)
-        assert left == from_start(after[name], log.log_start), f"{name}: what expires is a whole number of segments"
+        assert left == from_start(after[name], log.log_start), (
+            f"{name}: what expires is a whole number of segments"
+        )
     return Round(origin, settings, before, after, files_of(done), operations, folders)
 
 
@@ -237,7 +278,9 @@ def batches_seen(folder: Path) -> tuple[PartitionLog, Batches]:
 
 def batches_at(folder: Path, log_start: int) -> Batches:
     """The batches of all segments that lie there under their final names."""
-    return from_start(_batches([(path, path.stat().st_size) for path in sorted(folder.glob("*.log"))]), log_start)
+    return from_start(
+        _batches([(path, path.stat().st_size) for path in sorted(folder.glob("*.log"))]), log_start
+    )
 
 
 def _batches(sources: list[tuple[Path, int]]) -> Batches:

@@ -12,7 +12,15 @@ from pathlib import Path
 from lastwrite.logstore import files
 from lastwrite.logstore.files import FaultPoints
 from tests.conformance.oracle import Oracle
-from tests.crash.rounds import Batches, Round, batches_at, batches_seen, files_of, from_start, odd_files
+from tests.crash.rounds import (
+    Batches,
+    Round,
+    batches_at,
+    batches_seen,
+    files_of,
+    from_start,
+    odd_files,
+)
 from tests.logs import bases, read_checkpoint
 
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
@@ -52,15 +60,23 @@ def run_trial(
         then = _look(round_, root, place, oracle, met)
         for name in round_.folders:
             if side[name] > then[name]:
-                raise Broken(f"{name}: the new log counted, and after the second kill the old one did")
+                raise Broken(
+                    f"{name}: the new log counted, and after the second kill the old one did"
+                )
     round_.settings.compact(root)
     odd = odd_files(root)
     if odd:
         raise Broken(f"left behind: {odd}")
     left = files_of(root)
     if left != round_.done:
-        names = {name for name in left.keys() | round_.done.keys() if left.get(name) != round_.done.get(name)}
-        if names != {CLEANER_OFFSETS} or not _is_a_round_more(root, read_checkpoint(place / "done", CLEANER_OFFSETS)):
+        names = {
+            name
+            for name in left.keys() | round_.done.keys()
+            if left.get(name) != round_.done.get(name)
+        }
+        if names != {CLEANER_OFFSETS} or not _is_a_round_more(
+            root, read_checkpoint(place / "done", CLEANER_OFFSETS)
+        ):
             raise Broken(f"not the bytes of a run that nobody killed: {sorted(names)}")
     if oracle is not None:
         _load(round_, root, place, oracle, met)
@@ -74,7 +90,9 @@ def _is_a_round_more(root: Path, done: dict[str, int]) -> bool:
     """
     left = read_checkpoint(root, CLEANER_OFFSETS)
     further = [name for name in left if left[name] != done.get(name)]
-    return left.keys() == done.keys() and all(bases(root / name) == [left[name]] for name in further)
+    return left.keys() == done.keys() and all(
+        bases(root / name) == [left[name]] for name in further
+    )
 
 
 def _kill(round_: Round, root: Path, point: int) -> bool:
@@ -100,7 +118,9 @@ def _kill(round_: Round, root: Path, point: int) -> bool:
     return False
 
 
-def _look(round_: Round, root: Path, place: Path, oracle: Oracle | None, met: Counter[str]) -> dict[str, int]:
+def _look(
+    round_: Round, root: Path, place: Path, oracle: Oracle | None, met: Counter[str]
+) -> dict[str, int]:
     """Each partition is the old log (0) or the new one (1), for us and for Kafka's loader."""
     sides = {}
     seen = {}
@@ -109,16 +129,25 @@ def _look(round_: Round, root: Path, place: Path, oracle: Oracle | None, met: Co
         old = from_start(round_.before[name], log.log_start)
         new = from_start(round_.after[name], log.log_start)
         if seen[name] not in (old, new):
-            raise Broken(f"{name}: neither the old log nor the new one: {_difference(seen[name], old, new)}")
+            raise Broken(
+                f"{name}: neither the old log nor the new one: {_difference(seen[name], old, new)}"
+            )
         sides[name] = int(seen[name] == new)
-        met["partitions seen as the new log" if sides[name] else "partitions seen as the old log"] += 1
+        met[
+            "partitions seen as the new log" if sides[name] else "partitions seen as the old log"
+        ] += 1
     if oracle is not None:
         _load(round_, root, place, oracle, met, seen)
     return sides
 
 
 def _load(
-    round_: Round, root: Path, place: Path, oracle: Oracle, met: Counter[str], seen: dict[str, Batches] | None = None
+    round_: Round,
+    root: Path,
+    place: Path,
+    oracle: Oracle,
+    met: Counter[str],
+    seen: dict[str, Batches] | None = None,
 ) -> None:
     """Kafka's loader opens a copy: it ends with the same batches and end as we do, and leaves no odd suffix."""
     copy = place / "loaded"
@@ -129,12 +158,18 @@ def _load(
     for name in round_.folders:
         log, batches = batches_seen(root / name)
         answer = oracle.ask(
-            "load", dir=str(copy / name), clean_shutdown=not round_.settings.was_killed,
-            recovery_point=points.get(name, 0), log_start=starts.get(name, 0), now_ms=round_.settings.now_ms,
-        )  # fmt: skip
+            "load",
+            dir=str(copy / name),
+            clean_shutdown=not round_.settings.was_killed,
+            recovery_point=points.get(name, 0),
+            log_start=starts.get(name, 0),
+            now_ms=round_.settings.now_ms,
+        )
         met["logs that Kafka's loader opened"] += 1
         if (answer["log_start"], answer["log_end"]) != (log.log_start, log.end_offset):
-            raise Broken(f"{name}: Kafka's loader has {answer}, we {log.log_start} to {log.end_offset}")
+            raise Broken(
+                f"{name}: Kafka's loader has {answer}, we {log.log_start} to {log.end_offset}"
+            )
         if batches_at(copy / name, log.log_start) != batches:
             raise Broken(f"{name}: Kafka's loader came to other batches")
         if seen is not None and batches != seen[name]:
@@ -151,6 +186,8 @@ def _difference(seen: Batches, old: Batches, new: Batches) -> str:
     for side, batches in (("old", old), ("new", new)):
         wanted = [record.offset for batch in batches for record in batch.records]
         lost, more = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
-        texts.append(f"against the {side} log {len(lost)} lost {lost[:5]}, {len(more)} too many {more[:5]}")
+        texts.append(
+            f"against the {side} log {len(lost)} lost {lost[:5]}, {len(more)} too many {more[:5]}"
+        )
     doubled = [offset for offset, count in Counter(found).items() if count > 1]
     return "; ".join([*texts, f"{len(doubled)} doubled {doubled[:5]}"])

@@ -49,12 +49,16 @@ def decoded(data: bytes) -> list[Batch] | None:
     at, floor = 0, 0
     while at < len(data):
         try:
-            batch = decode_batch(data, at, PLAIN_LIMIT if data[at + 16 : at + 17] == b"\2" else PLAIN_LIMIT // 2)
+            batch = decode_batch(
+                data, at, PLAIN_LIMIT if data[at + 16 : at + 17] == b"\2" else PLAIN_LIMIT // 2
+            )
         except LogError:
             return None
         if batch.header.base_offset < floor:
             return None
-        if batch.attributes.control and not all(record.key and is_control_key(record.key) for record in batch.records):
+        if batch.attributes.control and not all(
+            record.key and is_control_key(record.key) for record in batch.records
+        ):
             return None
         floor = batch.header.next_offset
         at += batch.header.size_bytes
@@ -113,12 +117,17 @@ def check_rewrite(
     for ordinal in (entries[:, 1] & np.uint64(0xFFFFFFFF)).tolist():
         states[ordinal] |= SHADOWED * (rng.random() < 0.4)
     policy = Policy(
-        now_ms=START + rng.choice([0, 50, 99]), tombstone_retention_ms=10, shell_offset=int(table["next_offset"][-1])
+        now_ms=START + rng.choice([0, 50, 99]),
+        tombstone_retention_ms=10,
+        shell_offset=int(table["next_offset"][-1]),
     )
     keep, actions = np.zeros(len(states), np.uint8), np.zeros(len(table), np.uint8)
     horizons, counts = np.zeros(len(table), np.int64), np.zeros(len(Verdict), np.int64)
     judge(table, states, policy, 0, keep, actions, horizons, counts)
-    out, rows = np.zeros(format.rebuilt_size(table, len(states)), np.uint8), np.zeros((len(table), 5), np.int64)
+    out, rows = (
+        np.zeros(format.rebuilt_size(table, len(states)), np.uint8),
+        np.zeros((len(table), 5), np.int64),
+    )
     out, size, filled = format.rebuild(buffer, table, actions, horizons, keep, out, rows)
     found = decoded(out[:size].tobytes())
     assert found is not None and len(found) == filled, "what was rewritten does not decode"
@@ -148,7 +157,10 @@ def check_whole(folder: Path, data: bytes, rng: random.Random) -> str:
     (partition / f"{2**40:020d}.log").write_bytes(b"")
     before = {file.name: file.read_bytes() for file in partition.iterdir()}
     report = lastwrite.compact(
-        str(folder), now_ms=START + rng.choice([0, 99]), config={"delete.retention.ms": 10}, spark=INLINE
+        str(folder),
+        now_ms=START + rng.choice([0, 99]),
+        config={"delete.retention.ms": 10},
+        spark=INLINE,
     )
     after = {file.name: file.read_bytes() for file in partition.iterdir()}
     status = report.partitions[0].status
@@ -157,7 +169,10 @@ def check_whole(folder: Path, data: bytes, rng: random.Random) -> str:
         return str(status)
     assert status is Status.CLEANED, report.partitions[0].reason
     # Offsets far from the base of their segment begin further ones.
-    old, new = decoded(data), decoded(b"".join(after[name] for name in sorted(after) if name.endswith(".log")))
+    old, new = (
+        decoded(data),
+        decoded(b"".join(after[name] for name in sorted(after) if name.endswith(".log"))),
+    )
     assert old is not None and new is not None
     if any(batch.attributes.transactional for batch in old):
         return f"{status}, with transactions"  # whose aborted records go: other tests know which
@@ -167,7 +182,9 @@ def check_whole(folder: Path, data: bytes, rng: random.Random) -> str:
     for key, record in keyed.items():
         if key not in left:
             horizon = horizons[record.offset]
-            assert record.value is None and horizon is not None and horizon <= report.now_ms, "a last write is lost"
+            assert record.value is None and horizon is not None and horizon <= report.now_ms, (
+                "a last write is lost"
+            )
         else:
             assert left[key] == record
     return str(status)
@@ -196,7 +213,10 @@ def pulsar_checks() -> tuple[Check, Whole]:
     def check(rng: random.Random) -> list[str]:
         data, lowest = rng.choice(found.objects)
         harmed = pulsar.mutate_object(rng, data, others)
-        return [pulsar.check_in_memory(format, harmed, lowest, rng), pulsar.check_file(found.files, rng)]
+        return [
+            pulsar.check_in_memory(format, harmed, lowest, rng),
+            pulsar.check_file(found.files, rng),
+        ]
 
     return check, pulsar.check_whole
 
@@ -207,7 +227,9 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the number of the first input")
-    parser.add_argument("--whole", type=int, default=50, help="every so many inputs, a whole compact on files")
+    parser.add_argument(
+        "--whole", type=int, default=50, help="every so many inputs, a whole compact on files"
+    )
     given = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))  # an allocation by a lie shows
     check, whole = {"kafka": kafka_checks, "pulsar": pulsar_checks}[given.system]()
@@ -223,14 +245,24 @@ def main() -> int:
                 if given.whole and n % given.whole == 0:
                     found.append(whole(Path(work) / "log", rng))
             except BaseException:
-                print(f"--system {given.system} --seed {given.seed} --first {n} --inputs 1", file=sys.stderr)
+                print(
+                    f"--system {given.system} --seed {given.seed} --first {n} --inputs 1",
+                    file=sys.stderr,
+                )
                 raise
             for outcome in found:
                 outcomes[outcome] = outcomes.get(outcome, 0) + 1
             if n > given.first + 100:
                 slowest = max(slowest, time.monotonic() - start)
-    print({"inputs": given.inputs, "seed": given.seed, "seconds": round(time.monotonic() - begin, 1),
-           "slowest_input_seconds": round(slowest, 3), **outcomes})  # fmt: skip
+    print(
+        {
+            "inputs": given.inputs,
+            "seed": given.seed,
+            "seconds": round(time.monotonic() - begin, 1),
+            "slowest_input_seconds": round(slowest, 3),
+            **outcomes,
+        }
+    )
     return 0
 
 

@@ -17,7 +17,27 @@ from lastwrite.formats.kafka.batch import Record, encode_batch
 from lastwrite.formats.kafka.old import encode_message, encode_wrapper
 
 START = 1_700_000_000_000
-_EXTREMES = [0, 1, 2, 6, 7, 13, 14, 48, 49, 60, 61, 127, 128, 255, 2**15, 2**31 - 1, -1, -2, -(2**31)]
+_EXTREMES = [
+    0,
+    1,
+    2,
+    6,
+    7,
+    13,
+    14,
+    48,
+    49,
+    60,
+    61,
+    127,
+    128,
+    255,
+    2**15,
+    2**31 - 1,
+    -1,
+    -2,
+    -(2**31),
+]
 
 
 def sound_segments(rng: random.Random) -> list[bytes]:
@@ -42,16 +62,24 @@ def _segment(rng: random.Random, codec: Codec) -> bytes:
         records = []
         base = offset
         for _ in range(rng.randint(0, 5)):
-            key = rng.choice([None, b"", b"a", b"b", b"key-%d" % rng.randint(0, 3), rng.randbytes(30)])
+            key = rng.choice(
+                [None, b"", b"a", b"b", b"key-%d" % rng.randint(0, 3), rng.randbytes(30)]
+            )
             value = rng.choice([None, b"", b"v" * rng.randint(1, 90)])
             headers = rng.choice([(), (), ((b"h", None), (b"", b"x"))])
             records.append(Record(offset, START + rng.randint(-9, 9), key, value, headers))
             offset += rng.choice([1, 1, 1, 5])
         offset = max(offset, base + 1)
-        out.append(encode_batch(
-            records, base_offset=base, last_offset=offset - 1, codec=codec, leader_epoch=rng.randint(0, 3),
-            delete_horizon_ms=rng.choice([None, START + 50]) if records else None,
-        ))  # fmt: skip
+        out.append(
+            encode_batch(
+                records,
+                base_offset=base,
+                last_offset=offset - 1,
+                codec=codec,
+                leader_epoch=rng.randint(0, 3),
+                delete_horizon_ms=rng.choice([None, START + 50]) if records else None,
+            )
+        )
     return b"".join(out)
 
 
@@ -62,13 +90,19 @@ def _old_segment(rng: random.Random) -> bytes:
         records = []
         for _ in range(rng.randint(1, 5)):
             value = rng.choice([None, b"", b"v" * rng.randint(1, 90)])
-            records.append(Record(offset, START + rng.randint(-9, 9), rng.choice([None, b"", b"a", b"b"]), value))
+            records.append(
+                Record(
+                    offset, START + rng.randint(-9, 9), rng.choice([None, b"", b"a", b"b"]), value
+                )
+            )
             offset += rng.choice([1, 1, 5])
         magic, codec = rng.randint(0, 1), Codec(rng.randint(0, 3))
         if rng.random() < 0.1:
             out.append(encode_batch(records))
         elif codec is Codec.NONE:
-            out += [encode_message(record, magic, append_time=rng.random() < 0.2) for record in records]
+            out += [
+                encode_message(record, magic, append_time=rng.random() < 0.2) for record in records
+            ]
         else:
             append_ms = rng.choice([None, None, START])
             out.append(encode_wrapper(records, magic, codec, append_time_ms=append_ms))
@@ -82,10 +116,14 @@ def _broken_wrapper(rng: random.Random) -> bytes:
         starts = _entry_starts(data)
         start, size = rng.choice(starts)
         if size:
-            data[start + rng.randrange(min(size, rng.choice([18, 40, size])))] = rng.choice([0, 1, 2, 127, 255])
+            data[start + rng.randrange(min(size, rng.choice([18, 40, size])))] = rng.choice(
+                [0, 1, 2, 127, 255]
+            )
             _reseal(data, start, size, rng.random() < 0.8)
     magic, codec = rng.randint(0, 1), Codec(rng.randint(1, 3))
-    shell = bytearray(encode_wrapper([Record(rng.choice([0, 3, 99, 2**33 + 40]), START, None, b"")], magic, codec))
+    shell = bytearray(
+        encode_wrapper([Record(rng.choice([0, 3, 99, 2**33 + 40]), START, None, b"")], magic, codec)
+    )
     blob = compress(codec, data)
     at = 30 if magic else 22
     shell[at:] = len(blob).to_bytes(4, "big") + blob
@@ -107,7 +145,9 @@ def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
     if kind == 2:
         other = rng.choice(segments)
         at, start = rng.randrange(len(data) + 1), rng.randrange(len(other))
-        return bytes(data[:at] + other[start : start + rng.randrange(1, len(other) + 1)] + data[at:])
+        return bytes(
+            data[:at] + other[start : start + rng.randrange(1, len(other) + 1)] + data[at:]
+        )
     if kind == 3:
         at = rng.randrange(len(data))
         del data[at : at + rng.randrange(1, 40)]
@@ -118,20 +158,40 @@ def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
         for _ in range(rng.choice([1, 1, 2, 8])):
             data[start + rng.randrange(size)] ^= 1 << rng.randrange(8)
     elif kind == 6:  # a lie in a header field
-        fields = [(0, ">q"), (8, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (57, ">i")]
-        if size < 61 or data[start + 16] < 2:  # codec; the lengths of key and value where they often lie
+        fields = [
+            (0, ">q"),
+            (8, ">i"),
+            (16, ">b"),
+            (21, ">h"),
+            (23, ">i"),
+            (27, ">q"),
+            (35, ">q"),
+            (57, ">i"),
+        ]
+        if (
+            size < 61 or data[start + 16] < 2
+        ):  # codec; the lengths of key and value where they often lie
             fields = [(0, ">q"), (8, ">i"), (16, ">b"), (17, ">b"), (18, ">i"), (22, ">i")]
         at, form = rng.choice(fields)
         if start + at + struct.calcsize(form) > len(data):
             return bytes(data)
         value = rng.choice(_EXTREMES)
         bits = 8 * struct.calcsize(form)
-        struct.pack_into(form, data, start + at, (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1))
+        struct.pack_into(
+            form, data, start + at, (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+        )
     elif size > 26:  # a lie among the records
         head = min(size - 1, 61 if data[start + 16] >= 2 else 18)
         at = start + head + rng.randrange(size - head)
         lie = rng.choice(
-            [b"\xff" * rng.randint(1, 11), b"\x00", b"\x01", b"\x7f", b"\xfe\xff\xff\xff\x0f", rng.randbytes(3)]
+            [
+                b"\xff" * rng.randint(1, 11),
+                b"\x00",
+                b"\x01",
+                b"\x7f",
+                b"\xfe\xff\xff\xff\x0f",
+                rng.randbytes(3),
+            ]
         )
         data[at : at + len(lie)] = lie[: start + size - at]
     _reseal(data, start, size, rng.random() < 0.7)
@@ -145,7 +205,9 @@ def _reseal(data: bytearray, start: int, size: int, fits: bool) -> None:
     if data[start + 16] < 2:
         struct.pack_into(">I", data, start + 12, zlib.crc32(data[start + 16 : start + size]))
     else:
-        struct.pack_into(">I", data, start + 17, google_crc32c.value(bytes(data[start + 21 : start + size])))
+        struct.pack_into(
+            ">I", data, start + 17, google_crc32c.value(bytes(data[start + 21 : start + size]))
+        )
 
 
 def _entry_starts(data: bytes | bytearray) -> list[tuple[int, int]]:

@@ -42,7 +42,13 @@ from lastwrite.formats.pulsar.managed_ledger import (
     wrapped,
 )
 from lastwrite.formats.pulsar.names import INDEX_SUFFIX, MANAGED_LEDGER, parse_object_name
-from lastwrite.formats.pulsar.offload import IndexObject, StreamedIndexObject, StreamedLedger, walk_data, walk_streamed
+from lastwrite.formats.pulsar.offload import (
+    IndexObject,
+    StreamedIndexObject,
+    StreamedLedger,
+    walk_data,
+    walk_streamed,
+)
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.formats.pulsar.sequence_file import encode_sequence_file, walk_sequence_file
 from lastwrite.logstore.pulsar.manifest import read_manifest
@@ -59,7 +65,24 @@ SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
 LEDGER = 10
 EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
 _PADDING = b"\xfe\xdc\xde\xad"
-_EXTREMES = [0, 1, 2, 3, 4, 6, 8, 12, 127, 128, 255, 2**15, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1]
+_EXTREMES = [
+    0,
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+    12,
+    127,
+    128,
+    255,
+    2**15,
+    2**31 - 1,
+    2**32 - 1,
+    2**63 - 1,
+    2**64 - 1,
+]
 _LIES = [
     b"\xff",
     b"\0",
@@ -92,7 +115,12 @@ def sound() -> Sound:
     objects: list[tuple[bytes, int]] = []
     for seed in range(24):
         bodies = Author(seed).entries(9)
-        objects.append((data_object(bodies, seed % 3, random.Random(seed).choice([700, 1 << 20])), LEDGER << 32))
+        objects.append(
+            (
+                data_object(bodies, seed % 3, random.Random(seed).choice([700, 1 << 20])),
+                LEDGER << 32,
+            )
+        )
         places = [Position(LEDGER + n // 4, 3 * n) for n in range(len(bodies))]
         objects.append((data_object(as_records(bodies, places), 0, 900), 0))
     for path in sorted((CORPUS / "offloaded").iterdir()):
@@ -122,18 +150,31 @@ def _files() -> list[tuple[Callable[[bytes], Any], bytes]]:
         )
     )
     files += [(IndexObject.decode, data) for data in some(f"offloaded/*{INDEX_SUFFIX}")]
-    streamed = StreamedIndexObject(999, (StreamedLedger(7, b"\x08\x07", IndexObject.decode(files[-1][1]).blocks[:1]),))
+    streamed = StreamedIndexObject(
+        999, (StreamedLedger(7, b"\x08\x07", IndexObject.decode(files[-1][1]).blocks[:1]),)
+    )
     files.append((StreamedIndexObject.decode, streamed.encode()))
-    files.append((walked(walk_streamed), struct.pack(">Iqqqq92xiq3s", 0x26A66D32, 128, 143, 0, 7, 3, 0, b"abc")))
+    files.append(
+        (
+            walked(walk_streamed),
+            struct.pack(">Iqqqq92xiq3s", 0x26A66D32, 128, 143, 0, 7, 3, 0, b"abc"),
+        )
+    )
     files += [(LedgerMetadata.decode_node, data) for data in some("ledgers/*")]
     nodes = some("topics/*/1/managed-ledger")
     files += [(ManagedLedgerInfo.decode_node, data) for data in nodes]
     files += [(ManagedLedgerInfo.decode_node, wrapped(nodes[0], codec)) for codec in Codec]
     files += [(CursorInfo.decode_node, data) for data in some("topics/*/1/cursor")]
     files.append(
-        (PositionInfo.decode_node, bytes.fromhex("080a100522180a14436f6d706163746564546f7069634c6564676572104d"))
+        (
+            PositionInfo.decode_node,
+            bytes.fromhex("080a100522180a14436f6d706163746564546f7069634c6564676572104d"),
+        )
     )
-    files += [(lambda data: from_json(data.decode("latin-1")), data) for data in some("topics/*/1/stats-internal.json")]
+    files += [
+        (lambda data: from_json(data.decode("latin-1")), data)
+        for data in some("topics/*/1/stats-internal.json")
+    ]
     return files
 
 
@@ -203,7 +244,9 @@ def mutate_object(rng: random.Random, data: bytes, others: list[bytes]) -> bytes
     out[at : at + size] = body
     for start in _headers(data):
         if start < at <= start + struct.unpack_from(">q", data, start + 12)[0]:
-            struct.pack_into(">q", out, start + 12, struct.unpack_from(">q", data, start + 12)[0] + delta)
+            struct.pack_into(
+                ">q", out, start + 12, struct.unpack_from(">q", data, start + 12)[0] + delta
+            )
     return bytes(out)
 
 
@@ -247,7 +290,12 @@ def seen(data: bytes, lowest: int) -> Seen:
                 if len(data) - at < 128:
                     break
                 magic, head, length, first = struct.unpack_from(">Iqqq", data, at)
-                if (magic, head) != (0xFBDBABCB, 128) or length < 128 or first < 0 or expected not in (-1, first):
+                if (
+                    (magic, head) != (0xFBDBABCB, 128)
+                    or length < 128
+                    or first < 0
+                    or expected not in (-1, first)
+                ):
                     break
                 at, expected = at + 128, first
                 continue
@@ -294,7 +342,9 @@ def check_in_memory(form: PulsarFormat, data: bytes, lowest: int, rng: random.Ra
         try:
             table, consumed, wanted, _ = form.split(buffer, at, len(buffer), floor)
         except LogError as error:
-            assert len(expected.entries) == count and not expected.is_whole, f"refused what is sound: {error}"
+            assert len(expected.entries) == count and not expected.is_whole, (
+                f"refused what is sound: {error}"
+            )
             return "refused"
         here = expected.entries[count : count + len(table)]
         assert len(here) == len(table), "accepted what the slow reader refuses"
@@ -316,9 +366,13 @@ def check_in_memory(form: PulsarFormat, data: bytes, lowest: int, rng: random.Ra
     return "accepted"
 
 
-def check_rounds(form: PulsarFormat, buffer: Any, table: Any, entries: list[Entry], rng: random.Random) -> None:
+def check_rounds(
+    form: PulsarFormat, buffer: Any, table: Any, entries: list[Entry], rng: random.Random
+) -> None:
     records = int(table["records"].sum())
-    assert records <= len(buffer) // kernels.SMALLEST_MESSAGE + len(table) * (PLAIN_LIMIT // kernels.SMALLEST_MESSAGE)
+    assert records <= len(buffer) // kernels.SMALLEST_MESSAGE + len(table) * (
+        PLAIN_LIMIT // kernels.SMALLEST_MESSAGE
+    )
     states = np.zeros(records, np.uint8)
     found = np.zeros((records + 1, 3), np.uint64)
     place = filled = 0
@@ -346,12 +400,16 @@ def check_rounds(form: PulsarFormat, buffer: Any, table: Any, entries: list[Entr
             actions[b] = REBUILD if keep[here].any() else DROP
         if keep[here].any():
             held = {
-                slot.index for slot, stays in zip(slots, keep[here], strict=True) if stays and slot.index is not None
+                slot.index
+                for slot, stays in zip(slots, keep[here], strict=True)
+                if stays and slot.index is not None
             }
             expected.append((entry, held if entry.is_readable_batch else None))
     out = np.empty(form.rebuilt_size(table, records), np.uint8)
     rows = np.empty((len(table), ROW_COLUMNS), np.int64)
-    out, size, count = form.rebuild(buffer, table, actions, np.zeros(len(table), np.int64), keep, out, rows)
+    out, size, count = form.rebuild(
+        buffer, table, actions, np.zeros(len(table), np.int64), keep, out, rows
+    )
     assert count == len(expected) and size == int(rows[:count, 1].sum())
     for row, (entry, held) in zip(rows[:count].tolist(), expected, strict=True):
         again = decode_entry(out[row[0] : row[0] + row[1]].tobytes(), entry.ledger, entry.entry)
@@ -359,11 +417,18 @@ def check_rounds(form: PulsarFormat, buffer: Any, table: Any, entries: list[Entr
         if held is None:
             assert (again.metadata_bytes, again.payload) == (entry.metadata_bytes, entry.payload)
             continue
-        before = {index: part for index, _, _, part in batch_parts(entry.metadata, plain_payload(entry))}
+        before = {
+            index: part for index, _, _, part in batch_parts(entry.metadata, plain_payload(entry))
+        }
         parts = batch_parts(again.metadata, plain_payload(again))
-        assert {index: part for index, one, _, part in parts if not one.compacted_out} == {n: before[n] for n in held}
+        assert {index: part for index, one, _, part in parts if not one.compacted_out} == {
+            n: before[n] for n in held
+        }
         # One that lies about who stayed may be copied, lie and all, where all of it stays.
-        assert again.metadata.compacted_batch_indexes in (tuple(sorted(held)), entry.metadata.compacted_batch_indexes)
+        assert again.metadata.compacted_batch_indexes in (
+            tuple(sorted(held)),
+            entry.metadata.compacted_batch_indexes,
+        )
         assert again.metadata.unknown == entry.metadata.unknown
 
 
@@ -392,7 +457,11 @@ def check_whole(work: Path, rng: random.Random) -> str:
     for ledger in (3, 4, 9)[: rounds + 1]:
         if model.raw:
             moved = model.compact(rules)
-            assert run(folder, rules).partitions[0].status in (Status.CLEANED, Status.UNCHANGED, Status.SKIPPED)
+            assert run(folder, rules).partitions[0].status in (
+                Status.CLEANED,
+                Status.UNCHANGED,
+                Status.SKIPPED,
+            )
             assert not moved or read_manifest(str(folder)) is not None
         entries = author.entries(rng.randrange(1, 9))
         put_ledger(folder, ledger, entries, rng.choice([2000, 1 << 20]) + max(map(len, entries)))
@@ -400,7 +469,11 @@ def check_whole(work: Path, rng: random.Random) -> str:
     if rng.random() < 0.4:
         info = ManagedLedgerInfo(
             ledgers=tuple(
-                LedgerInfo(ledger=ledger, entries=sum(place.ledger == ledger for place, _ in model.raw), closed_ms=1)
+                LedgerInfo(
+                    ledger=ledger,
+                    entries=sum(place.ledger == ledger for place, _ in model.raw),
+                    closed_ms=1,
+                )
                 for ledger in (3, 4, 9)[: rounds + 1]
             )
         )
@@ -457,7 +530,9 @@ def run(folder: Path, rules: Rules) -> Any:
     }
     if rules.event_time:
         config["compactionServiceFactoryClassName"] = EVENT_TIME
-    return lastwrite.compact(str(folder), config=config, now_ms=START_MS, spark=INLINE, like_broker=rules.like_broker)
+    return lastwrite.compact(
+        str(folder), config=config, now_ms=START_MS, spark=INLINE, like_broker=rules.like_broker
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -479,5 +554,9 @@ def look(folder: Path) -> None:
         lastwrite.verify(str(folder), spark=INLINE)
     for read_compacted_too in (True, False):
         with contextlib.suppress(LogError):
-            for _ in zip(range(50), lastwrite.read(str(folder), read_compacted=read_compacted_too), strict=False):
+            for _ in zip(
+                range(50),
+                lastwrite.read(str(folder), read_compacted=read_compacted_too),
+                strict=False,
+            ):
                 pass

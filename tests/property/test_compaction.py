@@ -31,7 +31,15 @@ from tests.logs import (
     read_segments,
     write_checkpoint,
 )
-from tests.model import ModelBatch, ModelRecord, ModelSegment, aborted_offsets, fold, readable, records_of
+from tests.model import (
+    ModelBatch,
+    ModelRecord,
+    ModelSegment,
+    aborted_offsets,
+    fold,
+    readable,
+    records_of,
+)
 from tests.producers import snapshots
 from tests.strategies import START_MS, Life, Phase, append, lives
 
@@ -67,8 +75,14 @@ def batches_of(segments: tuple[ModelSegment, ...], old: Set[int] = frozenset()) 
         horizon = None if batch.base_offset in old else batch.horizon_ms
         epoch = -1 if batch.base_offset in old else batch.leader_epoch
         seen.append(
-            replace(batch, base_timestamp_ms=horizon or 0, horizon_ms=horizon, magic=2, leader_epoch=epoch)
-        )  # fmt: skip
+            replace(
+                batch,
+                base_timestamp_ms=horizon or 0,
+                horizon_ms=horizon,
+                magic=2,
+                leader_epoch=epoch,
+            )
+        )
     return seen
 
 
@@ -83,7 +97,10 @@ def assert_same_batches(root: Path, twin: Path) -> None:
 
 def life_of(*segments: tuple[ModelBatch, ...], replicated: float = 1.0) -> Life:
     """A log of these segments, cleaned once."""
-    return Life((Phase(segments, START_MS, replicated),), {"cleanup.policy": "compact", "index.interval.bytes": "0"})
+    return Life(
+        (Phase(segments, START_MS, replicated),),
+        {"cleanup.policy": "compact", "index.interval.bytes": "0"},
+    )
 
 
 def wrapper(magic: int) -> ModelBatch:
@@ -93,7 +110,9 @@ def wrapper(magic: int) -> ModelBatch:
 
 
 def keyless(offset: int) -> ModelBatch:
-    return ModelBatch(offset, offset, (ModelRecord(offset, START_MS, None, b"1"),), max_timestamp_ms=START_MS)
+    return ModelBatch(
+        offset, offset, (ModelRecord(offset, START_MS, None, b"1"),), max_timestamp_ms=START_MS
+    )
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -134,8 +153,12 @@ def test_it_leaves_the_same_batches(life: Life, like_broker: bool) -> None:
 # The log ends in an old batch whose last record goes: with the active segment the batch alone tells where.
 @example(life=life_of((wrapper(0),)), like_broker=False)
 @example(life=life_of((wrapper(1),)), like_broker=True)
-@example(life=life_of((wrapper(0),), ()), like_broker=False)  # here the active segment's name tells it
-@example(life=life_of((keyless(0),), (keyless(1),), replicated=0.5), like_broker=False)  # held back by the watermark
+@example(
+    life=life_of((wrapper(0),), ()), like_broker=False
+)  # here the active segment's name tells it
+@example(
+    life=life_of((keyless(0),), (keyless(1),), replicated=0.5), like_broker=False
+)  # held back by the watermark
 @given(lives(), st.booleans())
 def test_with_the_active_segment_it_leaves_the_same_batches(life: Life, like_broker: bool) -> None:
     with empty_root() as root:
@@ -154,11 +177,13 @@ def test_with_the_active_segment_it_leaves_the_same_batches(life: Life, like_bro
     part_bytes=st.sampled_from([1, 300]),
     bits=st.integers(0, 5),
     limits=st.builds(
-        Limits, chunk_bytes=st.sampled_from([100, 500]), block_entries=st.integers(1, 9),
+        Limits,
+        chunk_bytes=st.sampled_from([100, 500]),
+        block_entries=st.integers(1, 9),
         slice_bytes=st.sampled_from([16, 100]),
     ),
     exact=st.booleans(),
-)  # fmt: skip
+)
 def test_however_small_the_pieces_it_leaves_the_same_files(
     life: Life, piece_bytes: int, part_bytes: int, bits: int, limits: Limits, exact: bool
 ) -> None:
@@ -175,7 +200,9 @@ def test_however_small_the_pieces_it_leaves_the_same_files(
                 patch("lastwrite.pipeline.engine.bucket_bits", lambda _: bits),
                 patch("lastwrite.pipeline.memory.MemoryPlan.limits", lambda _: limits),
             ):
-                [told] = compact(root, life.config, phase.now_ms, like_broker=True, exact=exact).partitions
+                [told] = compact(
+                    root, life.config, phase.now_ms, like_broker=True, exact=exact
+                ).partitions
             assert not told.problems
             assert files_of(root / NAME) == files_of(twin / NAME)
 
@@ -191,9 +218,13 @@ def test_a_reader_ends_with_the_same_table(life: Life) -> None:
             before = read_segments(root / NAME)
             hidden |= aborted_offsets(before)
             written += [
-                record for segment in before for batch in segment.batches if not batch.control
-                for record in batch.records if record.offset >= end
-            ]  # fmt: skip
+                record
+                for segment in before
+                for batch in segment.batches
+                if not batch.control
+                for record in batch.records
+                if record.offset >= end
+            ]
             compact(root, life.config, phase.now_ms)
             committed = [record for record in written if record.offset not in hidden]
             assert fold(readable(read_segments(root / NAME))) == fold(committed)
@@ -216,7 +247,9 @@ def test_survivors_are_what_they_were(life: Life, include_active: bool) -> None:
             last = {record.key: record for record in readable(segments) if record.key is not None}
             assert all(record.value is None for record in last.values() if record not in after)
             [told] = report.partitions
-            assert told.bytes_after == sum(len(read_files(root / NAME, base).log) for base in bases(root / NAME))
+            assert told.bytes_after == sum(
+                len(read_files(root / NAME, base).log) for base in bases(root / NAME)
+            )
             if told.records_after is not None:
                 assert (told.records_before, told.records_after) == (len(before), len(after))
 

@@ -22,21 +22,38 @@ from lastwrite.compaction.election import (
 from lastwrite.model.columns import IN_GROUP, IS_DELETE, IS_SINGLE, SHADOWED, TIME_SHIFT
 
 # Keys as fingerprints: lanes that agree in one half only, or in their bucket only.
-FINGERPRINTS = [(first << 60 | low, second) for first in (0, 1, 15) for low in (1, 3, 2**40 + 1) for second in (0, 7)]
+FINGERPRINTS = [
+    (first << 60 | low, second)
+    for first in (0, 1, 15)
+    for low in (1, 3, 2**40 + 1)
+    for second in (0, 7)
+]
 BLOCKS = st.lists(st.lists(st.integers(0, len(FINGERPRINTS) - 1), max_size=30), max_size=4)
 
 
 def entries_of(block: list[int]) -> np.ndarray:
-    rows = [(FINGERPRINTS[key][0], FINGERPRINTS[key][1] << 32 | ordinal) for ordinal, key in enumerate(block)]
+    rows = [
+        (FINGERPRINTS[key][0], FINGERPRINTS[key][1] << 32 | ordinal)
+        for ordinal, key in enumerate(block)
+    ]
     return np.array(rows, dtype=np.uint64).reshape(-1, 2)
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@given(blocks=BLOCKS, bits=st.integers(0, 4), dirty=st.lists(st.integers(0, 30), min_size=4, max_size=4))
-def test_the_last_dirty_write_of_a_key_wins(exact: bool, blocks: list[list[int]], bits: int, dirty: list[int]) -> None:
+@given(
+    blocks=BLOCKS,
+    bits=st.integers(0, 4),
+    dirty=st.lists(st.integers(0, 30), min_size=4, max_size=4),
+)
+def test_the_last_dirty_write_of_a_key_wins(
+    exact: bool, blocks: list[list[int]], bits: int, dirty: list[int]
+) -> None:
     """With ``exact`` two keys share each fingerprint, and their bytes tell them apart."""
     names = [
-        [f"{key}-{(ordinal * 7 + n) % 2}" if exact else str(key) for ordinal, key in enumerate(block)]
+        [
+            f"{key}-{(ordinal * 7 + n) % 2}" if exact else str(key)
+            for ordinal, key in enumerate(block)
+        ]
         for n, block in enumerate(blocks)
     ]
     latest: dict[str, tuple[int, int]] = {}
@@ -45,13 +62,19 @@ def test_the_last_dirty_write_of_a_key_wins(exact: bool, blocks: list[list[int]]
             if ordinal >= dirty[n]:
                 latest[name] = (n, ordinal)
     expected = {
-        (n, ordinal) for n, block in enumerate(names) for ordinal, name in enumerate(block)
+        (n, ordinal)
+        for n, block in enumerate(names)
+        for ordinal, name in enumerate(block)
         if latest.get(name, (-1, -1)) > (n, ordinal)
-    }  # fmt: skip
+    }
 
     sorted_blocks, ends, keys = [], np.zeros((len(blocks), 1 << bits), np.uint32), []
     for n, block in enumerate(blocks):
-        entries, out, order = entries_of(block), np.zeros((len(block), 2), np.uint64), np.zeros(len(block), np.uint32)
+        entries, out, order = (
+            entries_of(block),
+            np.zeros((len(block), 2), np.uint64),
+            np.zeros(len(block), np.uint32),
+        )
         partition(entries, len(block), bits, out, ends[n])
         again = ends[n].copy()
         partition_order(entries, len(block), bits, order, again)
@@ -64,21 +87,34 @@ def test_the_last_dirty_write_of_a_key_wins(exact: bool, blocks: list[list[int]]
     total = sum(map(len, blocks))
     losers, lost = np.zeros(len(blocks), np.int64), np.zeros(total, np.uint32)
     winners = elect(
-        addresses, 2, ends, dirty_from, lost, losers, new_table(ends, exact), key_at,
+        addresses,
+        2,
+        ends,
+        dirty_from,
+        lost,
+        losers,
+        new_table(ends, exact),
+        key_at,
         np.frombuffer(b"".join(keys), np.uint8),
-    )  # fmt: skip
+    )
     starts = np.cumsum([0, *map(len, blocks)])
-    found = [(n, int(at)) for n in range(len(blocks)) for at in lost[starts[n] : starts[n] + losers[n]]]
+    found = [
+        (n, int(at)) for n in range(len(blocks)) for at in lost[starts[n] : starts[n] + losers[n]]
+    ]
     assert len(found) == len(set(found)) == losers.sum()
     assert set(found) == expected
     assert winners == total - len(expected)
     states = np.full(31, 64, np.uint8)
     mark(states, np.array([at for n, at in found if n == 0], np.uint32))
-    assert {(0, int(at)) for at in np.flatnonzero(states != 64)} == {pair for pair in expected if pair[0] == 0}
+    assert {(0, int(at)) for at in np.flatnonzero(states != 64)} == {
+        pair for pair in expected if pair[0] == 0
+    }
     assert set(states) <= {64, 64 | SHADOWED}
 
     for n, block in enumerate(sorted_blocks):
-        lost = np.array([SHADOWED if (n, at) in expected else 0 for at in range(len(block))], np.uint8)
+        lost = np.array(
+            [SHADOWED if (n, at) in expected else 0 for at in range(len(block))], np.uint8
+        )
         before = np.split(block.copy(), ends[n].astype(np.int64))
         kept = drop_losers(block, ends[n], lost)
         after = np.split(block[:kept], ends[n].astype(np.int64))
@@ -88,7 +124,9 @@ def test_the_last_dirty_write_of_a_key_wins(exact: bool, blocks: list[list[int]]
 
 
 # Few keys and times, so that equal ones meet; the greatest time has its top bit in use.
-TIMED = st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, 3, 2**62 - 1]), st.booleans(), st.booleans())
+TIMED = st.tuples(
+    st.integers(0, 4), st.sampled_from([0, 1, 2, 3, 2**62 - 1]), st.booleans(), st.booleans()
+)
 TIMED_BLOCKS = st.lists(st.lists(TIMED, max_size=30), max_size=4)
 
 
@@ -111,14 +149,21 @@ def by_event_time(records: list[tuple[str, int, bool, bool]]) -> tuple[dict[str,
 
 
 def told(
-    kernel: Callable[..., int], blocks: list[list[tuple[int, int]]], bits: int, dirty: int, exact: bool
+    kernel: Callable[..., int],
+    blocks: list[list[tuple[int, int]]],
+    bits: int,
+    dirty: int,
+    exact: bool,
 ) -> tuple[int, set[tuple[int, int]], list[str]]:
     """What a kernel says of blocks of (key, version): the winners' count, who has lost, and the keys' names."""
     names: list[str] = []
     keys: list[bytes] = []
     sorted_blocks, ends = [], np.zeros((len(blocks), 1 << bits), np.uint32)
     for n, block in enumerate(blocks):
-        here = [f"{key}-{(ordinal * 7 + n) % 2}" if exact else str(key) for ordinal, (key, _) in enumerate(block)]
+        here = [
+            f"{key}-{(ordinal * 7 + n) % 2}" if exact else str(key)
+            for ordinal, (key, _) in enumerate(block)
+        ]
         names += here
         entries = np.zeros((len(block), 3), np.uint64)
         entries[:, :2] = entries_of([key for key, _ in block])
@@ -131,11 +176,20 @@ def told(
     key_at = np.cumsum([0, *map(len, keys)]).astype(np.int64) if exact else np.zeros(0, np.int64)
     losers, lost = np.zeros(len(blocks), np.int64), np.zeros(len(names), np.uint32)
     winners = kernel(
-        np.array([block.ctypes.data for block in sorted_blocks], np.int64), 3, ends, np.full(len(blocks), dirty),
-        lost, losers, new_table(ends, True), key_at, np.frombuffer(b"".join(keys), np.uint8),
-    )  # fmt: skip
+        np.array([block.ctypes.data for block in sorted_blocks], np.int64),
+        3,
+        ends,
+        np.full(len(blocks), dirty),
+        lost,
+        losers,
+        new_table(ends, True),
+        key_at,
+        np.frombuffer(b"".join(keys), np.uint8),
+    )
     starts = np.cumsum([0, *map(len, blocks)])
-    found = [(n, int(at)) for n in range(len(blocks)) for at in lost[starts[n] : starts[n] + losers[n]]]
+    found = [
+        (n, int(at)) for n in range(len(blocks)) for at in lost[starts[n] : starts[n] + losers[n]]
+    ]
     assert len(found) == len(set(found))
     return winners, set(found), names
 
@@ -156,7 +210,9 @@ def test_by_event_time_a_keys_records_meet_in_the_logs_order(
     winners, found, names = told(fold, versioned, bits, dirty, exact)
     places = [(n, ordinal) for n, block in enumerate(blocks) for ordinal in range(len(block))]
     rows = [row for block in blocks for row in block]
-    held, expected = by_event_time([(name, *row[1:]) for name, row in zip(names, rows, strict=True)])
+    held, expected = by_event_time(
+        [(name, *row[1:]) for name, row in zip(names, rows, strict=True)]
+    )
     assert found == {places[at] for at in expected}
     assert winners == len(held)
 
@@ -167,9 +223,14 @@ GROUPED_BLOCKS = st.lists(st.lists(GROUPED, max_size=30), max_size=4)
 
 @pytest.mark.parametrize("exact", [False, True])
 @given(blocks=GROUPED_BLOCKS, bits=st.integers(0, 4))
-def test_parts_go_with_the_last_of_them(exact: bool, blocks: list[list[tuple[int, int, bool]]], bits: int) -> None:
+def test_parts_go_with_the_last_of_them(
+    exact: bool, blocks: list[list[tuple[int, int, bool]]], bits: int
+) -> None:
     """Rows of key, group (0: none) and whether it is a part that more of its group shall follow."""
-    versioned = [[(key, group << 1 | IN_GROUP * is_part) for key, group, is_part in block] for block in blocks]
+    versioned = [
+        [(key, group << 1 | IN_GROUP * is_part) for key, group, is_part in block]
+        for block in blocks
+    ]
     winners, found, names = told(elect_groups, versioned, bits, 0, exact)
     places = [(n, ordinal) for n, block in enumerate(blocks) for ordinal in range(len(block))]
     rows = [row for block in blocks for row in block]
@@ -210,6 +271,15 @@ def test_the_rule_of_event_times_by_example(written: str, stays: int | None) -> 
     ends = np.full((1, 1), len(rows), np.uint32)
     losers, lost = np.zeros(1, np.int64), np.zeros(len(rows), np.uint32)
     nothing = np.zeros(0, np.int64), np.zeros(0, np.uint8)
-    fold(np.array([entries.ctypes.data]), 3, ends, np.zeros(1, np.int64), lost, losers, new_table(ends, True), *nothing)
+    fold(
+        np.array([entries.ctypes.data]),
+        3,
+        ends,
+        np.zeros(1, np.int64),
+        lost,
+        losers,
+        new_table(ends, True),
+        *nothing,
+    )
     alive = {n for n, row in enumerate(rows) if not row[3]} - set(lost[: losers[0]].tolist())
     assert alive == ({stays} if stays is not None else set())

@@ -17,8 +17,12 @@ from tests.property.test_compaction import empty_root, grow
 from tests.strategies import Life, lives
 
 
-def explained(root: Path, life: Life, now_ms: int, key: bytes | None, include_active: bool) -> PartitionExplanation:
-    report = lastwrite.explain(str(root), config=life.config, now_ms=now_ms, key=key, include_active=include_active)
+def explained(
+    root: Path, life: Life, now_ms: int, key: bytes | None, include_active: bool
+) -> PartitionExplanation:
+    report = lastwrite.explain(
+        str(root), config=life.config, now_ms=now_ms, key=key, include_active=include_active
+    )
     (found,) = report.partitions
     assert found.problems == []
     return found
@@ -35,14 +39,18 @@ def offsets_by_key(root: Path) -> dict[bytes, list[int]]:
 
 
 @given(lives(), st.booleans())
-def test_what_goes_with_the_next_round_goes_and_nothing_else(life: Life, include_active: bool) -> None:
+def test_what_goes_with_the_next_round_goes_and_nothing_else(
+    life: Life, include_active: bool
+) -> None:
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
             before = offsets_by_key(root)
             said = {key: explained(root, life, phase.now_ms, key, include_active) for key in before}
             total = explained(root, life, phase.now_ms, None, include_active)
-            (report,) = compact(root, life.config, phase.now_ms, include_active=include_active).partitions
+            (report,) = compact(
+                root, life.config, phase.now_ms, include_active=include_active
+            ).partitions
             after = offsets_by_key(root)
             for key, answer in said.items():
                 assert answer.records is not None
@@ -56,7 +64,9 @@ def test_what_goes_with_the_next_round_goes_and_nothing_else(life: Life, include
                     assert answer.reasons
                 stays = [record.offset for record in answer.records if record.fate is Fate.STAYS]
                 assert len(stays) <= 1
-                assert all(record.change is None for record in answer.records if record.fate is Fate.STAYS)
+                assert all(
+                    record.change is None for record in answer.records if record.fate is Fate.STAYS
+                )
             assert total.records is None
             if total.is_due:
                 waiting = total.waiting
@@ -75,14 +85,28 @@ def test_so_many_more_dirty_bytes_are_the_fewest_that_make_a_round_due(
 ) -> None:
     def ratio(more: int) -> float:
         return Range(
-            first_dirty=0, first_uncleanable=1, clean_bytes=clean, cleanable_bytes=cleanable + more, overdue_ms=0,
-            held_by=Hold.ACTIVE_SEGMENT, checkpoint_corrected=False, eligible=False, reason="",
-        ).ratio  # fmt: skip
+            first_dirty=0,
+            first_uncleanable=1,
+            clean_bytes=clean,
+            cleanable_bytes=cleanable + more,
+            overdue_ms=0,
+            held_by=Hold.ACTIVE_SEGMENT,
+            checkpoint_corrected=False,
+            eligible=False,
+            reason="",
+        ).ratio
 
     found = Range(
-        first_dirty=0, first_uncleanable=1, clean_bytes=clean, cleanable_bytes=cleanable, overdue_ms=0,
-        held_by=Hold.ACTIVE_SEGMENT, checkpoint_corrected=False, eligible=False, reason="",
-    )  # fmt: skip
+        first_dirty=0,
+        first_uncleanable=1,
+        clean_bytes=clean,
+        cleanable_bytes=cleanable,
+        overdue_ms=0,
+        held_by=Hold.ACTIVE_SEGMENT,
+        checkpoint_corrected=False,
+        eligible=False,
+        reason="",
+    )
     missing = dirty_bytes_missing(found, threshold)
     assert missing is not None
     assert ratio(missing) > threshold

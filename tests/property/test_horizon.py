@@ -25,7 +25,9 @@ def logs(draw: st.DrawFn) -> list[Written]:
     offset, log = draw(st.integers(0, 2)), []
     for number in range(draw(st.integers(0, 25))):
         is_delete = draw(st.integers(0, 4)) == 0
-        log.append(Written(offset, draw(st.sampled_from("abcd")), None if is_delete else f"v{number}"))
+        log.append(
+            Written(offset, draw(st.sampled_from("abcd")), None if is_delete else f"v{number}")
+        )
         offset += draw(st.sampled_from([1, 1, 1, 3]))
     return log
 
@@ -37,7 +39,9 @@ def compacted_to(log: Sequence[Written], horizon: int | None) -> Pair:
     return horizon, sorted(one for one in last.values() if one.value is not None)
 
 
-def read_once(log: Sequence[Written], pair: Pair, position: int, most: int) -> tuple[list[Written], int]:
+def read_once(
+    log: Sequence[Written], pair: Pair, position: int, most: int
+) -> tuple[list[Written], int]:
     horizon, part = pair
     said = step(position, horizon, [one.offset for one in part])
     if said.source is Source.BACKLOG:
@@ -47,7 +51,9 @@ def read_once(log: Sequence[Written], pair: Pair, position: int, most: int) -> t
     return got, got[-1].offset + 1 if got else said.position
 
 
-def read_all(log: Sequence[Written], pairs: Sequence[Pair], position: int, most: int) -> list[Written]:
+def read_all(
+    log: Sequence[Written], pairs: Sequence[Pair], position: int, most: int
+) -> list[Written]:
     """What a reader gets: its first read asks the first pair, the next one the second, and so on."""
     got: list[Written] = []
     for turn in range(1000):
@@ -80,8 +86,14 @@ def test_the_search_finds_what_the_stock_one_finds(offsets: list[int], position:
     assert step(position, 99, offsets).first == stock_search(position, offsets)
 
 
-@given(st.lists(st.integers(0, 60), unique=True, min_size=1).map(sorted), st.integers(-1, 62), st.data())
-def test_borders_change_nothing_but_what_is_asked(offsets: list[int], position: int, data: st.DataObject) -> None:
+@given(
+    st.lists(st.integers(0, 60), unique=True, min_size=1).map(sorted),
+    st.integers(-1, 62),
+    st.data(),
+)
+def test_borders_change_nothing_but_what_is_asked(
+    offsets: list[int], position: int, data: st.DataObject
+) -> None:
     borders = data.draw(st.lists(st.integers(0, len(offsets) - 1), unique=True).map(sorted))
     asked: list[int] = []
 
@@ -97,11 +109,15 @@ def test_borders_change_nothing_but_what_is_asked(offsets: list[int], position: 
 
 
 @given(logs(), st.none() | st.integers(-1, 60), st.integers(-1, 60), st.integers(1, 7))
-def test_no_gap_and_no_repeat_at_the_border(log: list[Written], horizon: int | None, position: int, most: int) -> None:
+def test_no_gap_and_no_repeat_at_the_border(
+    log: list[Written], horizon: int | None, position: int, most: int
+) -> None:
     _, part = pair = compacted_to(log, horizon)
     above = EARLIEST if horizon is None else horizon + 1
     expected = part + [one for one in log if one.offset >= above]
-    assert read_all(log, [pair], position, most) == [one for one in expected if one.offset >= position]
+    assert read_all(log, [pair], position, most) == [
+        one for one in expected if one.offset >= position
+    ]
 
 
 @given(logs(), st.lists(st.integers(-1, 60), max_size=6), st.integers(1, 5))

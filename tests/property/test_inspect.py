@@ -23,14 +23,20 @@ def test_counts(life: Life) -> None:
         root = Path(folder)
         for phase in life.phases:
             end = append(root / NAME, phase, life.interval_bytes)
-            write_checkpoint(root, "replication-offset-checkpoint", {NAME: int(end * phase.replicated)})
+            write_checkpoint(
+                root, "replication-offset-checkpoint", {NAME: int(end * phase.replicated)}
+            )
         segments = read_segments(root / NAME)
         batches = [batch for segment in segments for batch in segment.batches]
         hidden = aborted_offsets(segments)
-        [found] = lastwrite.inspect(str(root), config=life.config, now_ms=phase.now_ms, spark=INLINE).partitions
+        [found] = lastwrite.inspect(
+            str(root), config=life.config, now_ms=phase.now_ms, spark=INLINE
+        ).partitions
         assert not found.problems
         data = [record for batch in batches if not batch.control for record in batch.records]
-        assert found.keys == len({r.key for r in data if r.key is not None and r.offset not in hidden})
+        assert found.keys == len(
+            {r.key for r in data if r.key is not None and r.offset not in hidden}
+        )
         assert found.contents.formats == Counter(f"v{batch.magic}" for batch in batches)
         begun: dict[int, int] = {}
         for batch in batches:
@@ -42,15 +48,22 @@ def test_counts(life: Life) -> None:
             begun.items(), key=lambda item: item[1]
         )
         markers = Counter(batch.marker for batch in batches)
-        assert (found.contents.abort_markers, found.contents.commit_markers) == (markers["abort"], markers["commit"])
+        assert (found.contents.abort_markers, found.contents.commit_markers) == (
+            markers["abort"],
+            markers["commit"],
+        )
         assert found.transactions is not None
         assert found.transactions.to_dict() == {
-            "open": len(begun), "aborted": markers["abort"], "committed": markers["commit"],
+            "open": len(begun),
+            "aborted": markers["abort"],
+            "committed": markers["commit"],
             "aborted_records": len(hidden),
-        }  # fmt: skip
+        }
         assert found.last_stable_offset == listed(root).last_stable_offset
         known = producers_of(root / NAME, segments).values()
-        active = sum(k.open_from >= 0 or phase.now_ms - k.timestamp_ms < EXPIRATION_MS for k in known)
+        active = sum(
+            k.open_from >= 0 or phase.now_ms - k.timestamp_ms < EXPIRATION_MS for k in known
+        )
         assert (found.active_producers, found.expired_producers) == (active, len(known) - active)
         [checked] = lastwrite.verify(str(root), config=life.config, spark=INLINE).partitions
         assert checked.transactions == found.transactions

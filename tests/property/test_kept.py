@@ -45,7 +45,9 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def times_of(folder: Path) -> dict[str, int]:
-    return {file.name: file.stat().st_mtime_ns for file in sorted(folder.iterdir()) if not is_ours(file)}
+    return {
+        file.name: file.stat().st_mtime_ns for file in sorted(folder.iterdir()) if not is_ours(file)
+    }
 
 
 def told(report: CompactionReport) -> list[Story]:
@@ -90,13 +92,19 @@ def plain_lives(draw: st.DrawFn) -> Life:
             filled = []
             for _ in range(draw(st.integers(1, 3))):
                 numbers = draw(st.lists(key_numbers, min_size=1, max_size=6))
-                values = [None if draw(st.integers(0, 40)) == 0 else b"v" * (n % 50) for n in numbers]
+                values = [
+                    None if draw(st.integers(0, 40)) == 0 else b"v" * (n % 50) for n in numbers
+                ]
                 records = tuple(
                     ModelRecord(offset + n, clock_ms, b"%d" % number, value)
                     for n, (number, value) in enumerate(zip(numbers, values, strict=True))
                 )
                 codec = draw(st.sampled_from([0, 0, 4]))
-                filled.append(ModelBatch(offset, offset + len(records) - 1, records, codec, max_timestamp_ms=clock_ms))
+                filled.append(
+                    ModelBatch(
+                        offset, offset + len(records) - 1, records, codec, max_timestamp_ms=clock_ms
+                    )
+                )
                 offset += len(records)
             segments.append(tuple(filled))
         phases.append(Phase((*segments, ()), clock_ms + 10, 1.0))
@@ -114,9 +122,14 @@ def plain_lives(draw: st.DrawFn) -> Life:
     forgets=st.sampled_from([None, None, 1, 2]),
 )
 def test_round_after_round_the_files_are_those_of_an_engine_that_keeps_nothing(
-    life: Life, piece_bytes: int, part_bytes: int, bits: list[int], like_broker: bool, include_active: bool,
+    life: Life,
+    piece_bytes: int,
+    part_bytes: int,
+    bits: list[int],
+    like_broker: bool,
+    include_active: bool,
     forgets: int | None,
-) -> None:  # fmt: skip
+) -> None:
     """Whatever the number of buckets is from round to round; ``forgets``: before that one the checkpoint is lost."""
     with empty_root() as root:
         for n, phase in enumerate(life.phases):

@@ -20,7 +20,10 @@ from tests.strategies import Life, append, lives
 
 
 def as_read(state: plain.State) -> tuple[Producer, ...]:
-    return tuple(Producer(p, k.epoch, k.last_offset, k.timestamp_ms, k.open_from) for p, k in sorted(state.items()))
+    return tuple(
+        Producer(p, k.epoch, k.last_offset, k.timestamp_ms, k.open_from)
+        for p, k in sorted(state.items())
+    )
 
 
 def fed(segments: tuple[ModelSegment, ...]) -> tuple[plain.State, list[AbortedTransaction]]:
@@ -31,9 +34,12 @@ def fed(segments: tuple[ModelSegment, ...]) -> tuple[plain.State, list[AbortedTr
         if entry is not None:
             aborted.append(
                 AbortedTransaction(
-                    entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset
+                    entry.producer_id,
+                    entry.first_offset,
+                    entry.last_offset,
+                    entry.last_stable_offset,
                 )
-            )  # fmt: skip
+            )
     return state, aborted
 
 
@@ -64,10 +70,15 @@ def test_the_state_of_a_log_is_the_fold_of_its_batches(life: Life, data: st.Data
         history = read_history(log)
         assert (history.producers, history.aborted) == (log.producers, log.aborted)
         assert history.open == tuple(
-            sorted(((p, k.open_from) for p, k in state.items() if k.open_from >= 0), key=lambda one: one[1])
+            sorted(
+                ((p, k.open_from) for p, k in state.items() if k.open_from >= 0),
+                key=lambda one: one[1],
+            )
         )
         now_ms = life.phases[-1].now_ms + data.draw(st.sampled_from([0, plain.EXPIRATION_MS]))
-        kept = {producer.producer_id for producer in active(log.producers, now_ms, plain.EXPIRATION_MS)}
+        kept = {
+            producer.producer_id for producer in active(log.producers, now_ms, plain.EXPIRATION_MS)
+        }
         assert kept == plain.active(state, now_ms).keys()
     finally:
         producers._WINDOW_BYTES, producers._NARROW_BYTES, producers._ROWS = window, narrow, rows

@@ -11,14 +11,20 @@ from lastwrite.formats.rocketmq.property_columns import property_items
 from lastwrite.formats.slices import gathered
 
 # Mostly of the bytes that mean something.
-RAW = st.lists(st.sampled_from([b"\x01", b"\x02", b"a", b"b", b"KEYS", b"\xff", b"\x00"]), max_size=14).map(b"".join)
+RAW = st.lists(
+    st.sampled_from([b"\x01", b"\x02", b"a", b"b", b"KEYS", b"\xff", b"\x00"]), max_size=14
+).map(b"".join)
 
 
 @given(st.lists(RAW, max_size=6), st.binary(max_size=3))
 def test_properties_are_what_the_parser_says(raws: list[bytes], before: bytes) -> None:
     data = np.frombuffer(before + b"".join(raws) + b"\0", np.uint8)
     lengths = np.array([len(raw) for raw in raws], np.int64)
-    starts = len(before) + np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64) if raws else lengths
+    starts = (
+        len(before) + np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64)
+        if raws
+        else lengths
+    )
     found = property_items(data, starts, lengths)
     whole = data.tobytes()
     for n, raw in enumerate(raws):

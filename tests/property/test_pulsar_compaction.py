@@ -35,7 +35,10 @@ seeds = st.integers(0, 1 << 30)
 @st.composite
 def rules(draw: st.DrawFn) -> Rules:
     return Rules(
-        draw(st.booleans()), draw(st.sampled_from((False, False, True))), draw(st.booleans()), draw(st.booleans())
+        draw(st.booleans()),
+        draw(st.sampled_from((False, False, True))),
+        draw(st.booleans()),
+        draw(st.booleans()),
     )
 
 
@@ -65,10 +68,17 @@ class Life:
                 if ledger < self.model.horizon.ledger and data.name != self.compacted_object:
                     path.unlink()
                     data.unlink()
-            self.model.raw = [each for each in self.model.raw if each[0].ledger >= self.model.horizon.ledger]
+            self.model.raw = [
+                each for each in self.model.raw if each[0].ledger >= self.model.horizon.ledger
+            ]
 
     def add(self, entries: list[bytes]) -> None:
-        put_ledger(self.folder, self._ledger, entries, self.draw.choice((600, 4000, 1 << 20)) + max(map(len, entries)))
+        put_ledger(
+            self.folder,
+            self._ledger,
+            entries,
+            self.draw.choice((600, 4000, 1 << 20)) + max(map(len, entries)),
+        )
         self.model.raw += [(Position(self._ledger, n), entry) for n, entry in enumerate(entries)]
 
     @property
@@ -87,7 +97,9 @@ class Life:
         manifest = read_manifest(str(folder or self.folder))
         assert manifest is not None and manifest.horizon == self.model.horizon
         found = read_compacted(folder or self.folder)
-        assert [content(*each) for each in found] == [content(*each) for each in self.model.compacted]
+        assert [content(*each) for each in found] == [
+            content(*each) for each in self.model.compacted
+        ]
         assert not moved or manifest.messages <= told.records_after
 
 
@@ -105,7 +117,12 @@ def run(folder: Path, rules: Rules, **arguments: Any) -> CompactionReport:
     }
     call = arguments.pop("call", lastwrite.compact)
     found: CompactionReport = call(
-        str(folder), config=config, now_ms=START_MS, spark=INLINE, like_broker=rules.like_broker, **arguments
+        str(folder),
+        config=config,
+        now_ms=START_MS,
+        spark=INLINE,
+        like_broker=rules.like_broker,
+        **arguments,
     )
     return found
 
@@ -120,15 +137,27 @@ def test_what_stays_is_what_the_rules_say(seed: int, rules: Rules, rounds: int) 
 
 
 @given(
-    seed=seeds, rules=rules(), piece_bytes=st.sampled_from([1, 500, 3000]), bits=st.integers(0, 5),
+    seed=seeds,
+    rules=rules(),
+    piece_bytes=st.sampled_from([1, 500, 3000]),
+    bits=st.integers(0, 5),
     limits=st.builds(
-        Limits, chunk_bytes=st.sampled_from([100, 900]), block_entries=st.integers(1, 9),
+        Limits,
+        chunk_bytes=st.sampled_from([100, 900]),
+        block_entries=st.integers(1, 9),
         slice_bytes=st.sampled_from([16, 100]),
     ),
-    exact=st.booleans(), block_bytes=st.sampled_from([200, 1500]),
-)  # fmt: skip
+    exact=st.booleans(),
+    block_bytes=st.sampled_from([200, 1500]),
+)
 def test_however_small_the_pieces_it_is_the_same(
-    seed: int, rules: Rules, piece_bytes: int, bits: int, limits: Limits, exact: bool, block_bytes: int
+    seed: int,
+    rules: Rules,
+    piece_bytes: int,
+    bits: int,
+    limits: Limits,
+    exact: bool,
+    block_bytes: int,
 ) -> None:
     with life(seed) as topic:
         for _ in range(2):
@@ -164,7 +193,9 @@ def test_a_copy_is_what_the_place_would_be(seed: int, rules: Rules) -> None:
             topic.check(moved, run(topic.folder, rules))
             # The copy goes on as the topic itself does.
             again, second = run(copy, rules).partitions, run(topic.folder, rules).partitions
-            assert [(each.status, each.reason) for each in again] == [(each.status, each.reason) for each in second]
+            assert [(each.status, each.reason) for each in again] == [
+                (each.status, each.reason) for each in second
+            ]
 
 
 @given(seeds, rules())
@@ -176,7 +207,14 @@ def test_a_plan_tells_what_a_round_does(seed: int, rules: Rules) -> None:
         assert {path.name: path.read_bytes() for path in topic.folder.iterdir()} == before
         done = run(topic.folder, rules).partitions
         for plan, report in zip(planned, done, strict=True):
-            for name in ("status", "reason", "records_after", "bytes_after", "segments_after", "verdicts"):
+            for name in (
+                "status",
+                "reason",
+                "records_after",
+                "bytes_after",
+                "segments_after",
+                "verdicts",
+            ):
                 assert getattr(plan, name) == getattr(report, name), name
 
 

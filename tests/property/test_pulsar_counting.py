@@ -35,7 +35,10 @@ def check(ledger: Ledger, is_compacted: bool) -> None:
 @given(st.integers(0, 10**6), st.integers(1, 40), st.booleans())
 def test_both_count_alike(seed: int, size: int, retain: bool) -> None:
     with tempfile.TemporaryDirectory() as archive:
-        folder, author = topic_folder(Path(archive), "persistent://public/default/orders"), Author(seed)
+        folder, author = (
+            topic_folder(Path(archive), "persistent://public/default/orders"),
+            Author(seed),
+        )
         entries = author.entries(size) + [batch([("a", "1"), (None, "2"), ("b", None)])]
         write_ledger(folder, 10, entries, block_bytes=4000)
         model = ModelTopic([(Position(10, number), body) for number, body in enumerate(entries)])
@@ -49,6 +52,8 @@ def test_both_count_alike(seed: int, size: int, retain: bool) -> None:
 
 def test_what_old_releases_wrote_has_to_be_walked(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, "persistent://public/default/orders")
-    write_compacted(folder, 11, [(Position(10, 0), batch([("gone", None), ("a", "1")]))], Position(10, 0))
+    write_compacted(
+        folder, 11, [(Position(10, 0), batch([("gone", None), ("a", "1")]))], Position(10, 0)
+    )
     ledger = list_topic(str(folder)).compacted
     assert ledger is not None and count_ledger(ledger, True) is None

@@ -51,9 +51,10 @@ def held(folder: Path) -> list[tuple[object, ...]]:
 def files_of(folder: Path) -> dict[str, bytes]:
     """All files but those that are made anew if need be."""
     return {
-        path.name: path.read_bytes() for path in folder.iterdir()
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
         if path.name != lock.FILE and not path.name.endswith(SURVEY_SUFFIX)
-    }  # fmt: skip
+    }
 
 
 def in_order(paths: Iterable[Path]) -> list[Path]:
@@ -105,7 +106,11 @@ def test_a_file_that_is_cut_short_or_gone(seed: int) -> None:
             manifest = read_manifest(str(folder))
             assert manifest is not None
             # Without the manifest the first ledger's raw entries stand in; without metadata nobody misses a ledger.
-            path = rng.choice(in_order(each for each in folder.iterdir() if each.name not in (MANIFEST, lock.FILE)))
+            path = rng.choice(
+                in_order(
+                    each for each in folder.iterdir() if each.name not in (MANIFEST, lock.FILE)
+                )
+            )
             if gone:
                 if path.name in (MANAGED_LEDGER, f"{MANAGED_LEDGER}.json"):
                     continue
@@ -115,7 +120,10 @@ def test_a_file_that_is_cut_short_or_gone(seed: int) -> None:
             is_last = "-ledger-12" in path.name
             first = "-ledger-10" in path.name and not path.name.endswith(SURVEY_SUFFIX)
             if gone and is_last and not path.name.endswith(SURVEY_SUFFIX):
-                assert compact(folder).status in (Status.CLEANED, Status.SKIPPED)  # the log ends before it
+                assert compact(folder).status in (
+                    Status.CLEANED,
+                    Status.SKIPPED,
+                )  # the log ends before it
             elif not (first or path.name.endswith(SURVEY_SUFFIX)):
                 report = compact(folder)
                 assert report.status is Status.DAMAGED or held(folder) == right

@@ -25,9 +25,19 @@ from lastwrite.formats.pulsar.entry import (
     messages_of,
     rebatched,
 )
-from lastwrite.formats.pulsar.entry_log import decode_map, encode_header, walk_entry_log, walk_journal
+from lastwrite.formats.pulsar.entry_log import (
+    decode_map,
+    encode_header,
+    walk_entry_log,
+    walk_journal,
+)
 from lastwrite.formats.pulsar.entry_log import encode_record as log_record
-from lastwrite.formats.pulsar.ledger_metadata import CustomMetadata, Digest, Ensemble, LedgerMetadata
+from lastwrite.formats.pulsar.ledger_metadata import (
+    CustomMetadata,
+    Digest,
+    Ensemble,
+    LedgerMetadata,
+)
 from lastwrite.formats.pulsar.managed_ledger import (
     CursorInfo,
     LedgerInfo,
@@ -40,10 +50,21 @@ from lastwrite.formats.pulsar.managed_ledger import (
     wrapped,
 )
 from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.formats.pulsar.offload import IndexObject, StreamedIndexObject, encode_data, walk_data, walk_streamed
+from lastwrite.formats.pulsar.offload import (
+    IndexObject,
+    StreamedIndexObject,
+    encode_data,
+    walk_data,
+    walk_streamed,
+)
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.formats.pulsar.protobuf import inserted, put, spans, without
-from lastwrite.formats.pulsar.sequence_file import DEFAULT_CODEC, GZIP_CODEC, encode_sequence_file, walk_sequence_file
+from lastwrite.formats.pulsar.sequence_file import (
+    DEFAULT_CODEC,
+    GZIP_CODEC,
+    encode_sequence_file,
+    walk_sequence_file,
+)
 from tests.pulsar_bytes import EXAMPLES
 
 U32 = st.integers(0, (1 << 32) - 1)
@@ -130,11 +151,20 @@ def test_fields_lie_one_behind_another(data: bytes, number: int, value: bytes) -
     field = put(number, value)
     assert without(inserted(rest, number, field), number) == rest
     again = inserted(rest, number, field)
-    assert [s.number for s in spans(again)].count(number) == 1 and len(again) == len(rest) + len(field)
+    assert [s.number for s in spans(again)].count(number) == 1 and len(again) == len(rest) + len(
+        field
+    )
 
 
-@given(METADATA, st.binary(max_size=30), some(st.builds(BrokerMetadata, index=some(U64))), st.booleans())
-def test_entries_come_back(meta: Metadata, payload: bytes, broker: BrokerMetadata | None, checksum: bool) -> None:
+@given(
+    METADATA,
+    st.binary(max_size=30),
+    some(st.builds(BrokerMetadata, index=some(U64))),
+    st.booleans(),
+)
+def test_entries_come_back(
+    meta: Metadata, payload: bytes, broker: BrokerMetadata | None, checksum: bool
+) -> None:
     data = encode_entry(meta, payload, broker=broker, checksum=checksum)
     entry = decode_entry(data, 3, 4)
     assert (entry.metadata, entry.payload, entry.broker) == (meta, payload, broker)
@@ -143,7 +173,12 @@ def test_entries_come_back(meta: Metadata, payload: bytes, broker: BrokerMetadat
     assert is_record(encode_record(Position(3, 4), None, data))
 
 
-@given(st.lists(MESSAGE, min_size=1, max_size=7), CODEC, st.sets(st.integers(0, 6)), st.sets(st.integers(0, 6)))
+@given(
+    st.lists(MESSAGE, min_size=1, max_size=7),
+    CODEC,
+    st.sets(st.integers(0, 6)),
+    st.sets(st.integers(0, 6)),
+)
 def test_a_batch_is_thinned_and_thinned_again(
     messages: list[Message], codec: Codec, keeps: set[int], then: set[int]
 ) -> None:
@@ -168,13 +203,23 @@ def test_a_batch_is_thinned_and_thinned_again(
 
 @given(MESSAGE, CODEC, st.booleans())
 def test_a_single_comes_back(message: Message, codec: Codec, states_size: bool) -> None:
-    entry = decode_entry(encode_entry(*encode_single(message, codec=codec, states_size=states_size)), 1, 0)
+    entry = decode_entry(
+        encode_entry(*encode_single(message, codec=codec, states_size=states_size)), 1, 0
+    )
     (found,) = messages_of(entry)
-    assert (found.key, found.value, found.properties) == (message.key, message.value, message.properties)
+    assert (found.key, found.value, found.properties) == (
+        message.key,
+        message.value,
+        message.properties,
+    )
     assert entry.value_bytes == len(message.value)
 
 
-@given(st.lists(st.binary(max_size=90), max_size=12), st.integers(128 + 12 + 90, 400), st.integers(0, 5))
+@given(
+    st.lists(st.binary(max_size=90), max_size=12),
+    st.integers(128 + 12 + 90, 400),
+    st.integers(0, 5),
+)
 def test_entries_of_an_object_come_back(entries: list[bytes], block_bytes: int, first: int) -> None:
     data, blocks = encode_data(entries, block_bytes, first)
     found = [(entry, data[at : at + size]) for entry, at, size in walk_data(data)]
@@ -189,10 +234,16 @@ def test_entries_of_an_object_come_back(entries: list[bytes], block_bytes: int, 
 
 
 RECORD = st.tuples(st.integers(0, 3), st.integers(0, 9), st.binary(max_size=300))
-GAP = st.sampled_from([b"", bytes(1), bytes(7), bytes(9000), b"\xff" * 5, b"\0\0\0\7", b"\x80\0\0\0"])
+GAP = st.sampled_from(
+    [b"", bytes(1), bytes(7), bytes(9000), b"\xff" * 5, b"\0\0\0\7", b"\x80\0\0\0"]
+)
 
 
-@given(st.lists(st.tuples(GAP, RECORD), max_size=6), GAP, st.sampled_from([Digest.CRC32C, Digest.CRC32]))
+@given(
+    st.lists(st.tuples(GAP, RECORD), max_size=6),
+    GAP,
+    st.sampled_from([Digest.CRC32C, Digest.CRC32]),
+)
 def test_records_of_an_entry_log_come_back(
     parts: list[tuple[bytes, tuple[int, int, bytes]]], tail: bytes, digest: Digest
 ) -> None:
@@ -200,7 +251,10 @@ def test_records_of_an_entry_log_come_back(
     for gap, (ledger, entry, payload) in parts:
         data += gap + log_record(ledger, entry, payload, digest=digest)
     data += tail
-    found = [(one.ledger, one.entry, data[one.at : one.at + one.size], one.digest) for one in walk_entry_log(data)]
+    found = [
+        (one.ledger, one.entry, data[one.at : one.at + one.size], one.digest)
+        for one in walk_entry_log(data)
+    ]
     assert found == [(*record, digest) for _, record in parts]
 
 
@@ -213,7 +267,9 @@ def test_records_of_an_entry_log_come_back(
 def test_pairs_of_a_sequence_file_come_back(
     pairs: list[tuple[int, bytes]], codec: str | None, has_blocks: bool, block_bytes: int
 ) -> None:
-    data = encode_sequence_file(pairs, SYNC, codec=codec, has_blocks=has_blocks, block_bytes=block_bytes)
+    data = encode_sequence_file(
+        pairs, SYNC, codec=codec, has_blocks=has_blocks, block_bytes=block_bytes
+    )
     assert [(pair.key, pair.value) for pair in walk_sequence_file(data)] == pairs
 
 
@@ -228,7 +284,9 @@ LEDGER_METADATA = st.builds(
     ensembles=st.lists(ENSEMBLE, max_size=2).map(tuple),
     digest=some(I32),
     password=some(BLOB),
-    custom_items=st.lists(st.builds(CustomMetadata, key=some(TEXT), value=some(BLOB)), max_size=2).map(tuple),
+    custom_items=st.lists(
+        st.builds(CustomMetadata, key=some(TEXT), value=some(BLOB)), max_size=2
+    ).map(tuple),
 )
 INFO = st.builds(
     ManagedLedgerInfo,
@@ -253,7 +311,9 @@ POSITION_INFO = st.builds(
 
 
 @given(LEDGER_METADATA, INFO, POSITION_INFO, CODEC)
-def test_metadata_come_back(meta: LedgerMetadata, info: ManagedLedgerInfo, mark: PositionInfo, codec: Codec) -> None:
+def test_metadata_come_back(
+    meta: LedgerMetadata, info: ManagedLedgerInfo, mark: PositionInfo, codec: Codec
+) -> None:
     assert LedgerMetadata.decode_node(meta.encode_node()) == meta
     assert ManagedLedgerInfo.decode_node(wrapped(info.encode(), codec)) == info.in_order
     assert ManagedLedgerInfo.decode(info.encode()) == info
@@ -262,7 +322,11 @@ def test_metadata_come_back(meta: LedgerMetadata, info: ManagedLedgerInfo, mark:
 
 @given(st.integers(-1, (1 << 31) - 1), st.integers(0, (1 << 32) - 1))
 def test_offsets_are_positions(ledger: int, entry: int) -> None:
-    assert Position.of(Position(ledger, entry).offset) == Position(ledger, entry) == Position.parse(f"{ledger}:{entry}")
+    assert (
+        Position.of(Position(ledger, entry).offset)
+        == Position(ledger, entry)
+        == Position.parse(f"{ledger}:{entry}")
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 9)), min_size=2, max_size=2))
@@ -296,7 +360,9 @@ def looked_into(data: bytes) -> None:
     messages_of(entry)
 
 
-INDEX = IndexObject(999, LedgerMetadata.decode(put(1, 1) + put(2, 1) + put(3, 9) + put(5, 3)).encode(), ())
+INDEX = IndexObject(
+    999, LedgerMetadata.decode(put(1, 1) + put(2, 1) + put(3, 9) + put(5, 3)).encode(), ()
+)
 READERS: list[tuple[Callable[[bytes], Any], bytes]] = [
     (looked_into, EXAMPLES["A"]),
     (looked_into, EXAMPLES["B"]),
@@ -315,19 +381,40 @@ READERS: list[tuple[Callable[[bytes], Any], bytes]] = [
     (decode_map, encode_header(1024) + EXAMPLES["Q"]),
     (walked(walk_journal), b"BKLG\0\0\0\6" + bytes(504) + EXAMPLES["Q"] + EXAMPLES["R"]),
     (walked(walk_sequence_file), encode_sequence_file([(-1, b"m"), (0, b"a" * 50)], SYNC)),
-    (walked(walk_sequence_file), encode_sequence_file([(-1, b"m"), (0, b"a" * 50)], SYNC, has_blocks=True)),
-    (LedgerMetadata.decode_node, LedgerMetadata(quorum=1, ensemble=1, length=1, state=3).encode_node()),
+    (
+        walked(walk_sequence_file),
+        encode_sequence_file([(-1, b"m"), (0, b"a" * 50)], SYNC, has_blocks=True),
+    ),
+    (
+        LedgerMetadata.decode_node,
+        LedgerMetadata(quorum=1, ensemble=1, length=1, state=3).encode_node(),
+    ),
     (ManagedLedgerInfo.decode_node, wrapped(put(1, put(1, 7) + put(2, 1)), Codec.LZ4)),
     (CursorInfo.decode_node, put(1, -1) + put(2, 3) + put(3, 4)),
     (PositionInfo.decode_node, EXAMPLES["P0"]),
-    (lambda data: from_json(data.decode("latin-1")), b'{"ledgers": [{"ledgerId": 3, "entries": 4}], "cursors": {}}'),
+    (
+        lambda data: from_json(data.decode("latin-1")),
+        b'{"ledgers": [{"ledgerId": 3, "entries": 4}], "cursors": {}}',
+    ),
 ]
-UGLY = [b"\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0" * 8, b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\x80" * 10]
-HARM = st.tuples(st.integers(0, 200), st.sampled_from(UGLY) | st.binary(min_size=1, max_size=4), st.booleans())
+UGLY = [
+    b"\xff",
+    b"\x7f\xff\xff\xff",
+    b"\x80\0\0\0",
+    b"\0" * 8,
+    b"\xff" * 8,
+    b"\x7f" + b"\xff" * 7,
+    b"\x80" * 10,
+]
+HARM = st.tuples(
+    st.integers(0, 200), st.sampled_from(UGLY) | st.binary(min_size=1, max_size=4), st.booleans()
+)
 
 
 @pytest.mark.parametrize("number", range(len(READERS)))
-@given(harms=st.lists(HARM, max_size=3), cut=st.integers(-40, 0), start=st.sampled_from([0, 0, 1024]))
+@given(
+    harms=st.lists(HARM, max_size=3), cut=st.integers(-40, 0), start=st.sampled_from([0, 0, 1024])
+)
 def test_no_byte_brings_a_reader_to_fall(
     number: int, harms: list[tuple[int, bytes, bool]], cut: int, start: int
 ) -> None:

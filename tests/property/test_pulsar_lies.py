@@ -57,7 +57,9 @@ def lying(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(lying(), min_size=1, max_size=5), st.booleans(), st.data())
-def test_no_lie_brings_a_round_to_fall(bodies: list[bytes], is_compacted: bool, data: st.DataObject) -> None:
+def test_no_lie_brings_a_round_to_fall(
+    bodies: list[bytes], is_compacted: bool, data: st.DataObject
+) -> None:
     positions = [Position(10, n) for n in range(len(bodies))]
     laid = as_records(bodies, positions) if is_compacted else bodies
     content = data_object(laid)
@@ -91,7 +93,9 @@ def check_slow(body: bytes) -> None:
     decode_entry(inner, 10, 0)
 
 
-def check_round(form: PulsarFormat, buffer: np.ndarray, table: np.ndarray, data: st.DataObject) -> None:
+def check_round(
+    form: PulsarFormat, buffer: np.ndarray, table: np.ndarray, data: st.DataObject
+) -> None:
     records = int(table["records"].sum())
     assert records <= len(buffer) // 2 + len(table) * (LIMIT // kernels.SMALLEST_MESSAGE)
     states = np.zeros(records, dtype=np.uint8)
@@ -116,7 +120,8 @@ def check_round(form: PulsarFormat, buffer: np.ndarray, table: np.ndarray, data:
         elif slots is not None:
             assert here == [slot.state for slot in slots]
     keep = np.array(
-        [data.draw(st.booleans()) for _ in range(min(records, 64))] + [True] * max(0, records - 64), dtype=np.uint8
+        [data.draw(st.booleans()) for _ in range(min(records, 64))] + [True] * max(0, records - 64),
+        dtype=np.uint8,
     )
     keep[states & SHADOWED != 0] = 0
     actions = np.full(len(table), COPY, dtype=np.uint8)
@@ -132,21 +137,32 @@ def check_round(form: PulsarFormat, buffer: np.ndarray, table: np.ndarray, data:
     out, size, count = form.rebuild(buffer, table, actions, horizons, keep, out, rows)
     assert count == int(np.count_nonzero(actions != DROP))
     # Only a batch that held its kept messages alone grows much, and only so far.
-    assert size <= 2 * len(buffer) + 9 * records + count * (kernels.MOST_DENSE * kernels.PLACEHOLDER_BYTES + 64)
+    assert size <= 2 * len(buffer) + 9 * records + count * (
+        kernels.MOST_DENSE * kernels.PLACEHOLDER_BYTES + 64
+    )
     again = PulsarFormat(LIMIT)
     made = [out[row[0] : row[0] + row[1]].tobytes() for row in rows[:count]]
     second = buffer_of(data_object(made))
     if made and not any(is_record(body) for body in made):
         made_table, consumed, _, _ = again.split(second, 0, len(second), BASE)
         assert (len(made_table), consumed) == (len(made), len(second))
-        assert made_table["records"].tolist() == [row[5] if row[5] else 0 for row in rows[:count].tolist()]
+        assert made_table["records"].tolist() == [
+            row[5] if row[5] else 0 for row in rows[:count].tolist()
+        ]
 
 
-def batch(count: int, size: int | None, payload: bytes, codec: Codec, kept: tuple[int, ...] = ()) -> bytes:
+def batch(
+    count: int, size: int | None, payload: bytes, codec: Codec, kept: tuple[int, ...] = ()
+) -> bytes:
     meta = Metadata(
-        producer_name="p", sequence_id=1, publish_time=START_MS, compression=int(codec), uncompressed_size=size,
-        num_messages_in_batch=count, compacted_batch_indexes=kept,
-    )  # fmt: skip
+        producer_name="p",
+        sequence_id=1,
+        publish_time=START_MS,
+        compression=int(codec),
+        uncompressed_size=size,
+        num_messages_in_batch=count,
+        compacted_batch_indexes=kept,
+    )
     return encode_entry(meta, payload)
 
 

@@ -17,14 +17,18 @@ from lastwrite.formats.pulsar.position import Position
 from tests.pulsar_folders import batch, single, write_compacted, write_ledger
 from tests.pulsar_topics import topic_folder
 
-RAW = [single(f"k{n % 3}", f"value {n}", n) for n in range(6)] + [batch([("a", "1"), ("b", "2"), ("c", None)], 7)]
+RAW = [single(f"k{n % 3}", f"value {n}", n) for n in range(6)] + [
+    batch([("a", "1"), ("b", "2"), ("c", None)], 7)
+]
 
 
 def make(archive: Path) -> Path:
     folder = topic_folder(archive, "persistent://public/default/orders")
     write_ledger(folder, 10, RAW, block_bytes=400)
     write_ledger(folder, 11, RAW[:2])
-    write_compacted(folder, 12, [(Position(10, n), RAW[n]) for n in (1, 4, 5)], Position(10, 5), block_bytes=300)
+    write_compacted(
+        folder, 12, [(Position(10, n), RAW[n]) for n in (1, 4, 5)], Position(10, 5), block_bytes=300
+    )
     return folder
 
 
@@ -68,7 +72,9 @@ def test_no_byte_can_break_it(seed: int) -> None:
         path.write_bytes(data)
         for name, look in LOOKS.items():
             rows, problem = told(lambda look=look: look(str(folder)))  # type: ignore[misc]
-            if problem is None and path.name.endswith("-ledger-12"):  # nothing protects the ids in a compacted ledger
+            if problem is None and path.name.endswith(
+                "-ledger-12"
+            ):  # nothing protects the ids in a compacted ledger
                 assert [row[1:] for row in rows] == [row[1:] for row in whole[name][0]]
             else:
                 assert problem is not None or rows == whole[name][0]

@@ -68,7 +68,11 @@ class Written:
         return told_of([*self.model.compacted, *readable(above)])
 
     def backlog(self) -> list[Told]:
-        return told_of(readable([(place, body) for place, body in self.model.raw if place.ledger in self.ledgers]))
+        return told_of(
+            readable(
+                [(place, body) for place, body in self.model.raw if place.ledger in self.ledgers]
+            )
+        )
 
     def _is_compacted(self, place: Position) -> bool:
         return self.model.horizon is not None and place <= self.model.horizon
@@ -102,7 +106,9 @@ def told_of(entries: Sequence[tuple[Position, bytes]]) -> list[Told]:
         if meta.is_chunk:
             group = parts.setdefault(meta.uuid or "", [])
             group.append(entry)
-            if [part.metadata.chunk_id or 0 for part in group] != list(range(meta.num_chunks_from_msg or 0)):
+            if [part.metadata.chunk_id or 0 for part in group] != list(
+                range(meta.num_chunks_from_msg or 0)
+            ):
                 continue
             entry = replace(entry, payload=b"".join(part.payload for part in group))
         try:
@@ -151,7 +157,9 @@ def written(seed: int, sizes: Sequence[int], block_bytes: int) -> Iterator[Writt
 SIZES = st.lists(st.integers(0, 14), min_size=1, max_size=4)
 
 
-@given(st.integers(0, 10**6), SIZES, st.sampled_from([700, 64 << 20]), st.floats(0, 1), st.booleans())
+@given(
+    st.integers(0, 10**6), SIZES, st.sampled_from([700, 64 << 20]), st.floats(0, 1), st.booleans()
+)
 def test_every_place_gives_what_lies_there_or_the_next(
     seed: int, sizes: list[int], block_bytes: int, share: float, is_trimmed: bool
 ) -> None:
@@ -164,9 +172,16 @@ def test_every_place_gives_what_lies_there_or_the_next(
             reading = read(topic.folder, read_compacted=reads_compacted)
             assert [told(row) for row in reading] == expected
             assert reading.status in ("END_OF_TOPIC", "OPEN_TRANSACTION")
-            places = {(ledger, entry) for ledger, entry, *_ in expected} | {(9, 0), (11, 2), (10, 3), (99, 0)}
+            places = {(ledger, entry) for ledger, entry, *_ in expected} | {
+                (9, 0),
+                (11, 2),
+                (10, 3),
+                (99, 0),
+            }
             for place in places:
-                at = read(topic.folder, read_compacted=reads_compacted, start="{}:{}".format(*place))
+                at = read(
+                    topic.folder, read_compacted=reads_compacted, start="{}:{}".format(*place)
+                )
                 whole = [one for one in expected if one[:2] >= place]
                 assert [told(row) for row in at] == without_cut_parts(topic, whole, place)
 
@@ -215,7 +230,9 @@ def test_the_last_message_id_is_the_last_that_comes(
             entries = dict(topic.model.raw)
             place = Position(said["ledger"], said["entry"])
             if said["ledger"] >= 0 and (not ids or (place.ledger, place.entry) != ids[-1]):
-                assert decode_entry(entries[place], *place).metadata.is_chunk  # of a message that is not complete
+                assert decode_entry(
+                    entries[place], *place
+                ).metadata.is_chunk  # of a message that is not complete
 
 
 @settings(max_examples=30)

@@ -50,11 +50,15 @@ def copied(folder: Path) -> Path:
     return archive.joinpath(*folder.parts[-4:])
 
 
-def compact(folder: Path, by_event_time: bool = False, retain: bool = False, like_broker: bool = False) -> None:
+def compact(
+    folder: Path, by_event_time: bool = False, retain: bool = False, like_broker: bool = False
+) -> None:
     config: dict[str, object] = {"topicCompactionRetainNullKey": retain}
     if by_event_time:
         config["compactionServiceFactoryClassName"] = EVENT_TIME
-    lastwrite.compact(str(folder), config=config, now_ms=START_MS, spark=INLINE, like_broker=like_broker)
+    lastwrite.compact(
+        str(folder), config=config, now_ms=START_MS, spark=INLINE, like_broker=like_broker
+    )
 
 
 def verified(folder: Path, before: Path) -> VerifyReport:
@@ -65,7 +69,9 @@ def verified(folder: Path, before: Path) -> VerifyReport:
 
 @settings(max_examples=settings().max_examples // 2)
 @given(st.integers(0, 1 << 30), st.booleans(), st.booleans(), st.booleans())
-def test_every_true_round_is_verified(seed: int, by_event_time: bool, retain: bool, like_broker: bool) -> None:
+def test_every_true_round_is_verified(
+    seed: int, by_event_time: bool, retain: bool, like_broker: bool
+) -> None:
     with topic(seed) as (folder, author):
         for ledger in (20, 30):
             before = copied(folder)
@@ -78,31 +84,45 @@ def test_every_true_round_is_verified(seed: int, by_event_time: bool, retain: bo
 # ---------------------------------------------------------------------- what is not as it should be
 
 
-def rewrite(folder: Path, change: Callable[[list[tuple[Position, bytes]]], list[tuple[Position, bytes]]]) -> None:
+def rewrite(
+    folder: Path, change: Callable[[list[tuple[Position, bytes]]], list[tuple[Position, bytes]]]
+) -> None:
     """The compacted ledger with other records, and a manifest and an index that fit."""
     manifest = read_manifest(str(folder))
     assert manifest is not None
     records = change(read_compacted(folder))
     entries = [encode_record(place, -1, body) for place, body in records]
-    path = put_ledger(folder, 99, entries, custom=ledger_custom_metadata(manifest.topic, manifest.to))
-    messages = sum(len(decode_entry(body, 0, 0).metadata.compacted_batch_indexes) or 1 for _, body in records)
+    path = put_ledger(
+        folder, 99, entries, custom=ledger_custom_metadata(manifest.topic, manifest.to)
+    )
+    messages = sum(
+        len(decode_entry(body, 0, 0).metadata.compacted_batch_indexes) or 1 for _, body in records
+    )
     replace_manifest(
         str(folder),
         replace(
-            manifest, ledger=99, object=path.name, entries=len(entries), size_bytes=sum(map(len, entries)),
-            messages=messages, from_=records[0][0], to=records[-1][0],
+            manifest,
+            ledger=99,
+            object=path.name,
+            entries=len(entries),
+            size_bytes=sum(map(len, entries)),
+            messages=messages,
+            from_=records[0][0],
+            to=records[-1][0],
         ),
-    )  # fmt: skip
+    )
 
 
 def singles(records: list[tuple[Position, bytes]]) -> list[int]:
     """The places of entries that are judged as one message with a key."""
     found = [decode_entry(body, 0, 0) for _, body in records]
     return [
-        n for n, entry in enumerate(found)
-        if not entry.is_readable_batch and entry.metadata.partition_key is not None
+        n
+        for n, entry in enumerate(found)
+        if not entry.is_readable_batch
+        and entry.metadata.partition_key is not None
         and not entry.metadata.num_chunks_from_msg
-    ]  # fmt: skip
+    ]
 
 
 def test_a_message_that_is_gone(tmp_path: Path) -> None:
@@ -117,9 +137,9 @@ def test_a_message_that_is_gone(tmp_path: Path) -> None:
         rewrite(folder, without_one)
         report = verified(folder, before)
         assert report.exit_status == 5
-        assert [(found.promise, found.message.partition(": ")[2]) for found in report.violations] == [
-            ("lost", "its key's last write is gone")
-        ]
+        assert [
+            (found.promise, found.message.partition(": ")[2]) for found in report.violations
+        ] == [("lost", "its key's last write is gone")]
 
 
 def test_a_message_that_is_not_what_it_was() -> None:
@@ -127,7 +147,9 @@ def test_a_message_that_is_not_what_it_was() -> None:
         before = copied(folder)
         compact(folder)
 
-        def with_another_value(records: list[tuple[Position, bytes]]) -> list[tuple[Position, bytes]]:
+        def with_another_value(
+            records: list[tuple[Position, bytes]],
+        ) -> list[tuple[Position, bytes]]:
             n = singles(records)[0]
             place, body = records[n]
             records[n] = place, encode_entry(decode_entry(body, 0, 0).metadata_bytes, b"another")
@@ -143,7 +165,9 @@ def test_a_message_that_nobody_wrote() -> None:
         compact(folder)
         at = read_manifest(str(folder)).horizon.ledger  # type: ignore[union-attr]
 
-        def with_one_of_an_old_place(records: list[tuple[Position, bytes]]) -> list[tuple[Position, bytes]]:
+        def with_one_of_an_old_place(
+            records: list[tuple[Position, bytes]],
+        ) -> list[tuple[Position, bytes]]:
             [body] = [body for _, body in records if not decode_entry(body, 0, 0).is_batch][:1]
             return [(Position(at - 5, 0), body), *records]
 
@@ -160,7 +184,9 @@ def test_the_rules_of_another_order_are_broken_promises() -> None:
         manifest = read_manifest(str(folder))
         assert manifest is not None
         replace_manifest(str(folder), replace(manifest, order="publishing"))
-        assert {"lost", "superseded"} <= {found.promise for found in verified(folder, before).violations}
+        assert {"lost", "superseded"} <= {
+            found.promise for found in verified(folder, before).violations
+        }
 
 
 def test_messages_without_a_key_that_were_to_stay() -> None:
@@ -171,7 +197,9 @@ def test_messages_without_a_key_that_were_to_stay() -> None:
         assert manifest is not None
         replace_manifest(str(folder), replace(manifest, retain_null_key=True))
         found = verified(folder, before).violations
-        assert {each.promise for each in found} == {"lost"} and any("it has no key" in each.message for each in found)
+        assert {each.promise for each in found} == {"lost"} and any(
+            "it has no key" in each.message for each in found
+        )
 
 
 def test_what_lies_beyond_the_horizon_has_to_be_there() -> None:
@@ -202,9 +230,15 @@ def test_what_it_was_has_to_be_whole() -> None:
 def test_a_topic_that_is_gone(tmp_path: Path) -> None:
     with topic(7) as (folder, _):
         before = copied(folder)
-        put_ledger(topic_folder(before.parents[3], "persistent://public/default/u"), 5, Author(1).entries(3))
+        put_ledger(
+            topic_folder(before.parents[3], "persistent://public/default/u"),
+            5,
+            Author(1).entries(3),
+        )
         report = lastwrite.verify(str(folder.parents[3]), before=str(before.parents[3]))
-        assert [found.promise for found in report.violations] == ["partition"] and report.exit_status == 5
+        assert [found.promise for found in report.violations] == [
+            "partition"
+        ] and report.exit_status == 5
 
 
 def test_more_messages_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

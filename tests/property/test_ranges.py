@@ -36,17 +36,30 @@ def partition_logs(draw: st.DrawFn) -> PartitionLog:
     end = draw(st.integers(segments[-1].base_offset, base))
     start = draw(st.integers(segments[0].base_offset, end))
     return PartitionLog(
-        TopicPartition("t", 0), "t-0", tuple(segments), log_start=start, end_offset=end,
-        high_watermark=draw(st.integers(0, end)), checkpoint=draw(st.none() | st.integers(0, end + 2)),
-    )  # fmt: skip
+        TopicPartition("t", 0),
+        "t-0",
+        tuple(segments),
+        log_start=start,
+        end_offset=end,
+        high_watermark=draw(st.integers(0, end)),
+        checkpoint=draw(st.none() | st.integers(0, end + 2)),
+    )
 
 
-@given(partition_logs(), TIMES, st.sampled_from([0, 1, 7]), st.integers(1, 20), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
+@given(
+    partition_logs(),
+    TIMES,
+    st.sampled_from([0, 1, 7]),
+    st.integers(1, 20),
+    st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+)
 def test_the_range_is_the_rules_offset_by_offset(
     log: PartitionLog, now: int, lag: int, max_lag: int, threshold: float
 ) -> None:
     config = KafkaTopicConfig(
-        min_compaction_lag_ms=lag, max_compaction_lag_ms=max(lag, max_lag), min_cleanable_dirty_ratio=threshold
+        min_compaction_lag_ms=lag,
+        max_compaction_lag_ms=max(lag, max_lag),
+        min_cleanable_dirty_ratio=threshold,
     )
     found = cleanable_range(log, config, now)
 
@@ -63,10 +76,13 @@ def test_the_range_is_the_rules_offset_by_offset(
     end = 0
     while end < active and end < log.high_watermark:
         young = [
-            s for s in closed
-            if holds(s, end) and lag and s.largest_timestamp_ms > now - lag
+            s
+            for s in closed
+            if holds(s, end)
+            and lag
+            and s.largest_timestamp_ms > now - lag
             and (s.base_offset >= dirty or holds(s, dirty))
-        ]  # fmt: skip
+        ]
         if young:
             break
         end += 1
@@ -75,13 +91,17 @@ def test_the_range_is_the_rules_offset_by_offset(
     assert (found.first_dirty, found.first_uncleanable) == (dirty, rounded)
 
     clean = sum(s.size_bytes for s in log.segments if s.base_offset < dirty)
-    to_clean = [s for s in closed if s.base_offset < rounded and (s.base_offset >= dirty or holds(s, dirty))]
+    to_clean = [
+        s for s in closed if s.base_offset < rounded and (s.base_offset >= dirty or holds(s, dirty))
+    ]
     cleanable = sum(s.size_bytes for s in to_clean)
     assert (found.clean_bytes, found.cleanable_bytes) == (clean, cleanable)
     late = any(
-        s.first_batch_timestamp_ms is not None and 0 < s.first_batch_timestamp_ms < now - config.max_compaction_lag_ms
-        for s in closed if s.base_offset >= dirty or holds(s, dirty)
-    )  # fmt: skip
+        s.first_batch_timestamp_ms is not None
+        and 0 < s.first_batch_timestamp_ms < now - config.max_compaction_lag_ms
+        for s in closed
+        if s.base_offset >= dirty or holds(s, dirty)
+    )
     due = cleanable > 0 and (late or cleanable / (clean + cleanable) > threshold)
     assert found.eligible == due == (found.reason is None)
     assert (found.overdue_ms > 0) == late
@@ -97,20 +117,41 @@ def test_with_the_active_segment_it_is_the_log_with_an_empty_segment_behind(
     filled = log.segments[-1].base_offset < log.end_offset
     behind = (*log.segments[: None if filled else -1], Segment(log.end_offset, "", 0, 0, 0))
     rolled = PartitionLog(
-        log.name, log.folder, behind, log.log_start, log.end_offset, log.high_watermark, log.checkpoint
+        log.name,
+        log.folder,
+        behind,
+        log.log_start,
+        log.end_offset,
+        log.high_watermark,
+        log.checkpoint,
     )
     expected = cleanable_range(rolled, config, now)
-    expected_bytes = expected.clean_bytes if filled else found.clean_bytes  # no byte lies in a segment of no offset
-    assert (found.first_dirty, found.first_uncleanable, found.clean_bytes, found.cleanable_bytes) == (
-        expected.first_dirty, expected.first_uncleanable, expected_bytes, expected.cleanable_bytes)  # fmt: skip
+    expected_bytes = (
+        expected.clean_bytes if filled else found.clean_bytes
+    )  # no byte lies in a segment of no offset
+    assert (
+        found.first_dirty,
+        found.first_uncleanable,
+        found.clean_bytes,
+        found.cleanable_bytes,
+    ) == (
+        expected.first_dirty,
+        expected.first_uncleanable,
+        expected_bytes,
+        expected.cleanable_bytes,
+    )
 
 
-@given(partition_logs(), st.integers(0, 60), st.integers(14, 60), st.sampled_from([8, 24, 36, 1000]))
+@given(
+    partition_logs(), st.integers(0, 60), st.integers(14, 60), st.sampled_from([8, 24, 36, 1000])
+)
 def test_groups_are_neighbours_as_large_as_they_may_be(
     log: PartitionLog, end: int, limit: int, index_limit: int
 ) -> None:
     groups = group_segments(log.segments, end, limit, index_limit)
-    assert [s for group in groups for s in group] == [s for s in log.segments if s.base_offset < end]
+    assert [s for group in groups for s in group] == [
+        s for s in log.segments if s.base_offset < end
+    ]
 
     def fits(group: list[Segment]) -> bool:
         return (

@@ -17,7 +17,12 @@ from lastwrite.formats.compression import Codec
 from lastwrite.model.inspection import InspectReport
 from tests.unit.test_dump import write
 
-UNPROVEN = ("offset", "leader_epoch", "segment", "position")  # the checksum does not cover the base offset
+UNPROVEN = (
+    "offset",
+    "leader_epoch",
+    "segment",
+    "position",
+)  # the checksum does not cover the base offset
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +51,9 @@ def damages(draw: st.DrawFn, data: bytes) -> bytes:
             case "insert":
                 hurt[at:at] = draw(st.binary(min_size=1, max_size=100))
             case "number":
-                hurt[at : at + 4] = draw(st.sampled_from([b"\x7f\xff\xff\xff", b"\xff" * 4, b"\0" * 4, b"\0\0\0\x31"]))
+                hurt[at : at + 4] = draw(
+                    st.sampled_from([b"\x7f\xff\xff\xff", b"\xff" * 4, b"\0" * 4, b"\0\0\0\x31"])
+                )
             case _:
                 del hurt[at:]
     return bytes(hurt)

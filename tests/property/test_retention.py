@@ -21,15 +21,22 @@ def partition_logs(draw: st.DrawFn) -> PartitionLog:
     base = draw(st.integers(0, 5))
     segments = []
     for length in draw(st.lists(st.integers(1, 9), min_size=1, max_size=6)):
-        segments.append(Segment(base, f"{base:020d}.log", draw(st.integers(0, 3)) * 10, 0, draw(TIMES)))
+        segments.append(
+            Segment(base, f"{base:020d}.log", draw(st.integers(0, 3)) * 10, 0, draw(TIMES))
+        )
         base += length
     last = segments[-1]
     end = base if last.size_bytes else last.base_offset
     start = draw(st.integers(segments[0].base_offset, end))
     return PartitionLog(
-        TopicPartition("t", 0), "t-0", tuple(segments), log_start=start, end_offset=end,
-        high_watermark=draw(st.integers(start, end)), checkpoint=None,
-    )  # fmt: skip
+        TopicPartition("t", 0),
+        "t-0",
+        tuple(segments),
+        log_start=start,
+        end_offset=end,
+        high_watermark=draw(st.integers(start, end)),
+        checkpoint=None,
+    )
 
 
 class Broker:
@@ -62,7 +69,9 @@ class Broker:
             self.log_start = max(self.log_start, self.segments[0].base_offset)
 
     def retain(self, config: KafkaTopicConfig, now: int) -> None:
-        self.delete_while(lambda _, following: following is not None and following <= self.log_start)
+        self.delete_while(
+            lambda _, following: following is not None and following <= self.log_start
+        )
         if "delete" not in config.cleanup_policy:
             return
         total = sum(segment.size_bytes for segment in self.segments)
@@ -78,14 +87,18 @@ class Broker:
 
             self.delete_while(is_excess)
         if config.retention_ms >= 0:
-            self.delete_while(lambda segment, _: now - segment.largest_timestamp_ms > config.retention_ms)
+            self.delete_while(
+                lambda segment, _: now - segment.largest_timestamp_ms > config.retention_ms
+            )
 
 
 @given(partition_logs(), POLICIES, st.integers(-1, 120), st.integers(-1, 20), TIMES)
 def test_what_goes_is_what_the_brokers_loop_deletes(
     log: PartitionLog, policy: tuple[str, ...], limit_bytes: int, limit_ms: int, now: int
 ) -> None:
-    config = KafkaTopicConfig(cleanup_policy=policy, retention_bytes=limit_bytes, retention_ms=limit_ms)
+    config = KafkaTopicConfig(
+        cleanup_policy=policy, retention_bytes=limit_bytes, retention_ms=limit_ms
+    )
     found = expired(log, config, now)
     broker = Broker(log)
     broker.retain(config, now)
@@ -102,11 +115,18 @@ def test_what_goes_is_what_the_brokers_loop_deletes(
 def test_done_once_there_is_nothing_left_to_do(
     log: PartitionLog, policy: tuple[str, ...], limit_bytes: int, limit_ms: int, now: int
 ) -> None:
-    config = KafkaTopicConfig(cleanup_policy=policy, retention_bytes=limit_bytes, retention_ms=limit_ms)
+    config = KafkaTopicConfig(
+        cleanup_policy=policy, retention_bytes=limit_bytes, retention_ms=limit_ms
+    )
     found = expired(log, config, now)
     left = log.segments[len(found.segments) :] or (Segment(log.end_offset, "", 0, 0, 0),)
     after = PartitionLog(
-        log.name, log.folder, left, log_start=found.log_start, end_offset=log.end_offset,
-        high_watermark=log.high_watermark, checkpoint=None,
-    )  # fmt: skip
+        log.name,
+        log.folder,
+        left,
+        log_start=found.log_start,
+        end_offset=log.end_offset,
+        high_watermark=log.high_watermark,
+        checkpoint=None,
+    )
     assert expired(after, config, now).segments == ()

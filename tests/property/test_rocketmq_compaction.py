@@ -50,7 +50,9 @@ class Life:
     phases: tuple[Phase, ...]
 
     def new_queues(self) -> list[ModelQueue]:
-        return [ModelQueue(self.log_bytes, self.index_bytes, number) for number in range(self.queues)]
+        return [
+            ModelQueue(self.log_bytes, self.index_bytes, number) for number in range(self.queues)
+        ]
 
 
 @st.composite
@@ -72,13 +74,20 @@ def lives(draw: st.DrawFn, min_rounds: int = 1) -> Life:
     return Life(log_bytes, index_bytes, queues, tuple(phases))
 
 
-def _message(draw: st.DrawFn, offset: int, store_ms: int, queue: int, log_bytes: int) -> ModelMessage:
+def _message(
+    draw: st.DrawFn, offset: int, store_ms: int, queue: int, log_bytes: int
+) -> ModelMessage:
     made = message(
-        offset, draw(st.sampled_from(("a", "b", "c", "d e", "ü", "a "))), draw(st.binary(max_size=40)), store_ms,
-        queue=queue, tag=draw(st.sampled_from((None, "TagA", "täg"))),
+        offset,
+        draw(st.sampled_from(("a", "b", "c", "d e", "ü", "a "))),
+        draw(st.binary(max_size=40)),
+        store_ms,
+        queue=queue,
+        tag=draw(st.sampled_from((None, "TagA", "täg"))),
         compression=draw(st.sampled_from([*COMPRESSIONS])),
-        v6=draw(st.booleans()), closed=draw(st.booleans()),
-    )  # fmt: skip
+        v6=draw(st.booleans()),
+        closed=draw(st.booleans()),
+    )
     assert made.size + 8 <= log_bytes
     return made
 
@@ -114,7 +123,9 @@ def positions(root: Path) -> dict[str, int]:
 
 
 def model_positions(queues: list[ModelQueue]) -> dict[str, int]:
-    return {f"{queue.topic}_{queue.number}": queue.position for queue in queues if queue.position >= 0}
+    return {
+        f"{queue.topic}_{queue.number}": queue.position for queue in queues if queue.position >= 0
+    }
 
 
 @given(lives())
@@ -131,14 +142,20 @@ def test_each_file_keeps_its_name_and_its_survivors(life: Life) -> None:
                 if model_compact(queue, phase.now_ms, RETENTION_MS):
                     report = told[queue.number]
                     assert report.status in (Status.CLEANED, Status.UNCHANGED), report.reason
-                    assert (report.records_before, report.records_after) == (before[queue.number], len(queue.messages))
+                    assert (report.records_before, report.records_after) == (
+                        before[queue.number],
+                        len(queue.messages),
+                    )
                     assert report.segments_after == len(queue.pairs)
                     assert report.bytes_after == sum(pair.size for pair in queue.pairs)
                 else:
                     assert told[queue.number].status is Status.SKIPPED
             assert read_files(root) == all_files(queues)
             assert positions(root) == model_positions(queues)
-            assert sorted(path.name for path in root.iterdir()) in (["compaction"], ["compaction", "lock"])
+            assert sorted(path.name for path in root.iterdir()) in (
+                ["compaction"],
+                ["compaction", "lock"],
+            )
 
 
 @given(lives())
@@ -152,7 +169,9 @@ def test_like_the_broker_it_packs_all_anew(life: Life) -> None:
             told = run(root, phase.now_ms, like_broker=True)
             for queue in live:
                 was_done = model_like_broker(queue)
-                assert (told[queue.number].status is Status.CLEANED) == was_done, told[queue.number].reason
+                assert (told[queue.number].status is Status.CLEANED) == was_done, told[
+                    queue.number
+                ].reason
             assert read_files(root) == all_files(queues)
             assert positions(root) == model_positions(queues)
 
@@ -168,8 +187,13 @@ def test_the_active_file_keeps_the_last_record(life: Life, keeps_keyless: bool) 
                 for key in (None, " \t"):
                     odd = message(queue.end_offset, key, b"x", phase.now_ms, queue=queue.number)
                     last = queue.pairs[-1]
-                    if odd.size + 8 <= queue.log_bytes - last.size and len(last.messages) + 1 < queue.index_bytes // 46:
-                        queue.pairs[-1] = ModelPair(last.start, (*last.messages, odd), last.is_closed)
+                    if (
+                        odd.size + 8 <= queue.log_bytes - last.size
+                        and len(last.messages) + 1 < queue.index_bytes // 46
+                    ):
+                        queue.pairs[-1] = ModelPair(
+                            last.start, (*last.messages, odd), last.is_closed
+                        )
             write_store(root, queues)
             if not live:
                 continue
@@ -177,7 +201,13 @@ def test_the_active_file_keeps_the_last_record(life: Life, keeps_keyless: bool) 
             run(root, phase.now_ms, include_active=True, config=config)
             for queue in live:
                 end = queue.end_offset
-                model_compact(queue, phase.now_ms, RETENTION_MS, keeps_keyless=keeps_keyless, include_active=True)
+                model_compact(
+                    queue,
+                    phase.now_ms,
+                    RETENTION_MS,
+                    keeps_keyless=keeps_keyless,
+                    include_active=True,
+                )
                 assert queue.end_offset == end
             assert read_files(root) == all_files(queues)
 
@@ -187,12 +217,14 @@ def test_the_active_file_keeps_the_last_record(life: Life, keeps_keyless: bool) 
     piece_bytes=st.sampled_from([1, 200, 1000]),
     bits=st.integers(0, 5),
     limits=st.builds(
-        Limits, chunk_bytes=st.sampled_from([100, 500]), block_entries=st.integers(1, 9),
+        Limits,
+        chunk_bytes=st.sampled_from([100, 500]),
+        block_entries=st.integers(1, 9),
         slice_bytes=st.sampled_from([16, 100]),
     ),
     exact=st.booleans(),
     like_broker=st.booleans(),
-)  # fmt: skip
+)
 def test_however_small_the_pieces_it_leaves_the_same_files(
     life: Life, piece_bytes: int, bits: int, limits: Limits, exact: bool, like_broker: bool
 ) -> None:
@@ -263,7 +295,9 @@ def test_once_more_changes_nothing(life: Life, like_broker: bool) -> None:
 
 
 @given(lives(), st.booleans(), st.booleans())
-def test_a_plan_tells_what_a_round_does(life: Life, like_broker: bool, include_active: bool) -> None:
+def test_a_plan_tells_what_a_round_does(
+    life: Life, like_broker: bool, include_active: bool
+) -> None:
     import lastwrite
     from lastwrite.pipeline.inline import INLINE
 
@@ -274,12 +308,22 @@ def test_a_plan_tells_what_a_round_does(life: Life, like_broker: bool, include_a
         before = read_files(root)
         config = {"delete.retention.ms": RETENTION_MS, "min.cleanable.dirty.ratio": 0}
         arguments: dict[str, Any] = {
-            "config": config, "now_ms": life.phases[0].now_ms, "spark": INLINE, "like_broker": like_broker,
+            "config": config,
+            "now_ms": life.phases[0].now_ms,
+            "spark": INLINE,
+            "like_broker": like_broker,
             "include_active": include_active and not like_broker,
-        }  # fmt: skip
+        }
         planned = lastwrite.plan(str(root), **arguments).partitions
         assert read_files(root) == before
         done = lastwrite.compact(str(root), **arguments).partitions
         for plan, report in zip(planned, done, strict=True):
-            for name in ("status", "reason", "records_after", "bytes_after", "segments_after", "verdicts"):
+            for name in (
+                "status",
+                "reason",
+                "records_after",
+                "bytes_after",
+                "segments_after",
+                "verdicts",
+            ):
                 assert getattr(plan, name) == getattr(report, name), name

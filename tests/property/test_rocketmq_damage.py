@@ -15,10 +15,15 @@ from tests.rocketmq_model import read_files
 @st.composite
 def harms(draw: st.DrawFn) -> list[tuple[int, int, bytes]]:
     """Which file, where in its first bytes, and what is written there."""
-    ugly = st.sampled_from([b"\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0" * 8, b"\xff" * 8, b"\x7f" + b"\xff" * 7])
+    ugly = st.sampled_from(
+        [b"\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0" * 8, b"\xff" * 8, b"\x7f" + b"\xff" * 7]
+    )
     return draw(
         st.lists(
-            st.tuples(st.integers(0, 99), st.integers(0, 700), ugly | st.binary(min_size=1, max_size=4)), max_size=3
+            st.tuples(
+                st.integers(0, 99), st.integers(0, 700), ugly | st.binary(min_size=1, max_size=4)
+            ),
+            max_size=3,
         )
     )
 
@@ -54,4 +59,8 @@ def test_no_byte_brings_a_round_to_fall(
 
 
 def _of(files: dict[str, bytes], inside: Path) -> dict[str, bytes]:
-    return {place: content for place, content in files.items() if str(inside) == str(Path(*Path(place).parts[1:3]))}
+    return {
+        place: content
+        for place, content in files.items()
+        if str(inside) == str(Path(*Path(place).parts[1:3]))
+    }

@@ -20,18 +20,29 @@ from tests.rocketmq_dispatch import Broker, Files, brokers, read_dispatched, wri
 NOW = 1_700_000_500_000
 # No shrinking: it takes minutes, and what a broker was sent is told a line a message.
 slowly = settings(
-    deadline=None, max_examples=40, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+    deadline=None,
+    max_examples=40,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
 )
 
 
-def dispatch(root: Path, broker: Broker, piece_bytes: int = 1 << 20, **more: object) -> DispatchReport:
+def dispatch(
+    root: Path, broker: Broker, piece_bytes: int = 1 << 20, **more: object
+) -> DispatchReport:
     with mock.patch.object(pipeline, "_MOST_PIECE_BYTES", piece_bytes):
-        return lastwrite.dispatch(str(root), config=broker.sizes.config(), now_ms=NOW, spark=INLINE, **more)  # type: ignore[arg-type]
+        return lastwrite.dispatch(
+            str(root), config=broker.sizes.config(), now_ms=NOW, spark=INLINE, **more
+        )  # type: ignore[arg-type]
 
 
 def told(expected: Files, found: Files) -> str:
     """Which files differ, for a person."""
-    return ", ".join(sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)))
+    return ", ".join(
+        sorted(
+            name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+        )
+    )
 
 
 @slowly
@@ -45,7 +56,9 @@ def test_a_lost_dispatch_is_made_byte_for_byte(broker: Broker, piece_bytes: int)
         assert report.records == len(broker.addresses)
         again = dispatch(root, broker, piece_bytes)
         assert not told(broker.dispatched(), read_dispatched(root))
-        assert not again.index_entries and not again.total("units_added") and not again.bytes_written
+        assert (
+            not again.index_entries and not again.total("units_added") and not again.bytes_written
+        )
 
 
 @slowly
@@ -57,7 +70,11 @@ def test_it_goes_on_from_where_it_stopped(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = write_store(Path(folder), first)
         dispatch(root, first)
-        lost = data.draw(st.sampled_from([(), ("index",), ("compaction",), ("consumequeue",), ("index", "compaction")]))
+        lost = data.draw(
+            st.sampled_from(
+                [(), ("index",), ("compaction",), ("consumequeue",), ("index", "compaction")]
+            )
+        )
         for tree in lost:
             shutil.rmtree(root / tree, ignore_errors=True)
         write_store(root, whole)
@@ -112,7 +129,9 @@ def harm(path: Path, data: st.DataObject) -> None:
         return
     at = data.draw(st.integers(0, min(len(content) - 1, 400)))
     lie = data.draw(
-        st.sampled_from([b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x80\0\0\0", b"\0\0\0\x01"])
+        st.sampled_from(
+            [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x80\0\0\0", b"\0\0\0\x01"]
+        )
         | st.binary(min_size=1, max_size=12)
     )
     content[at : at + len(lie)] = lie

@@ -14,7 +14,9 @@ from lastwrite.errors import CorruptLog
 from tests.rocketmq_stores import StoreWriter
 
 sends = st.lists(
-    st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 1), st.integers(0, 4), st.integers(0, 90)),
+    st.tuples(
+        st.sampled_from(["a", "b"]), st.integers(0, 1), st.integers(0, 4), st.integers(0, 90)
+    ),
     min_size=1,
     max_size=60,
 )
@@ -32,7 +34,12 @@ damages = st.lists(
 def made(root: Path, sent: list[tuple[str, int, int, int]], first_file: int) -> StoreWriter:
     writer = StoreWriter(root, log_bytes=900, queue_bytes=100, slots=3, entries=11)
     for topic, queue, key, size in sent:
-        writer.send(topic, b"x" * size, {"KEYS": f"k{key}", "UNIQ_KEY": f"{len(writer.sent):032X}"}, queue=queue)
+        writer.send(
+            topic,
+            b"x" * size,
+            {"KEYS": f"k{key}", "UNIQ_KEY": f"{len(writer.sent):032X}"},
+            queue=queue,
+        )
     files = -(-len(writer.log) // 900)
     writer.write(first_file=min(first_file, files - 1))
     return writer
@@ -40,7 +47,9 @@ def made(root: Path, sent: list[tuple[str, int, int, int]], first_file: int) -> 
 
 def damage(root: Path, folders: tuple[str, ...], wanted: list[tuple[int, float, str, int]]) -> None:
     for number, place, how, value in wanted:
-        files = sorted(path for folder in folders for path in (root / folder).rglob("*") if path.is_file())
+        files = sorted(
+            path for folder in folders for path in (root / folder).rglob("*") if path.is_file()
+        )
         if not files:
             return
         path = files[number % len(files)]
@@ -72,7 +81,10 @@ def found(root: Path, **options: object) -> list[int]:
 @settings(deadline=None)
 @given(sends, damages, st.integers(0, 3), st.integers(0, 30))
 def test_queues(
-    sent: list[tuple[str, int, int, int]], wanted: list[tuple[int, float, str, int]], first_file: int, offset: int
+    sent: list[tuple[str, int, int, int]],
+    wanted: list[tuple[int, float, str, int]],
+    first_file: int,
+    offset: int,
 ) -> None:
     root = Path(tempfile.mkdtemp())
     try:
@@ -82,10 +94,12 @@ def test_queues(
         for topic in ("a", "b"):
             for queue in (0, 1):
                 here = [
-                    message.physical_offset for message in writer.sent
-                    if (message.topic, message.queue_id) == (topic, queue) and message.physical_offset >= start
+                    message.physical_offset
+                    for message in writer.sent
+                    if (message.topic, message.queue_id) == (topic, queue)
+                    and message.physical_offset >= start
                     and message.queue_offset >= offset
-                ]  # fmt: skip
+                ]
                 assert found(root, topic=topic, partition=queue, offset=offset) == here
                 times = [m.store_time_ms for m in writer.sent if m.physical_offset in here]
                 if times:
@@ -97,7 +111,9 @@ def test_queues(
 @settings(deadline=None)
 @given(sends, damages, st.integers(0, 3))
 def test_keys(
-    sent: list[tuple[str, int, int, int]], wanted: list[tuple[int, float, str, int]], first_file: int
+    sent: list[tuple[str, int, int, int]],
+    wanted: list[tuple[int, float, str, int]],
+    first_file: int,
 ) -> None:
     """Files of the index may be lost. What they say is never believed without the record. An entry that was taken from
     its chain without a trace is not missed by a lookup (``inspect`` sees it): of other damage no more is asked."""
@@ -111,9 +127,12 @@ def test_keys(
             for topic in ("a", "b"):
                 for key in range(5):
                     here = [
-                        message.physical_offset for message in writer.sent
-                        if message.topic == topic and message.keys == f"k{key}" and message.physical_offset >= start
-                    ]  # fmt: skip
+                        message.physical_offset
+                        for message in writer.sent
+                        if message.topic == topic
+                        and message.keys == f"k{key}"
+                        and message.physical_offset >= start
+                    ]
                     rows = found(root, topic=topic, key=f"k{key}".encode())
                     assert rows == here if is_exact else set(rows) <= set(here)
                     assert rows or not here

@@ -32,7 +32,11 @@ def queues(draw: st.DrawFn, fewest: int = 1) -> list[list[Sent]]:
         for _ in range(draw(st.integers(1, 12))):
             body = draw(st.binary(max_size=40))
             key = draw(st.sampled_from(["a", "b", "c", "a b", "ключ", "𝄞", None]))
-            file.append(Sent(offset, key, body, draw(st.booleans()), tag=draw(st.sampled_from([None, "red"]))))
+            file.append(
+                Sent(
+                    offset, key, body, draw(st.booleans()), tag=draw(st.sampled_from([None, "red"]))
+                )
+            )
             offset += 1 + draw(st.sampled_from([0, 0, 0, 1, 5]))
         files.append(file)
     return files
@@ -47,11 +51,21 @@ def stored(*written: Sequence[Sequence[Sent]], **how: Any) -> Iterator[Path]:
 
 
 def told(rows: Sequence[dict[str, Any]]) -> list[tuple[int, str | None, bytes]]:
-    return [(row["queue_offset"], row["properties"].get("KEYS"), base64.b64decode(row["body"])) for row in rows]
+    return [
+        (row["queue_offset"], row["properties"].get("KEYS"), base64.b64decode(row["body"]))
+        for row in rows
+    ]
 
 
-def expected(files: Sequence[Sequence[Sent]], offset: int = 0) -> list[tuple[int, str | None, bytes]]:
-    return [(sent.offset, sent.key, sent.body) for file in files for sent in file if sent.offset >= offset]
+def expected(
+    files: Sequence[Sequence[Sent]], offset: int = 0
+) -> list[tuple[int, str | None, bytes]]:
+    return [
+        (sent.offset, sent.key, sent.body)
+        for file in files
+        for sent in file
+        if sent.offset >= offset
+    ]
 
 
 # ---------------------------------------------------------------------- the rule
@@ -95,7 +109,10 @@ def test_every_offset_is_answered_as_by_a_broker(files: list[list[Sent]], is_clo
             reading = lastwrite.read(str(store), topic=TOPIC, offset=offset)
             assert told(list(reading)) == expected(files, offset)
             if offset <= offsets[-1] + 1:
-                assert (reading.status, reading.next_offset) == (PullStatus.OFFSET_OVERFLOW_ONE, offsets[-1] + 1)
+                assert (reading.status, reading.next_offset) == (
+                    PullStatus.OFFSET_OVERFLOW_ONE,
+                    offsets[-1] + 1,
+                )
             else:
                 assert (reading.status, reading.next_offset) == table_of_section_15(offset, offsets)
             assert not reading.notes
@@ -106,7 +123,9 @@ def test_one_pull_ends_with_its_file(files: list[list[Sent]], most: int) -> None
     offsets = [sent.offset for file in files for sent in file]
     with stored(files) as store:
         for offset in range(offsets[-1] + 3):
-            reading = lastwrite.read(str(store), topic=TOPIC, offset=offset, limit=most, one_pull=True)
+            reading = lastwrite.read(
+                str(store), topic=TOPIC, offset=offset, limit=most, one_pull=True
+            )
             rows = told(list(reading))
             status, _ = table_of_section_15(offset, offsets)
             assert reading.status == status
@@ -119,13 +138,17 @@ def test_one_pull_ends_with_its_file(files: list[list[Sent]], most: int) -> None
 
 
 @given(queues(), st.integers(0, 60), st.integers(0, 9))
-def test_a_limit_stops_where_the_next_read_goes_on(files: list[list[Sent]], offset: int, limit: int) -> None:
+def test_a_limit_stops_where_the_next_read_goes_on(
+    files: list[list[Sent]], offset: int, limit: int
+) -> None:
     wanted = expected(files, offset)
     with stored(files) as store:
         first = lastwrite.read(str(store), topic=TOPIC, offset=offset, limit=limit)
         begun = told(list(first))
         assert begun == wanted[:limit]
-        if len(begun) == limit and first.status is PullStatus.FOUND:  # any other says where a client asks again
+        if (
+            len(begun) == limit and first.status is PullStatus.FOUND
+        ):  # any other says where a client asks again
             rest = lastwrite.read(str(store), topic=TOPIC, offset=first.next_offset)
             assert begun + told(list(rest)) == wanted
 
@@ -137,7 +160,9 @@ def harmed(path: Path, kind: str, number: int) -> None:
     """Harm an index file without touching the log."""
     data = bytearray(path.read_bytes())
     size = BATCH_UNIT.size
-    count = next(n for n in range(len(data) // size + 1) if not any(data[n * size : n * size + 8 + 4][8:]))
+    count = next(
+        n for n in range(len(data) // size + 1) if not any(data[n * size : n * size + 8 + 4][8:])
+    )
     at = (number % count) * size
     if kind == "missing":
         path.unlink()
@@ -149,12 +174,16 @@ def harmed(path: Path, kind: str, number: int) -> None:
     elif kind == "size":
         data[at + 8 : at + 12] = (1 << 30).to_bytes(4, "big")
     elif kind == "offset":
-        data[at + 28 : at + 36] = (int.from_bytes(data[at + 28 : at + 36], "big") + 1_000).to_bytes(8, "big")
+        data[at + 28 : at + 36] = (int.from_bytes(data[at + 28 : at + 36], "big") + 1_000).to_bytes(
+            8, "big"
+        )
     path.write_bytes(data)
 
 
 @given(queues(), st.data())
-def test_an_index_that_is_gone_or_lies_is_made_anew(files: list[list[Sent]], data: st.DataObject) -> None:
+def test_an_index_that_is_gone_or_lies_is_made_anew(
+    files: list[list[Sent]], data: st.DataObject
+) -> None:
     kind = data.draw(st.sampled_from(["missing", "zeroed", "address", "size", "offset"]))
     file = data.draw(st.integers(0, len(files) - 1))
     number = data.draw(st.integers(0, 20))
@@ -164,12 +193,18 @@ def test_an_index_that_is_gone_or_lies_is_made_anew(files: list[list[Sent]], dat
         reading = lastwrite.read(str(store), topic=TOPIC)
         assert told(list(reading)) == expected(files)
         assert any("anew in memory" in note.message for note in reading.notes)
-        assert told(list(lastwrite.read(str(store), topic=TOPIC, offset=offset))) == expected(files, offset)
-        assert lastwrite.latest(str(store), topic=TOPIC) == folded([[sent for file in files for sent in file]])
+        assert told(list(lastwrite.read(str(store), topic=TOPIC, offset=offset))) == expected(
+            files, offset
+        )
+        assert lastwrite.latest(str(store), topic=TOPIC) == folded(
+            [[sent for file in files for sent in file]]
+        )
 
 
 @given(queues(), st.data())
-def test_what_the_index_does_not_name_is_not_read(files: list[list[Sent]], data: st.DataObject) -> None:
+def test_what_the_index_does_not_name_is_not_read(
+    files: list[list[Sent]], data: st.DataObject
+) -> None:
     """Stale records behind the last unit, as an interrupted run leaves them."""
     number = data.draw(st.integers(0, len(files) - 1))
     path = paths_of
@@ -183,7 +218,9 @@ def test_what_the_index_does_not_name_is_not_read(files: list[list[Sent]], data:
 
 
 @given(queues(), st.binary(min_size=8, max_size=400), st.integers(0, 3))
-def test_a_missing_index_ends_where_other_bytes_begin(files: list[list[Sent]], junk: bytes, file: int) -> None:
+def test_a_missing_index_ends_where_other_bytes_begin(
+    files: list[list[Sent]], junk: bytes, file: int
+) -> None:
     with stored(files, junk=b"\xff\xff" + junk) as store:
         paths_of(store, TOPIC, 0, file % len(files))[1].unlink()
         assert told(list(lastwrite.read(str(store), topic=TOPIC))) == expected(files)
@@ -226,7 +263,9 @@ def test_the_table_is_what_a_consumer_folds(written: list[list[list[Sent]]]) -> 
 
 
 @given(queues(), st.data())
-def test_whatever_lies_there_ends_in_messages_or_an_error_of_ours(files: list[list[Sent]], data: st.DataObject) -> None:
+def test_whatever_lies_there_ends_in_messages_or_an_error_of_ours(
+    files: list[list[Sent]], data: st.DataObject
+) -> None:
     """Numbers anywhere in the files may lie, as large as they can."""
     with stored(files) as store:
         for _ in range(data.draw(st.integers(1, 3))):
@@ -236,7 +275,9 @@ def test_whatever_lies_there_ends_in_messages_or_an_error_of_ours(files: list[li
             used = max(len(bytes(content).rstrip(b"\0")), 1)
             at = data.draw(st.integers(0, used - 1))
             lie = data.draw(
-                st.sampled_from([b"\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", bytes(8), b"\0\0\x10\0", b"\1"])
+                st.sampled_from(
+                    [b"\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", bytes(8), b"\0\0\x10\0", b"\1"]
+                )
             )
             content[at : at + len(lie)] = lie
             path.write_bytes(content[: len(path.read_bytes())])

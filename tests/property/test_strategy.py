@@ -22,12 +22,18 @@ Written = tuple[bytes | None, bytes | None, int, tuple[tuple[bytes, bytes | None
 
 versions = st.integers(-3, 3).map(lambda n: n.to_bytes(8, "big", signed=True))
 headers = st.lists(
-    st.tuples(st.sampled_from([b"v", b"v", b"other"]), st.none() | versions | st.just(b"short")), max_size=3
+    st.tuples(st.sampled_from([b"v", b"v", b"other"]), st.none() | versions | st.just(b"short")),
+    max_size=3,
 ).map(tuple)
 written = st.tuples(
-    st.none() | st.sampled_from([b"a", b"b", b"c", b""]), st.none() | st.just(b"x"), st.integers(0, 4), headers
+    st.none() | st.sampled_from([b"a", b"b", b"c", b""]),
+    st.none() | st.just(b"x"),
+    st.integers(0, 4),
+    headers,
 )
-lives = st.lists(st.lists(st.lists(written, min_size=1, max_size=4), max_size=4), min_size=2, max_size=4)
+lives = st.lists(
+    st.lists(st.lists(written, min_size=1, max_size=4), max_size=4), min_size=2, max_size=4
+)
 
 
 def version_of(record: Record, strategy: str) -> int:
@@ -50,7 +56,10 @@ def expected(records: list[Record], strategy: str, end: int, last: int) -> list[
         record.offset
         for record in records
         if record.offset >= end
-        or (record.key is not None and (winner[record.key][1] == record.offset or record.offset == last))
+        or (
+            record.key is not None
+            and (winner[record.key][1] == record.offset or record.offset == last)
+        )
     ]
 
 
@@ -59,7 +68,10 @@ def write(folder: Path, segments: list[list[list[Written]]], codec: Codec, offse
     for batches in segments:
         base, encoded = offset, []
         for batch in batches:
-            records = [Record(offset + n, NOW + at, key, value, tags) for n, (key, value, at, tags) in enumerate(batch)]
+            records = [
+                Record(offset + n, NOW + at, key, value, tags)
+                for n, (key, value, at, tags) in enumerate(batch)
+            ]
             encoded.append(encode_batch(records, codec=codec))
             offset += len(batch)
         write_segment(folder, base, encoded, interval_bytes=1)
@@ -69,13 +81,25 @@ def write(folder: Path, segments: list[list[list[Written]]], codec: Codec, offse
 def records_in(folder: Path) -> list[Record]:
     return [
         Record(r.offset, r.timestamp_ms, r.key, r.value, r.headers)
-        for segment in read_segments(folder) for batch in segment.batches for r in batch.records
-    ]  # fmt: skip
+        for segment in read_segments(folder)
+        for batch in segment.batches
+        for r in batch.records
+    ]
 
 
-@given(lives, lives, st.sampled_from(["timestamp", "header"]), st.booleans(), st.sampled_from([Codec.NONE, Codec.LZ4]))
+@given(
+    lives,
+    lives,
+    st.sampled_from(["timestamp", "header"]),
+    st.booleans(),
+    st.sampled_from([Codec.NONE, Codec.LZ4]),
+)
 def test_the_greatest_version_stays(
-    first: list[list[list[Written]]], second: list[list[list[Written]]], strategy: str, exact: bool, codec: Codec
+    first: list[list[list[Written]]],
+    second: list[list[list[Written]]],
+    strategy: str,
+    exact: bool,
+    codec: Codec,
 ) -> None:
     """Two rounds, so that a clean record meets a dirty one of a lesser version; pieces of a few bytes."""
     config = {"compaction.strategy": strategy, "delete.retention.ms": NEVER}
@@ -96,7 +120,9 @@ def test_the_greatest_version_stays(
                 if not segments:
                     continue
                 assert str(report.status) in ("cleaned", "unchanged"), report.reason
-                assert [record.offset for record in records_in(folder)] == expected(before, strategy, end, end - 1)
+                assert [record.offset for record in records_in(folder)] == expected(
+                    before, strategy, end, end - 1
+                )
     finally:
         engine._PIECE_BYTES = whole
 
@@ -110,7 +136,11 @@ def test_the_last_record_of_the_log_is_never_removed(tmp_path: Path) -> None:
 
 def test_a_tombstone_of_the_greatest_version_wins_and_ages(tmp_path: Path) -> None:
     config = {"compaction.strategy": "timestamp", "delete.retention.ms": "10"}
-    write(tmp_path / NAME, [[[(b"a", None, 9, ())], [(b"a", b"late", 1, ())], [(b"b", b"x", 1, ())]], []], Codec.NONE)
+    write(
+        tmp_path / NAME,
+        [[[(b"a", None, 9, ())], [(b"a", b"late", 1, ())], [(b"b", b"x", 1, ())]], []],
+        Codec.NONE,
+    )
     write_segment(tmp_path / NAME, 3, [])
     compact(tmp_path, config, NOW)
     assert [record.offset for record in records_in(tmp_path / NAME)] == [0, 2]

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.compaction.verdict import Verdict, judge
-from lastwrite.model.columns import COPY, DROP, EMPTY, KEYLESS, NO_HORIZON, REBUILD, SHADOWED, TOMBSTONE, batch_table
+from lastwrite.model.columns import (
+    COPY,
+    DROP,
+    EMPTY,
+    KEYLESS,
+    NO_HORIZON,
+    REBUILD,
+    SHADOWED,
+    TOMBSTONE,
+    batch_table,
+)
 from lastwrite.model.policy import Policy
 from tests.model import ModelBatch, ModelRecord, clean
 
@@ -24,19 +34,32 @@ def runs_of_batches(draw: st.DrawFn) -> list[ModelBatch]:
         places = sorted(draw(st.sets(st.integers(0, size - 1))))
         records = tuple(ModelRecord(offset + at, 5, draw(KEYS), draw(VALUES)) for at in places)
         horizon = draw(st.sampled_from([None, None, 0, 99, 100, 101]))
-        found.append(ModelBatch(offset, offset + size - 1, records, horizon_ms=horizon if records else None))
+        found.append(
+            ModelBatch(offset, offset + size - 1, records, horizon_ms=horizon if records else None)
+        )
         offset += size + draw(st.sampled_from([0, 0, 2]))
     return found
 
 
 @given(runs_of_batches(), st.integers(0, 20), st.integers(0, 25), st.sampled_from([0, 7]))
-def test_the_verdicts_are_the_models(run: list[ModelBatch], first_dirty: int, shell: int, retention_ms: int) -> None:
+def test_the_verdicts_are_the_models(
+    run: list[ModelBatch], first_dirty: int, shell: int, retention_ms: int
+) -> None:
     end = run[-1].next_offset if run else 0
-    expected = clean(run, first_dirty=first_dirty, end=end, high_watermark=shell, now_ms=100, retention_ms=retention_ms)
+    expected = clean(
+        run,
+        first_dirty=first_dirty,
+        end=end,
+        high_watermark=shell,
+        now_ms=100,
+        retention_ms=retention_ms,
+    )
     latest = {
-        record.key: record.offset for batch in run for record in batch.records
+        record.key: record.offset
+        for batch in run
+        for record in batch.records
         if record.key is not None and record.offset >= first_dirty
-    }  # fmt: skip
+    }
     table = batch_table(len(run))
     states = []
     for row, batch in zip(table, run, strict=True):
@@ -45,7 +68,11 @@ def test_the_verdicts_are_the_models(run: list[ModelBatch], first_dirty: int, sh
         row["flags"] = 0
         for record in batch.records:
             shadowed = record.key is not None and latest.get(record.key, -1) > record.offset
-            states.append(KEYLESS * (record.key is None) | TOMBSTONE * (record.value is None) | SHADOWED * shadowed)
+            states.append(
+                KEYLESS * (record.key is None)
+                | TOMBSTONE * (record.value is None)
+                | SHADOWED * shadowed
+            )
     keep, actions = np.full(len(states), 9, np.uint8), np.full(len(run), 9, np.uint8)
     horizons, counts = np.zeros(len(run), np.int64), np.zeros(len(Verdict), np.int64)
 
@@ -77,11 +104,23 @@ def test_the_verdicts_are_the_models(run: list[ModelBatch], first_dirty: int, sh
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([0, KEYLESS, TOMBSTONE, SHADOWED, SHADOWED | TOMBSTONE]), st.integers(80, 101))),
-    st.sampled_from([0, 7, 10**18]), st.booleans(), st.booleans(), st.booleans(),
-)  # fmt: skip
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, KEYLESS, TOMBSTONE, SHADOWED, SHADOWED | TOMBSTONE]),
+            st.integers(80, 101),
+        )
+    ),
+    st.sampled_from([0, 7, 10**18]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
 def test_tombstones_age_by_their_own_writes(
-    records: list[tuple[int, int]], retention_ms: int, keeps_keyless: bool, keeps_end: bool, lies: bool
+    records: list[tuple[int, int]],
+    retention_ms: int,
+    keeps_keyless: bool,
+    keeps_end: bool,
+    lies: bool,
 ) -> None:
     """Batches of one record each, whose horizon is when they were written; the last one before the log's end stays."""
     table = batch_table(len(records))
@@ -92,9 +131,12 @@ def test_tombstones_age_by_their_own_writes(
     keep, actions = np.full(len(records), 9, np.uint8), np.full(len(records), 9, np.uint8)
     horizons, counts = np.zeros(len(records), np.int64), np.zeros(len(Verdict), np.int64)
     policy = Policy(
-        now_ms=100, tombstone_retention_ms=retention_ms, keep_keyless=keeps_keyless, ages_by_write_time=True,
+        now_ms=100,
+        tombstone_retention_ms=retention_ms,
+        keep_keyless=keeps_keyless,
+        ages_by_write_time=True,
         kept_end_offset=len(records) if keeps_end else -1,
-    )  # fmt: skip
+    )
     changed = judge(table, states, policy, 0, keep, actions, horizons, counts)
     for n, (state, written_ms) in enumerate(records):
         is_end = keeps_end and n + 1 == len(records)

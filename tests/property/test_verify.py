@@ -29,7 +29,9 @@ def test_round_by_round(life: Life, data: st.DataObject) -> None:
         root, before, struck = (Path(folder) / name for name in ("now", "before", "struck"))
         for phase in life.phases:
             end = append(root / NAME, phase, life.interval_bytes)
-            write_checkpoint(root, "replication-offset-checkpoint", {NAME: int(end * phase.replicated)})
+            write_checkpoint(
+                root, "replication-offset-checkpoint", {NAME: int(end * phase.replicated)}
+            )
             shutil.rmtree(before, ignore_errors=True)
             shutil.copytree(root, before)
             round_ = compact(root, life.config, phase.now_ms).partitions[0]
@@ -39,7 +41,9 @@ def test_round_by_round(life: Life, data: st.DataObject) -> None:
             assert comparison is not None
             if round_.status is Status.CLEANED:
                 assert comparison.records_before == round_.records_before
-                assert comparison.records_after == round_.records_after == report.partitions[0].records
+                assert (
+                    comparison.records_after == round_.records_after == report.partitions[0].records
+                )
                 missing = comparison.superseded + comparison.expired + comparison.keyless
                 missing += comparison.aborted + comparison.markers
                 assert comparison.records_before - comparison.records_after == missing
@@ -50,22 +54,32 @@ def test_round_by_round(life: Life, data: st.DataObject) -> None:
                     fault = data.draw(st.sampled_from(places), kind.__name__)
                     strike(pair, fault, root, struck)
                     report = verified(struck, before, life, phase.now_ms)
-                    found = {(violation.promise, violation.offset) for violation in report.violations}
+                    found = {
+                        (violation.promise, violation.offset) for violation in report.violations
+                    }
                     assert (fault.promise, fault.offset) in found, (kind.__name__, report.problems)
         _lose_one(root, before, struck, life, data)
 
 
 def verified(after: Path, before: Path, life: Life, now_ms: int | None) -> VerifyReport:
-    return lastwrite.verify(str(after), before=str(before), config=life.config, now_ms=now_ms, spark=INLINE)
+    return lastwrite.verify(
+        str(after), before=str(before), config=life.config, now_ms=now_ms, spark=INLINE
+    )
 
 
 def pair_of(before: Path, after: Path, now_ms: int) -> Pair:
     log = listed(before)
     known = active(producers_of(before / NAME, read_segments(before / NAME)), now_ms)
     return read_pair(
-        before, after, last_stable=log.last_stable_offset, log_start=log.log_start, now_ms=now_ms,
-        last_batches=frozenset(last.last_offset for last in known.values() if last.last_offset >= 0),
-    )  # fmt: skip
+        before,
+        after,
+        last_stable=log.last_stable_offset,
+        log_start=log.log_start,
+        now_ms=now_ms,
+        last_batches=frozenset(
+            last.last_offset for last in known.values() if last.last_offset >= 0
+        ),
+    )
 
 
 def _lose_one(root: Path, before: Path, struck: Path, life: Life, data: st.DataObject) -> None:
@@ -75,9 +89,11 @@ def _lose_one(root: Path, before: Path, struck: Path, life: Life, data: st.DataO
     pair = pair_of(before, root, 0)
     places = [
         (batch, record)
-        for segment in pair.after for batch in segment.batches if batch.magic == 2 and not batch.control
+        for segment in pair.after
+        for batch in segment.batches
+        if batch.magic == 2 and not batch.control
         for record in batch.records
-    ]  # fmt: skip
+    ]
     if not places:
         return
     batch, lost = data.draw(st.sampled_from(places))
@@ -87,16 +103,21 @@ def _lose_one(root: Path, before: Path, struck: Path, life: Life, data: st.DataO
     hidden = aborted_offsets(pair.before)
     same = [
         record
-        for segment in pair.before for other in segment.batches if not other.control
-        for record in other.records if record.key == lost.key and record.offset not in hidden
-    ]  # fmt: skip
+        for segment in pair.before
+        for other in segment.batches
+        if not other.control
+        for record in other.records
+        if record.key == lost.key and record.offset not in hidden
+    ]
     later = any(lost.offset < record.offset < pair.last_stable for record in same)
     expired = lost.value is None and batch.horizon_ms is not None
     older = any(record.offset < lost.offset for record in same)
     is_nobody = lost.key is None or lost.offset in hidden
     may_go = lost.offset < pair.last_stable and (is_nobody or later or (expired and not older))
     assert report.ok is may_go, report.problems
-    assert may_go or {lost.offset, *(record.offset for record in same)} & {v.offset for v in report.violations}
+    assert may_go or {lost.offset, *(record.offset for record in same)} & {
+        v.offset for v in report.violations
+    }
 
 
 @given(lives())
@@ -107,7 +128,9 @@ def test_by_timestamp(life: Life) -> None:
         root, before = Path(folder) / "now", Path(folder) / "before"
         for phase in life.phases:
             end = append(root / NAME, phase, life.interval_bytes)
-            write_checkpoint(root, "replication-offset-checkpoint", {NAME: int(end * phase.replicated)})
+            write_checkpoint(
+                root, "replication-offset-checkpoint", {NAME: int(end * phase.replicated)}
+            )
             shutil.rmtree(before, ignore_errors=True)
             shutil.copytree(root, before)
             compact(root, by_time.config, phase.now_ms)

@@ -15,7 +15,9 @@ def pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A real standalone with transactions; a test may kill it if it starts it again."""
     try:
         made = Broker(
-            pulsar_home(), tmp_path_factory.mktemp("pulsar") / "data", {"transactionCoordinatorEnabled": "true"}
+            pulsar_home(),
+            tmp_path_factory.mktemp("pulsar") / "data",
+            {"transactionCoordinatorEnabled": "true"},
         )
     except Unavailable as reason:
         pytest.skip(str(reason))

@@ -23,15 +23,24 @@ class Repository:
 
     def git(self, *arguments: str | bytes, feed: bytes = b"", **environment: str) -> bytes:
         named = {
-            "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_NAME": "c",
-            "GIT_COMMITTER_EMAIL": "c@example.org", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_AUTHOR_DATE": f"{self._seconds} +0000", "GIT_COMMITTER_DATE": f"{self._seconds} +0000",
-        }  # fmt: skip
+            "GIT_AUTHOR_NAME": "a",
+            "GIT_AUTHOR_EMAIL": "a@example.org",
+            "GIT_COMMITTER_NAME": "c",
+            "GIT_COMMITTER_EMAIL": "c@example.org",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_AUTHOR_DATE": f"{self._seconds} +0000",
+            "GIT_COMMITTER_DATE": f"{self._seconds} +0000",
+        }
         outer = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         return subprocess.run(
-            ["git", "-c", "protocol.file.allow=always", *arguments], cwd=self.folder, input=feed,
-            env=outer | named | environment, check=True, capture_output=True,
-        ).stdout  # fmt: skip
+            ["git", "-c", "protocol.file.allow=always", *arguments],
+            cwd=self.folder,
+            input=feed,
+            env=outer | named | environment,
+            check=True,
+            capture_output=True,
+        ).stdout
 
     def write(self, path: str | bytes, content: bytes = b"x", mode: int | None = None) -> None:
         target = os.path.join(os.fsencode(self.folder), os.fsencode(path))

@@ -67,12 +67,25 @@ def fetch_jars(home: Path, what: str, pom: Path, marker: str, *properties: str) 
         with tempfile.TemporaryDirectory(dir=home, prefix="fetch-") as work:
             lib = Path(work) / "lib"
             done = subprocess.run(
-                [maven, "-B", "-q", "-f", str(pom), COPY_DEPENDENCIES,
-                 "-DincludeScope=runtime", f"-DoutputDirectory={lib}", *properties],
-                capture_output=True, text=True, timeout=900,
-            )  # fmt: skip
+                [
+                    maven,
+                    "-B",
+                    "-q",
+                    "-f",
+                    str(pom),
+                    COPY_DEPENDENCIES,
+                    "-DincludeScope=runtime",
+                    f"-DoutputDirectory={lib}",
+                    *properties,
+                ],
+                capture_output=True,
+                text=True,
+                timeout=900,
+            )
             if done.returncode != 0:
-                raise Unavailable(f"Maven could not fetch {what}:\n{(done.stdout + done.stderr)[-2000:]}")
+                raise Unavailable(
+                    f"Maven could not fetch {what}:\n{(done.stdout + done.stderr)[-2000:]}"
+                )
             try:
                 lib.rename(home / "lib")
             except OSError:
@@ -90,14 +103,19 @@ def free_ports(count: int) -> list[int]:
 
 
 def run_until_stopped(
-    usage: str | None, start: Callable[[Path, Mapping[str, str]], AbstractContextManager[T]], ready: Callable[[T], str]
+    usage: str | None,
+    start: Callable[[Path, Mapping[str, str]], AbstractContextManager[T]],
+    ready: Callable[[T], str],
 ) -> int:
     """A broker as a program: FOLDER and NAME=VALUE… from the command line; says when it is ready, ends at Ctrl-C."""
     if len(sys.argv) < 2:
         print(usage, file=sys.stderr)
         return 2
     settings = dict(argument.split("=", 1) for argument in sys.argv[2:])
-    with start(Path(sys.argv[1]).resolve(), settings) as broker, contextlib.suppress(KeyboardInterrupt):
+    with (
+        start(Path(sys.argv[1]).resolve(), settings) as broker,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         print(f"ready: {ready(broker)}; Ctrl-C stops it", flush=True)
         signal.pause()
     return 0

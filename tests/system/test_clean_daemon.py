@@ -39,12 +39,16 @@ with lock.hold(sys.argv[1], [TopicPartition(sys.argv[2], 0)]):
 """
 
 
-def write(root: Path, topic: str, records: int = 400, clean_to: int = 0, value_bytes: int = 60) -> Path:
+def write(
+    root: Path, topic: str, records: int = 400, clean_to: int = 0, value_bytes: int = 60
+) -> Path:
     """A partition of closed segments, five keys again and again; below ``clean_to`` it counts as clean."""
     first_ms = time.time_ns() // 1_000_000 - 60_000
     name = TopicPartition(topic, 0)
     segment_bytes = max(4000, records * value_bytes // 8)
-    with TopicWriter(str(root), name, segment_bytes=segment_bytes, batch_bytes=segment_bytes // 8) as writer:
+    with TopicWriter(
+        str(root), name, segment_bytes=segment_bytes, batch_bytes=segment_bytes // 8
+    ) as writer:
         for n in range(records):
             writer.append(b"key-%d" % (n % 5), b"%0*d" % (value_bytes, n), first_ms + n)
         writer.roll()
@@ -79,7 +83,11 @@ class Daemon:
             "local[2]",
         ]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         self.events: list[dict[str, Any]] = []
         self._lines: queue.Queue[str] = queue.Queue()
@@ -97,9 +105,13 @@ class Daemon:
             try:
                 found = json.loads(self._lines.get(timeout=max(deadline - time.monotonic(), 0.01)))
             except queue.Empty:
-                raise AssertionError(f"no {event} {fields} within {seconds} s; there were {self.events}") from None
+                raise AssertionError(
+                    f"no {event} {fields} within {seconds} s; there were {self.events}"
+                ) from None
             self.events.append(found)
-            if found["event"] == event and all(found[name] == value for name, value in fields.items()):
+            if found["event"] == event and all(
+                found[name] == value for name, value in fields.items()
+            ):
                 return found  # type: ignore[no-any-return]
 
     def stop(self, signal_number: int = signal.SIGTERM) -> float:
@@ -133,7 +145,10 @@ def scrape(port: int) -> dict[str, dict[tuple[str, ...], float]]:
     """Samples by name, and by the values of their labels."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics")
     with urllib.request.urlopen(request, timeout=10) as answer:
-        assert answer.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        assert (
+            answer.headers["Content-Type"]
+            == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        )
         text = answer.read().decode()
     assert text.endswith("# EOF\n")
     found: dict[str, dict[tuple[str, ...], float]] = {}
@@ -169,19 +184,32 @@ def test_a_life(tmp_path: Path) -> None:
     settings.write_text("cleanup.policy=compact\nlog.cleaner.backoff.ms=200\n")
 
     with subprocess.Popen(
-        [sys.executable, "-c", _HOLD, str(y), "held"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _HOLD, str(y), "held"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
-        with daemon(x, y, "--config-file", settings, "--metrics-port", 0, "--threads", 1) as running:
+        with daemon(
+            x, y, "--config-file", settings, "--metrics-port", 0, "--threads", 1
+        ) as running:
             port = int(running.expect("note")["text"].rpartition(":")[2].split("/")[0])
             assert str(scrape(port)["lastwrite_cleaner_time_since_last_run_seconds"][()]) == "nan"
 
             # The dirtiest first; what is damaged is set aside, with its reason.
             first = running.expect("round", topic="most")
-            assert first["root"] == str(x) and first["records_after"] == 5 and first["saved_percent"] > 90
+            assert (
+                first["root"] == str(x)
+                and first["records_after"] == 5
+                and first["saved_percent"] > 90
+            )
             running.expect("round", topic="more")
             aside = running.expect("uncleanable", topic="torn")
-            assert "checksum" in aside["reason"] and str(segment) in aside["reason"] and aside["tries"] == 1
+            assert (
+                "checksum" in aside["reason"]
+                and str(segment) in aside["reason"]
+                and aside["tries"] == 1
+            )
             assert [e["topic"] for e in running.events if e["event"] == "round"] == ["most", "more"]
             shown = lastwrite.inspect(str(x), topic="torn").to_dict()["partitions"][0]
             assert shown["uncleanable"]["reason"] == aside["reason"]
@@ -192,7 +220,10 @@ def test_a_life(tmp_path: Path) -> None:
             running.expect("round", topic="held")
 
             # New settings count from the next look on.
-            replace(settings, "cleanup.policy=compact\nlog.cleaner.backoff.ms=200\nmin.cleanable.dirty.ratio=0.05\n")
+            replace(
+                settings,
+                "cleanup.policy=compact\nlog.cleaner.backoff.ms=200\nmin.cleanable.dirty.ratio=0.05\n",
+            )
             assert "min.cleanable.dirty.ratio=0.05" in running.expect("note")["text"]
             running.expect("round", topic="lazy")
             assert len(list(lazy.glob("*.log"))) == 2
@@ -209,7 +240,11 @@ def test_a_life(tmp_path: Path) -> None:
             assert total(found, "written_bytes") == sum(e["bytes_written"] for e in rounds)
             assert total(found, "read_records") == sum(e["records_before"] for e in rounds)
             assert total(found, "written_records") == sum(e["records_after"] for e in rounds)
-            assert found["lastwrite_cleaner_rounds_total"] == {("cleaned",): 4, ("unchanged",): 0, ("failed",): 1}
+            assert found["lastwrite_cleaner_rounds_total"] == {
+                ("cleaned",): 4,
+                ("unchanged",): 0,
+                ("failed",): 1,
+            }
             assert 0 <= found["lastwrite_cleaner_time_since_last_run_seconds"][()] < 30
             assert found["lastwrite_cleaner_stage_seconds_total"][("scan",)] > 0
 
@@ -219,14 +254,21 @@ def test_a_life(tmp_path: Path) -> None:
             running.expect("round", topic="torn")
             assert read_uncleanable(str(x)) == {}
             assert running.stop() < 10
-    assert not any(has_odd_suffix(folder) for root in (x, y) for folder in root.iterdir() if folder.is_dir())
+    assert not any(
+        has_odd_suffix(folder) for root in (x, y) for folder in root.iterdir() if folder.is_dir()
+    )
 
 
 @pytest.mark.parametrize("whom", ["SIGTERM", "SIGINT", "SIGTERM to Spark's processes too"])
 def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
     folder = write(tmp_path, "big", records=6000, value_bytes=1000)  # 6 MB
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    limit = ["--config", "log.cleaner.io.max.bytes.per.second=3000000", "--config", "cleanup.policy=compact"]
+    limit = [
+        "--config",
+        "log.cleaner.io.max.bytes.per.second=3000000",
+        "--config",
+        "cleanup.policy=compact",
+    ]
     with daemon(tmp_path, *limit, "--config", "log.cleaner.min.cleanable.ratio=0") as running:
         wait_for(lambda: any(name.endswith(".cleaned") for name in names(folder)))
         if "Spark" in whom:  # as systemd does where its unit does not say KillMode=mixed
@@ -236,7 +278,9 @@ def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
         else:
             assert running.stop(signal.Signals[whom]) < 8
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert read_offsets(str(tmp_path), CLEANER_OFFSETS) == {} and read_uncleanable(str(tmp_path)) == {}
+    assert (
+        read_offsets(str(tmp_path), CLEANER_OFFSETS) == {} and read_uncleanable(str(tmp_path)) == {}
+    )
     report = lastwrite.verify(str(tmp_path))
     assert report.exit_status == 0
 
@@ -244,10 +288,19 @@ def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
 def test_when_spark_dies_the_log_is_as_it_was_and_the_daemon_says_so(tmp_path: Path) -> None:
     folder = write(tmp_path, "big", records=6000, value_bytes=1000)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with daemon(tmp_path, "--config", "cleanup.policy=compact",
-                "--config", "log.cleaner.io.max.bytes.per.second=3000000") as running:  # fmt: skip
+    with daemon(
+        tmp_path,
+        "--config",
+        "cleanup.policy=compact",
+        "--config",
+        "log.cleaner.io.max.bytes.per.second=3000000",
+    ) as running:
         wait_for(lambda: any(name.endswith(".cleaned") for name in names(folder)))
-        (java,) = [child for child in psutil.Process(running.process.pid).children() if "java" in child.name()]
+        (java,) = [
+            child
+            for child in psutil.Process(running.process.pid).children()
+            if "java" in child.name()
+        ]
         java.kill()
         _, errors = running.process.communicate(timeout=60)
         assert running.process.returncode == 1 and "Spark has died" in errors
@@ -259,8 +312,14 @@ def test_the_throttle_holds_over_all_workers(tmp_path: Path) -> None:
     write(tmp_path, "a", records=5000, value_bytes=1000)
     write(tmp_path, "b", records=5000, value_bytes=1000)
     rate = 4_000_000
-    with daemon(tmp_path, "--once", "--config", "cleanup.policy=compact",
-                "--config", f"log.cleaner.io.max.bytes.per.second={rate}") as running:  # fmt: skip
+    with daemon(
+        tmp_path,
+        "--once",
+        "--config",
+        "cleanup.policy=compact",
+        "--config",
+        f"log.cleaner.io.max.bytes.per.second={rate}",
+    ) as running:
         rounds = [running.expect("round"), running.expect("round")]
     moved = sum(found["bytes_read"] + found["bytes_written"] for found in rounds)
     stages = rounds[0]["stage_seconds"]

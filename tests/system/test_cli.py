@@ -17,25 +17,58 @@ from lastwrite.logstore import lock
 from lastwrite.logstore.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
-COMMANDS = ("demo", "inspect", "plan", "compact", "clean", "release", "explain", "dump", "read", "verify", "doctor")
+COMMANDS = (
+    "demo",
+    "inspect",
+    "plan",
+    "compact",
+    "clean",
+    "release",
+    "explain",
+    "dump",
+    "read",
+    "verify",
+    "doctor",
+)
 PLAN_FIELDS = {
-    "topic", "partition", "status", "reason", "segments_before", "segments_after", "segments_untouched",
-    "records_before", "records_after", "bytes_before", "bytes_after", "tombstones_dropped", "first_dirty_offset",
-    "first_uncleanable_offset", "dirty_ratio", "seconds",
-}  # fmt: skip
+    "topic",
+    "partition",
+    "status",
+    "reason",
+    "segments_before",
+    "segments_after",
+    "segments_untouched",
+    "records_before",
+    "records_after",
+    "bytes_before",
+    "bytes_after",
+    "tombstones_dropped",
+    "first_dirty_offset",
+    "first_uncleanable_offset",
+    "dirty_ratio",
+    "seconds",
+}
 
 
 def lastwrite(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "lastwrite.cli", *map(str, arguments)],
-        capture_output=True, text=True, timeout=180, check=False, **options,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        **options,
+    )
 
 
 def write(root: Path, topic: str = "orders", count: int = 400) -> Path:
-    with TopicWriter(str(root), TopicPartition(topic, 0), segment_bytes=8000, batch_bytes=600) as writer:
+    with TopicWriter(
+        str(root), TopicPartition(topic, 0), segment_bytes=8000, batch_bytes=600
+    ) as writer:
         for n in range(count):
-            writer.append(b"key-%d" % (n % 20), None if n % 9 == 4 else b"value-%d" % n, 1_700_000_000_000 + n)
+            writer.append(
+                b"key-%d" % (n % 20), None if n % 9 == 4 else b"value-%d" % n, 1_700_000_000_000 + n
+            )
     return root / f"{topic}-0"
 
 
@@ -70,7 +103,12 @@ def test_help_comes_at_once_and_names_every_command() -> None:
         began = os.times()
         done = lastwrite("--help")
         ended = os.times()  # of the processor: what else runs here does not count
-        times.append(ended.children_user - began.children_user + ended.children_system - began.children_system)
+        times.append(
+            ended.children_user
+            - began.children_user
+            + ended.children_system
+            - began.children_system
+        )
         assert done.returncode == 0
         assert all(f"  {command} " in done.stdout for command in COMMANDS)
     assert min(times) < 0.4
@@ -83,7 +121,12 @@ def test_help_imports_nothing_heavy() -> None:
         "heavy = {'numba', 'numpy', 'pyspark', 'rich', 'psutil'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
-    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -105,16 +148,24 @@ def test_without_a_command_help_is_wrong_use() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["nonsense"], ["inspect"], ["inspect", "--nonsense", "."], ["inspect", "/no/such/path"],
-        ["inspect", ".", "--now", "soon"], ["inspect", ".", "--config", "delete.retention.ms"],
-        ["inspect", ".", "--config", "delete.retention.m=5"], ["inspect", ".", "--system", "fluvio"],
-        ["dump", ".", "--batches", "--index"], ["dump", ".", "--key-base64", "*"], ["dump", ".", "--limit", "-1"],
-        ["plan", ".", "--conf", "x"], ["plan", ".", "--config", "no.such.setting=1"],
+        ["nonsense"],
+        ["inspect"],
+        ["inspect", "--nonsense", "."],
+        ["inspect", "/no/such/path"],
+        ["inspect", ".", "--now", "soon"],
+        ["inspect", ".", "--config", "delete.retention.ms"],
+        ["inspect", ".", "--config", "delete.retention.m=5"],
+        ["inspect", ".", "--system", "fluvio"],
+        ["dump", ".", "--batches", "--index"],
+        ["dump", ".", "--key-base64", "*"],
+        ["dump", ".", "--limit", "-1"],
+        ["plan", ".", "--conf", "x"],
+        ["plan", ".", "--config", "no.such.setting=1"],
         ["compact", ".", "--config", "delete.retention.ms=-5"],
         ["compact", ".", "--config-file", "/no/such/file"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_wrong_use(arguments: list[str], tmp_path: Path) -> None:
     write(tmp_path)
     done = lastwrite(*arguments, cwd=tmp_path)
@@ -205,10 +256,15 @@ def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
     write(tmp_path)
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "lastwrite.cli", "dump", str(tmp_path)], stdout=full, stderr=subprocess.PIPE,
-            text=True, check=False,
-        )  # fmt: skip
-    assert done.returncode == 1 and "No space left" in done.stderr and "Traceback" not in done.stderr
+            [sys.executable, "-m", "lastwrite.cli", "dump", str(tmp_path)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (
+        done.returncode == 1 and "No space left" in done.stderr and "Traceback" not in done.stderr
+    )
 
 
 @pytest.mark.parametrize("command", ["inspect", "plan", "compact", "dump", "verify"])
@@ -281,7 +337,9 @@ def test_plan_then_compact_then_verify(tmp_path: Path) -> None:
     done = lastwrite("plan", root, "--json", "--master", "local[2]")
     planned = one_document(done)
     assert done.returncode == 3
-    assert set(planned) >= {"partitions", "totals"} and all(PLAN_FIELDS <= set(row) for row in planned["partitions"])
+    assert set(planned) >= {"partitions", "totals"} and all(
+        PLAN_FIELDS <= set(row) for row in planned["partitions"]
+    )
     assert [row["status"] for row in planned["partitions"]] == ["cleaned", "damaged", "cleaned"]
     assert "scan" in done.stderr
 
@@ -302,7 +360,10 @@ def test_plan_then_compact_then_verify(tmp_path: Path) -> None:
     verified = one_document(done)["partitions"]
     assert done.returncode == 3
     assert [row["status"] for row in verified] == ["verified", "damaged", "verified"]
-    assert verified[0]["comparison"]["records_before"] == 400 and verified[0]["comparison"]["keys"] == 20
+    assert (
+        verified[0]["comparison"]["records_before"] == 400
+        and verified[0]["comparison"]["keys"] == 20
+    )
 
     write(tmp_path / "longer", "first", 500)
     done = lastwrite("verify", tmp_path / "copy", tmp_path / "longer")

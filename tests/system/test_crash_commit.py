@@ -34,7 +34,9 @@ from tests.crashing import (
 )
 from tests.logs import bases, check_indexes, read_checkpoint
 
-pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="kills a child that was forked")
+pytestmark = pytest.mark.skipif(
+    not hasattr(__import__("os"), "fork"), reason="kills a child that was forked"
+)
 LEAST_KILLS = 200
 
 
@@ -66,7 +68,9 @@ def fresh(place: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(place: Path, layout: Layout) -> None:
+def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(
+    place: Path, layout: Layout
+) -> None:
     folder = write_layout(place / "root", layout)
     untouched = {base: (folder / f"{base:020d}.log").stat().st_ino for base in layout.segments}
     compact(folder, layout)
@@ -74,7 +78,11 @@ def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(place: Path, l
     replaced = layout.rewritten
     kept = [base for base in layout.segments if base not in replaced]
     assert bases(folder) == layout.new_bases
-    assert transaction_indexes_at(folder) == transaction_indexes_seen(folder) == layout.transaction_indexes()[1]
+    assert (
+        transaction_indexes_at(folder)
+        == transaction_indexes_seen(folder)
+        == layout.transaction_indexes()[1]
+    )
     for base in bases(folder):
         check_indexes(folder, base)
     assert all((folder / f"{base:020d}.log").stat().st_ino == untouched[base] for base in kept)
@@ -87,8 +95,13 @@ def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(place: Path, l
     names = {path.name for path in folder.iterdir()}
     assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted", ".tmp"))]
     vanished = replaced - set(layout.new_bases)
-    assert {int(name[:20]) for name in names if name.endswith(".snapshot")} == set(layout.snapshots) - vanished
-    assert read_checkpoint(folder.parent, "cleaner-offset-checkpoint") == {"u-3": 1, "t-0": layout.first_dirty}
+    assert {int(name[:20]) for name in names if name.endswith(".snapshot")} == set(
+        layout.snapshots
+    ) - vanished
+    assert read_checkpoint(folder.parent, "cleaner-offset-checkpoint") == {
+        "u-3": 1,
+        "t-0": layout.first_dirty,
+    }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
@@ -132,7 +145,9 @@ def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[2::3], ids=lambda layout: layout.name)
-def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(place: Path, layout: Layout) -> None:
+def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
+    place: Path, layout: Layout
+) -> None:
     write_layout(place / "old", layout)
     folder = fresh(place, "new")
     compact(folder, layout)
@@ -157,11 +172,15 @@ def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(place: Pa
 
 
 def test_there_are_many_places_to_be_killed_at(place: Path) -> None:
-    assert sum(operations(place / str(n), layout) for n, layout in enumerate(LAYOUTS)) >= LEAST_KILLS
+    assert (
+        sum(operations(place / str(n), layout) for n, layout in enumerate(LAYOUTS)) >= LEAST_KILLS
+    )
 
 
 @pytest.mark.parametrize("once", [False, True], ids=["for good", "once"])
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "error", [errno.ENOSPC, errno.EACCES, errno.EIO, errno.EROFS], ids=errno.errorcode.get
+)
 @pytest.mark.parametrize("layout", [LAYOUTS[3], LAYOUTS[5]], ids=lambda layout: layout.name)
 def test_an_operation_that_fails_leaves_the_old_log_or_says_that_the_new_one_is_safe(
     place: Path, layout: Layout, error: int, once: bool
@@ -195,7 +214,9 @@ def test_an_operation_that_fails_leaves_the_old_log_or_says_that_the_new_one_is_
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[2:6:3], ids=lambda layout: layout.name)
-def test_a_copy_that_was_killed_anywhere_is_there_whole_or_not_at_all(place: Path, layout: Layout) -> None:
+def test_a_copy_that_was_killed_anywhere_is_there_whole_or_not_at_all(
+    place: Path, layout: Layout
+) -> None:
     folder = write_layout(place / "root", layout)
     old = contents(folder.parent)
     compact_to(folder, place / "whole" / "t-0", layout)

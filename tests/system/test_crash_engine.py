@@ -44,18 +44,27 @@ def make_log(root: Path) -> None:
         for _ in range(6):
             records = []
             for _ in range(5):
-                key = b"only-%d" % offset if segment in (1, 4) else b"k%d" % rng.randint(0, 12 if segment != 2 else 3)
+                key = (
+                    b"only-%d" % offset
+                    if segment in (1, 4)
+                    else b"k%d" % rng.randint(0, 12 if segment != 2 else 3)
+                )
                 value = None if segment == 5 and rng.random() < 0.3 else b"v" * rng.randint(0, 40)
                 records.append(Record(offset, NOW - 100, key, value))
                 offset += 1
             batches.append(encode_batch(records, codec=rng.choice([Codec.NONE, Codec.LZ4])))
         write_segment(root / "t-0", base, batches, interval_bytes=200, mtime_ms=NOW)
-    write_segment(root / "t-0", offset, [encode_batch([Record(offset, NOW, b"k1", b"last")])], mtime_ms=NOW)
+    write_segment(
+        root / "t-0", offset, [encode_batch([Record(offset, NOW, b"k1", b"last")])], mtime_ms=NOW
+    )
 
 
 def folder_files(root: Path) -> dict[str, tuple[bytes, int]]:
     return {
-        str(file.relative_to(root)): (file.read_bytes(), file.stat().st_mtime_ns if file.suffix == ".log" else 0)
+        str(file.relative_to(root)): (
+            file.read_bytes(),
+            file.stat().st_mtime_ns if file.suffix == ".log" else 0,
+        )
         for file in sorted(root.rglob("*"))
         if file.is_file() and file.name != ".lock"
     }
@@ -143,7 +152,8 @@ def test_killed_in_the_middle_of_a_wave_each_partition_is_old_or_new_and_no_chec
     for partition in range(3):
         for base in (0, 10):
             batches = [
-                encode_batch([Record(base + n, NOW - 100, b"k%d" % (n % (partition + 2)), b"v")]) for n in range(10)
+                encode_batch([Record(base + n, NOW - 100, b"k%d" % (n % (partition + 2)), b"v")])
+                for n in range(10)
             ]
             write_segment(origin / f"t-{partition}", base, batches, mtime_ms=NOW)
     shutil.copytree(origin, done)
@@ -162,9 +172,16 @@ def test_killed_in_the_middle_of_a_wave_each_partition_is_old_or_new_and_no_chec
         recorded += is_recorded
         found = [records(root, n) for n in range(3)]
         for n in range(3):
-            assert found[n] == new[n] or (found[n] == old[n] and not is_recorded), f"point {point}, partition {n}"
+            assert found[n] == new[n] or (found[n] == old[n] and not is_recorded), (
+                f"point {point}, partition {n}"
+            )
         sides.add(tuple(found[n] == new[n] for n in range(3)))
         compact(root, {}, False)
         assert folder_files(root) == expected, f"point {point}"
-    assert sides == {(False, False, False), (True, False, False), (True, True, False), (True, True, True)}
+    assert sides == {
+        (False, False, False),
+        (True, False, False),
+        (True, True, False),
+        (True, True, True),
+    }
     assert recorded > 3

@@ -60,7 +60,9 @@ def lay_out(seed: int, archive: Path) -> tuple[Content, Content]:
 
 
 def compact(archive: Path, **arguments: Any) -> int:
-    return lastwrite.compact(str(archive), system="pulsar", now_ms=START_MS, spark=INLINE, **arguments).exit_status
+    return lastwrite.compact(
+        str(archive), system="pulsar", now_ms=START_MS, spark=INLINE, **arguments
+    ).exit_status
 
 
 def held(archive: Path) -> Content:
@@ -77,9 +79,10 @@ def raw_files(archive: Path) -> dict[str, bytes]:
     return {
         name: path.read_bytes()
         for name, path in found.items()
-        if b"compacted-ledger" not in _index_of(path) and name not in (MANIFEST, lock.FILE)
+        if b"compacted-ledger" not in _index_of(path)
+        and name not in (MANIFEST, lock.FILE)
         and not name.endswith((SURVEY_SUFFIX, ".aside", f".aside{INDEX_SUFFIX}"))
-    }  # fmt: skip
+    }
 
 
 def _index_of(path: Path) -> bytes:
@@ -89,7 +92,11 @@ def _index_of(path: Path) -> bytes:
 
 def shape(archive: Path) -> tuple[int, set[str]]:
     """How many files there are, surveys left out, which need not be there; and what kinds of strange ones."""
-    names = [path.name for path in topic_folder(archive).iterdir() if not path.name.endswith(SURVEY_SUFFIX)]
+    names = [
+        path.name
+        for path in topic_folder(archive).iterdir()
+        if not path.name.endswith(SURVEY_SUFFIX)
+    ]
     return len(names), {name.rpartition(".")[2] for name in names if ".aside" in name}
 
 
@@ -160,6 +167,8 @@ def test_wherever_a_copy_is_killed_the_topic_is_as_it_was(place: Path) -> None:
     for point in range(1, operations + 1):
         shutil.rmtree(place / "copy", ignore_errors=True)
         assert run_until(point, lambda: compact(place / "old", to=str(place / "copy"))), point
-        assert {path.name: path.read_bytes() for path in topic_folder(place / "old").iterdir()} == before
+        assert {
+            path.name: path.read_bytes() for path in topic_folder(place / "old").iterdir()
+        } == before
         assert held(place / "copy") in ((None, []), new, old), point
     assert held(place / "old") == old

@@ -24,7 +24,9 @@ from tests.crashing import contents, fail_at, load_like_kafka, offsets_seen, run
 from tests.expiring import EXPIRING, NOW_MS, Expiring, retain, write_expiring
 from tests.logs import NAME, bases, headers_of, read_checkpoint, write_segment
 
-pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="kills a child that was forked")
+pytestmark = pytest.mark.skipif(
+    not hasattr(__import__("os"), "fork"), reason="kills a child that was forked"
+)
 
 IDS = {"ids": lambda layout: layout.name}
 
@@ -64,19 +66,34 @@ def readable(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("layout", EXPIRING, **IDS)
-def test_an_undisturbed_run_leaves_what_has_not_expired_and_nothing_else(place: Path, layout: Expiring) -> None:
+def test_an_undisturbed_run_leaves_what_has_not_expired_and_nothing_else(
+    place: Path, layout: Expiring
+) -> None:
     folder = write_expiring(place / "root", layout)
     untouched = {base: (folder / f"{base:020d}.log").stat() for base in layout.segments}
     retain(folder, layout)
     log = kafka.read_partition(str(folder))
     assert not log.problems, log.problems
-    assert (log.log_start, log.end_offset, bases(folder)) == (layout.new_start, layout.end, layout.new_bases)
+    assert (log.log_start, log.end_offset, bases(folder)) == (
+        layout.new_start,
+        layout.end,
+        layout.new_bases,
+    )
     for base in set(layout.new_bases) & set(layout.segments):
         now = (folder / f"{base:020d}.log").stat()
-        assert (now.st_ino, now.st_mtime_ns) == (untouched[base].st_ino, untouched[base].st_mtime_ns)
+        assert (now.st_ino, now.st_mtime_ns) == (
+            untouched[base].st_ino,
+            untouched[base].st_mtime_ns,
+        )
     numbered = {path.name for path in folder.iterdir() if path.name[0].isdigit()}
-    assert {name[:20] for name in numbered} <= {f"{base:020d}" for base in [*layout.new_bases, *layout.snapshots]}
-    assert not [name for name in numbered if not name.endswith((".log", ".index", ".timeindex", ".snapshot"))]
+    assert {name[:20] for name in numbered} <= {
+        f"{base:020d}" for base in [*layout.new_bases, *layout.snapshots]
+    }
+    assert not [
+        name
+        for name in numbered
+        if not name.endswith((".log", ".index", ".timeindex", ".snapshot"))
+    ]
     kept = [base for base in layout.snapshots if base >= layout.new_bases[0]]
     assert sorted(int(name[:20]) for name in numbered if name.endswith(".snapshot")) == kept
     assert (folder / "leader-epoch-checkpoint").read_text() == layout.new_epochs
@@ -145,9 +162,12 @@ def test_an_operation_that_fails_names_its_file_and_the_next_run_goes_on(
 
 
 ROUND = {
-    "cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "900",
-    "min.cleanable.dirty.ratio": "0", "segment.bytes": "1000",
-}  # fmt: skip
+    "cleanup.policy": "compact,delete",
+    "retention.ms": "-1",
+    "retention.bytes": "900",
+    "min.cleanable.dirty.ratio": "0",
+    "segment.bytes": "1000",
+}
 
 
 def write_mixed(root: Path) -> Path:
@@ -155,7 +175,9 @@ def write_mixed(root: Path) -> Path:
     for base in range(0, 30, 6):
         keys = [b"a", b"b", b"c", b"d", b"e", b"only-%d" % base]
         batches = [
-            encode_batch([Record(base + n, NOW_MS - 1000 + base, key, b"v" * 60)], base_offset=base + n)
+            encode_batch(
+                [Record(base + n, NOW_MS - 1000 + base, key, b"v" * 60)], base_offset=base + n
+            )
             for n, key in enumerate(keys)
         ]
         write_segment(root / NAME, base, batches, mtime_ms=NOW_MS)
@@ -168,9 +190,15 @@ def clean(folder: Path) -> None:
     assert report.exit_status == 0, report.partitions[0].reason
 
 
-def test_killed_anywhere_in_a_round_and_its_retention_the_next_run_ends_with_the_same_log(place: Path) -> None:
+def test_killed_anywhere_in_a_round_and_its_retention_the_next_run_ends_with_the_same_log(
+    place: Path,
+) -> None:
     write_mixed(place / "old")
-    old = [h.base_offset for base in range(0, 30, 6) for _, h in headers_of(place / "old" / NAME / f"{base:020d}.log")]
+    old = [
+        h.base_offset
+        for base in range(0, 30, 6)
+        for _, h in headers_of(place / "old" / NAME / f"{base:020d}.log")
+    ]
     folder = fresh(place, "new")
     files.faults = FaultPoints(1 << 30)
     try:

@@ -18,7 +18,15 @@ from lastwrite.logstore import files
 from lastwrite.logstore.files import FaultPoints
 from lastwrite.logstore.rocketmq.trees import GUARD, ORDER
 from lastwrite.pipeline.inline import INLINE
-from tests.rocketmq_dispatch import BATCHED, COMPACTED, Broker, Files, read_dispatched, send, write_store
+from tests.rocketmq_dispatch import (
+    BATCHED,
+    COMPACTED,
+    Broker,
+    Files,
+    read_dispatched,
+    send,
+    write_store,
+)
 
 NOW = 1_700_000_500_000
 KINDS = {"all trees": (COMPACTED, BATCHED, "plain"), "no batch queues": (COMPACTED, "plain")}
@@ -90,15 +98,21 @@ def test_killed_anywhere_each_tree_is_old_or_new(place: Path, kind: str, is_firs
             break
         found = trees(root)
         for tree in ORDER:
-            assert found[tree] in (old[tree], new[tree]), f"point {point}: {tree} is neither old nor new"
+            assert found[tree] in (old[tree], new[tree]), (
+                f"point {point}: {tree} is neither old nor new"
+            )
         is_new = [found[tree] == new[tree] for tree in changed]
-        assert is_new == sorted(is_new, reverse=True), f"point {point}: {dict(zip(changed, is_new, strict=True))}"
+        assert is_new == sorted(is_new, reverse=True), (
+            f"point {point}: {dict(zip(changed, is_new, strict=True))}"
+        )
         states.add(sum(is_new))
         # Where only one kind of consume queues has changed, a broker would lose what the other lacks.
         if "batchconsumequeue" in changed and is_new[-2] != is_new[-1]:
             assert (root / "commitlog" / GUARD).exists(), f"point {point}"
         dispatch(root, broker)
         assert read_dispatched(root) == broker.dispatched(), f"point {point}"
-        assert sorted(path.name for path in root.iterdir()) == sorted(path.name for path in done.iterdir())
+        assert sorted(path.name for path in root.iterdir()) == sorted(
+            path.name for path in done.iterdir()
+        )
         assert not (root / "commitlog" / GUARD).exists()
     assert states == set(range(len(changed) + 1)) and point > 40

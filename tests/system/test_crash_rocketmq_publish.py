@@ -20,7 +20,15 @@ from lastwrite.logstore import files
 from lastwrite.logstore.files import FaultPoints
 from lastwrite.logstore.rocketmq import lock, publish
 from tests.crashing import fail_at, run_until
-from tests.rocketmq_trees import LAYOUTS, Layout, compact, contents, fresh, load_like_broker, write_layout
+from tests.rocketmq_trees import (
+    LAYOUTS,
+    Layout,
+    compact,
+    contents,
+    fresh,
+    load_like_broker,
+    write_layout,
+)
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a child that was forked")
 by_name = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
@@ -68,7 +76,9 @@ def states(place: Path, layout: Layout) -> tuple[dict[str, bytes | None], dict[s
 
 
 @by_name
-def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one(place: Path, layout: Layout) -> None:
+def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one(
+    place: Path, layout: Layout
+) -> None:
     old, new = states(place, layout)
     decided = []
     for point in range(1, operations(place, layout) + 1):
@@ -92,7 +102,9 @@ def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one
 
 
 @by_name
-def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(place: Path, layout: Layout) -> None:
+def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
+    place: Path, layout: Layout
+) -> None:
     _, new = states(place, layout)
     for point in range(1, operations(place, layout) + 1, 7):
         root = fresh(place / "old", place / "killed")

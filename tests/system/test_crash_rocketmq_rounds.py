@@ -57,13 +57,19 @@ def lay_out(seed: int, root: Path, include_active: bool) -> tuple[Tree, Tree]:
 
 def _drawn(rng: random.Random) -> list[ModelQueue]:
     index_bytes = 46 * rng.randint(4, 9)
-    queues = [ModelQueue(index_bytes * 30, index_bytes, number) for number in range(rng.randint(1, 3))]
+    queues = [
+        ModelQueue(index_bytes * 30, index_bytes, number) for number in range(rng.randint(1, 3))
+    ]
     for queue in queues:
         offset = rng.randint(0, 3)
         for count in (rng.randint(3, 25), rng.randint(8, 30)):
             for _ in range(count):
                 offset += rng.choice((1, 1, 1, 3))
-                queue.append(random_message(rng, offset, rng.choice((3, 9)), START_MS + offset * 100, queue.number))
+                queue.append(
+                    random_message(
+                        rng, offset, rng.choice((3, 9)), START_MS + offset * 100, queue.number
+                    )
+                )
             if rng.random() < 0.5:
                 model_compact(queue, NOW_MS - 500_000, RETENTION_MS)
     still = ModelQueue(index_bytes * 30, index_bytes, 9)
@@ -74,7 +80,12 @@ def _drawn(rng: random.Random) -> list[ModelQueue]:
 def compact(root: Path, include_active: bool) -> None:
     config = {"delete.retention.ms": RETENTION_MS, "min.cleanable.dirty.ratio": 0}
     report = lastwrite.compact(
-        str(root), system="rocketmq", config=config, now_ms=NOW_MS, include_active=include_active, spark=INLINE
+        str(root),
+        system="rocketmq",
+        config=config,
+        now_ms=NOW_MS,
+        include_active=include_active,
+        spark=INLINE,
     )
     assert report.exit_status == 0, [str(each.reason) for each in report.partitions]
 

@@ -37,10 +37,14 @@ def what_is_in(round_: Round) -> set[str]:
         "several transaction indexes": len(indexes) > 1,
         "committed transactions": any(batch.marker == "commit" for batch in batches),
         "aborted transactions": any(batch.marker == "abort" for batch in batches),
-        "markers with a horizon": any(batch.control and batch.horizon_ms is not None for batch in left),
+        "markers with a horizon": any(
+            batch.control and batch.horizon_ms is not None for batch in left
+        ),
         "shells of producers": any(batch.producer_id >= 0 and not batch.records for batch in left),
         "old formats": any(batch.magic < 2 for batch in batches),
-        "retention": any(round_.settings.config.get(name) for name in ("retention.ms", "retention.bytes")),
+        "retention": any(
+            round_.settings.config.get(name) for name in ("retention.ms", "retention.bytes")
+        ),
         "a broker that was killed": round_.settings.was_killed,
         "several partitions": len(round_.folders) > 1,
         "fewer segments": len(done) < len(list(round_.origin.glob("*/*.log"))),
@@ -73,8 +77,18 @@ def test_the_logs_have_everything_in_them(tmp_path: Path) -> None:
         (tmp_path / str(log)).mkdir()
         met.append(what_is_in(prepare(log, tmp_path / str(log))))
     assert set().union(*met) == {
-        "several transaction indexes", "committed transactions", "aborted transactions", "markers with a horizon",
-        "shells of producers", "old formats", "retention", "a broker that was killed", "several partitions",
-        "fewer segments", "the active segment too",
-    }  # fmt: skip
-    assert sum(prepared >= {"several transaction indexes", "fewer segments"} for prepared in met) >= 3
+        "several transaction indexes",
+        "committed transactions",
+        "aborted transactions",
+        "markers with a horizon",
+        "shells of producers",
+        "old formats",
+        "retention",
+        "a broker that was killed",
+        "several partitions",
+        "fewer segments",
+        "the active segment too",
+    }
+    assert (
+        sum(prepared >= {"several transaction indexes", "fewer segments"} for prepared in met) >= 3
+    )

@@ -29,7 +29,10 @@ def make_partition(folder: Path) -> None:
         for _ in range(count):
             batches.append(
                 encode_batch(
-                    [Record(offset + n, NOW + offset, b"k%d" % rng.randint(0, 20), b"v" * 40) for n in range(3)]
+                    [
+                        Record(offset + n, NOW + offset, b"k%d" % rng.randint(0, 20), b"v" * 40)
+                        for n in range(3)
+                    ]
                 )
             )
             offset += 3
@@ -127,10 +130,21 @@ def offsets_that_fall(folder: Path) -> Path:
 
 
 DAMAGES: list[Callable[[Path], Path]] = [
-    torn_tail, torn_tail_of_the_active_segment, flipped_byte, flipped_byte_in_the_active_segment, wrong_length,
-    length_beyond_the_file, wrong_magic, index_that_lies, time_index_that_lies, index_of_an_odd_size, missing_index,
-    missing_time_index, foreign_file, offsets_that_fall,
-]  # fmt: skip
+    torn_tail,
+    torn_tail_of_the_active_segment,
+    flipped_byte,
+    flipped_byte_in_the_active_segment,
+    wrong_length,
+    length_beyond_the_file,
+    wrong_magic,
+    index_that_lies,
+    time_index_that_lies,
+    index_of_an_odd_size,
+    missing_index,
+    missing_time_index,
+    foreign_file,
+    offsets_that_fall,
+]
 HAVE_NO_BYTE = {missing_index, missing_time_index, foreign_file}
 
 
@@ -155,7 +169,11 @@ def test_damage_is_named_and_left_alone(tmp_path: Path, damage: Callable[[Path],
     assert inspected.is_damaged and verified.exit_status == 3
 
     planned = lastwrite.plan(str(tmp_path), now_ms=NOW, spark=INLINE)
-    assert [p.status for p in planned.partitions] == [Status.CLEANED, Status.DAMAGED, Status.CLEANED]
+    assert [p.status for p in planned.partitions] == [
+        Status.CLEANED,
+        Status.DAMAGED,
+        Status.CLEANED,
+    ]
     report = lastwrite.compact(str(tmp_path), now_ms=NOW, spark=INLINE)
     assert [p.status for p in report.partitions] == [Status.CLEANED, Status.DAMAGED, Status.CLEANED]
     assert file.name in (report.partitions[1].reason or "")
@@ -171,8 +189,14 @@ def test_what_a_crash_left_is_named_and_is_no_damage(tmp_path: Path) -> None:
     inspected = lastwrite.inspect(str(tmp_path / "t-0")).partitions[0]
     planned = lastwrite.plan(str(tmp_path / "t-0"), now_ms=NOW, spark=INLINE)
     for problems in (inspected.problems, planned.partitions[0].problems):
-        assert [(str(problem.kind), problem.path) for problem in problems] == [("recovered", str(lost))]
-    assert not inspected.is_damaged and planned.partitions[0].status is Status.CLEANED and planned.exit_status == 0
+        assert [(str(problem.kind), problem.path) for problem in problems] == [
+            ("recovered", str(lost))
+        ]
+    assert (
+        not inspected.is_damaged
+        and planned.partitions[0].status is Status.CLEANED
+        and planned.exit_status == 0
+    )
     for folder in (tmp_path / "t-0", tmp_path / "expected" / "t-0"):
         assert lastwrite.compact(str(folder), now_ms=NOW, spark=INLINE).exit_status == 0
     assert contents(tmp_path / "t-0") == contents(tmp_path / "expected" / "t-0")
@@ -182,13 +206,17 @@ def test_a_copy_takes_a_damaged_partition_as_it_is(tmp_path: Path) -> None:
     make_partition(tmp_path / "log" / "t-0")
     flipped_byte(tmp_path / "log" / "t-0")
     before = contents(tmp_path / "log" / "t-0")
-    report = lastwrite.compact(str(tmp_path / "log"), to=str(tmp_path / "copy"), now_ms=NOW, spark=INLINE)
+    report = lastwrite.compact(
+        str(tmp_path / "log"), to=str(tmp_path / "copy"), now_ms=NOW, spark=INLINE
+    )
     assert report.exit_status == 3
     assert contents(tmp_path / "log" / "t-0") == before
     assert contents(tmp_path / "copy" / "t-0") == before
 
 
-def test_offsets_that_fall_between_two_pieces_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_that_fall_between_two_pieces_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The base offset lies outside the checksum; a piece alone does not see that it comes too early."""
     make_partition(tmp_path / "t-0")
     file = closed(tmp_path / "t-0")
@@ -206,14 +234,20 @@ def test_a_claim_of_a_billion_records_takes_no_memory(tmp_path: Path) -> None:
     """A compressed batch's record count is a claim until it is decompressed (found by fuzzing)."""
     import resource
 
-    batch = bytearray(encode_batch([Record(0, NOW, b"k", b"v" * 50)], codec=Codec.GZIP, last_offset=2**30))
+    batch = bytearray(
+        encode_batch([Record(0, NOW, b"k", b"v" * 50)], codec=Codec.GZIP, last_offset=2**30)
+    )
     batch[57:61] = (2**30).to_bytes(4, "big")
     batch[17:21] = google_crc32c.value(bytes(batch[21:])).to_bytes(4, "big")
     make_partition(tmp_path / "t-0")
     write_raw(tmp_path / "t-1", bytes(batch))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     limit = resource.getrlimit(resource.RLIMIT_AS)
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * 4096 if Path("/proc/self/statm").exists() else 1 << 34
+    size = (
+        int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+        if Path("/proc/self/statm").exists()
+        else 1 << 34
+    )
     resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30), limit[1]))
     try:
         report = lastwrite.compact(str(tmp_path), now_ms=NOW, spark=INLINE)

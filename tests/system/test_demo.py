@@ -23,7 +23,12 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
 from tests.system.git_repository import Repository, needs_git
-from tests.system.test_git_history import HISTORIES, merged, paths_of_any_bytes, rewritten_and_deleted
+from tests.system.test_git_history import (
+    HISTORIES,
+    merged,
+    paths_of_any_bytes,
+    rewritten_and_deleted,
+)
 
 pytestmark = needs_git
 
@@ -41,7 +46,9 @@ def demo(repository: Repository, keep: Path) -> DemoReport:
 
 
 @pytest.mark.parametrize("build", HISTORIES, ids=lambda build: build.__name__)
-def test_the_compacted_topic_is_the_tree(tmp_path: Path, build: Callable[[Repository], None]) -> None:
+def test_the_compacted_topic_is_the_tree(
+    tmp_path: Path, build: Callable[[Repository], None]
+) -> None:
     repository = Repository(tmp_path / "r")
     build(repository)
     report = demo(repository, tmp_path / "kept")
@@ -68,7 +75,9 @@ def test_a_small_history_has_several_segments_and_shrinks(tmp_path: Path) -> Non
     assert report.compaction.partitions[0].status is Status.CLEANED
     assert report.stage_seconds["git to topic"] > 0
     logs = sorted((tmp_path / "kept" / "before" / "git-history-0").glob("*.log"))
-    assert [path.stat().st_size for path in logs if path.stat().st_size > report.segment_bytes] == []
+    assert [
+        path.stat().st_size for path in logs if path.stat().st_size > report.segment_bytes
+    ] == []
     assert logs[-1].stat().st_size == 0
 
 
@@ -82,7 +91,9 @@ def test_a_record_says_commit_and_time(tmp_path: Path) -> None:
     assert base64.b64decode(record["headers"][0][1]) == commit
 
 
-def test_nothing_is_left_behind_unless_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_behind_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repository = Repository(tmp_path / "r")
     rewritten_and_deleted(repository)
     (tmp_path / "temporary").mkdir()
@@ -111,7 +122,10 @@ def test_a_history_without_a_file_is_a_clear_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [lambda folder: Repository(folder), lambda folder: folder.mkdir()])
 def test_no_history_exits_2_with_one_line(
-    tmp_path: Path, make: Callable[[Path], object], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    make: Callable[[Path], object],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     make(tmp_path / "r")
@@ -136,10 +150,23 @@ def test_the_command_on_spark(tmp_path: Path) -> None:
     merged(repository)
     paths_of_any_bytes(repository)
     churn(repository, 20)
-    repository.git("clone", "--quiet", "--no-checkout", "--depth=15", repository.folder.as_uri(), "../clone")
-    command = [sys.executable, "-m", "lastwrite.cli", "demo", "--repo", str(tmp_path / "clone"), "--master", "local[1]"]
+    repository.git(
+        "clone", "--quiet", "--no-checkout", "--depth=15", repository.folder.as_uri(), "../clone"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "lastwrite.cli",
+        "demo",
+        "--repo",
+        str(tmp_path / "clone"),
+        "--master",
+        "local[1]",
+    ]
 
-    said = subprocess.run([*command, "--keep", str(tmp_path / "k")], capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        [*command, "--keep", str(tmp_path / "k")], capture_output=True, text=True, check=False
+    )
     assert said.returncode == 0, said.stderr
     count = len(repository.ls_tree())
     assert f"the {count:,} live keys are `git ls-tree -r HEAD`" in said.stdout
@@ -158,7 +185,9 @@ def test_the_command_on_spark(tmp_path: Path) -> None:
     assert document["before_path"] is None
 
 
-@pytest.mark.skipif(not DATA.exists(), reason=f"no long history at {DATA}; LASTWRITE_DATA names another folder")
+@pytest.mark.skipif(
+    not DATA.exists(), reason=f"no long history at {DATA}; LASTWRITE_DATA names another folder"
+)
 def test_thirteen_years_of_a_large_repository(tmp_path: Path) -> None:
     """98,257 changes, 10,061 paths, of which 6,519 live: git's own figures."""
     import cramjam
@@ -168,21 +197,35 @@ def test_thirteen_years_of_a_large_repository(tmp_path: Path) -> None:
         return [line.split(b"\t") for line in content.splitlines()]
 
     settings = {"internal.segment.bytes": 1_500_000}
-    with TopicWriter(str(tmp_path / "before"), TopicPartition("git", 0), segment_bytes=1_500_000) as writer:
+    with TopicWriter(
+        str(tmp_path / "before"), TopicPartition("git", 0), segment_bytes=1_500_000
+    ) as writer:
         for seconds, path, value in lines("git-history.events.tsv.zst"):
             writer.append(path, value or None, int(seconds) * 1000)
         writer.roll()
     assert writer.end_offset == 98_257
 
     report = lastwrite.compact(
-        str(tmp_path / "before"), to=str(tmp_path / "after"), config=settings, now_ms=NOW_MS, spark=INLINE
+        str(tmp_path / "before"),
+        to=str(tmp_path / "after"),
+        config=settings,
+        now_ms=NOW_MS,
+        spark=INLINE,
     )
     (partition,) = report.partitions
-    assert (partition.status, partition.records_before, partition.records_after) == (Status.CLEANED, 98_257, 10_061)
+    assert (partition.status, partition.records_before, partition.records_after) == (
+        Status.CLEANED,
+        98_257,
+        10_061,
+    )
     table = read_table(str(tmp_path / "after" / "git-0"))
     prove(table, dict(lines("git-history.tree.tsv.zst")))
     assert (len(table.live), table.tombstones) == (6_519, 10_061 - 6_519)
     verified = lastwrite.verify(
-        str(tmp_path / "after"), before=str(tmp_path / "before"), config=settings, now_ms=NOW_MS, spark=INLINE
+        str(tmp_path / "after"),
+        before=str(tmp_path / "before"),
+        config=settings,
+        now_ms=NOW_MS,
+        spark=INLINE,
     )
     assert verified.exit_status == 0

@@ -26,7 +26,11 @@ from tests.crashing import contents
 from tests.logs import headers_of, write_checkpoint, write_segment
 
 NOW_MS = 1_700_000_100_000
-CONFIG = {"min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 6000, "index.interval.bytes": 500}
+CONFIG = {
+    "min.cleanable.dirty.ratio": 0,
+    "internal.segment.bytes": 6000,
+    "index.interval.bytes": 500,
+}
 
 
 def write_log(root: Path) -> Path:
@@ -79,7 +83,9 @@ def without_lock(root: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
-def test_where_a_file_operation_fails_the_partition_failed_and_the_log_is_whole(place: Path, number: int) -> None:
+def test_where_a_file_operation_fails_the_partition_failed_and_the_log_is_whole(
+    place: Path, number: int
+) -> None:
     write_log(place / "old")
     before = seen(place / "old" / "t-0")
     shutil.copytree(place / "old", place / "new")

@@ -135,16 +135,39 @@ def an_evil_merge(r: Repository) -> None:
 
 def paths_of_any_bytes(r: Repository) -> None:
     blob = r.git("hash-object", "-w", "--stdin", feed=b"x").strip()
-    paths = [b"tab\there", b"new\nline", b"\xff\xfe not utf-8", b'"quoted"', b" ", b":100644 looks like a diff",
-             b"back\\slash", "ü/ß".encode(), b"-n", b"x" * 3000, b"\x01", b"deep/" * 200 + b"end"]  # fmt: skip
+    paths = [
+        b"tab\there",
+        b"new\nline",
+        b"\xff\xfe not utf-8",
+        b'"quoted"',
+        b" ",
+        b":100644 looks like a diff",
+        b"back\\slash",
+        "ü/ß".encode(),
+        b"-n",
+        b"x" * 3000,
+        b"\x01",
+        b"deep/" * 200 + b"end",
+    ]
     for path in paths:
-        r.git("update-index", "--add", "-z", "--index-info", feed=b"100644 " + blob + b"\t" + path + b"\0")
+        r.git(
+            "update-index",
+            "--add",
+            "-z",
+            "--index-info",
+            feed=b"100644 " + blob + b"\t" + path + b"\0",
+        )
     r.git("commit", "--quiet", "--message=m")
     other = r.git("hash-object", "-w", "--stdin", feed=b"y").strip()
     for path in paths[::2]:
         r.git("update-index", "-z", "--index-info", feed=b"100755 " + other + b"\t" + path + b"\0")
     for path in paths[1::4]:
-        r.git("update-index", "-z", "--index-info", feed=b"0 " + b"0" * len(blob) + b"\t" + path + b"\0")
+        r.git(
+            "update-index",
+            "-z",
+            "--index-info",
+            feed=b"0 " + b"0" * len(blob) + b"\t" + path + b"\0",
+        )
     r.git("commit", "--quiet", "--message=m")
 
 
@@ -168,7 +191,11 @@ def dates_run_backwards(r: Repository) -> None:
 def a_date_that_git_cannot_read(r: Repository) -> None:
     one_file(r)
     raw = r.git("cat-file", "commit", "HEAD").replace(b"> 1600000001 +0000", b"> soon")
-    commit = r.git("hash-object", "-t", "commit", "-w", "--stdin", "--literally", feed=raw).strip().decode()
+    commit = (
+        r.git("hash-object", "-t", "commit", "-w", "--stdin", "--literally", feed=raw)
+        .strip()
+        .decode()
+    )
     r.git("reset", "--hard", "--quiet", commit)
     one_file(r)
     r.write("b")
@@ -212,10 +239,19 @@ def settings_that_change_what_git_prints(r: Repository) -> None:
     renamed(r)
     paths_of_any_bytes(r)
     for name, value in {
-        "core.quotepath": "true", "diff.orderFile": "/does/not/exist", "log.showRoot": "false", "color.ui": "always",
-        "core.abbrev": "4", "diff.relative": "true", "log.showSignature": "true", "diff.noprefix": "true",
-        "core.filemode": "false", "log.follow": "true", "format.pretty": "fuller", "core.ignorecase": "true",
-    }.items():  # fmt: skip
+        "core.quotepath": "true",
+        "diff.orderFile": "/does/not/exist",
+        "log.showRoot": "false",
+        "color.ui": "always",
+        "core.abbrev": "4",
+        "diff.relative": "true",
+        "log.showSignature": "true",
+        "diff.noprefix": "true",
+        "core.filemode": "false",
+        "log.follow": "true",
+        "format.pretty": "fuller",
+        "core.ignorecase": "true",
+    }.items():
         r.git("config", name, value)
 
 
@@ -224,17 +260,36 @@ def an_old_mode(r: Repository) -> None:
     blob = r.git("hash-object", "-w", "--stdin", feed=b"x").strip()
     blob_id = bytes.fromhex(blob.decode())
     tree = b"".join(entry + b"\0" + blob_id for entry in (b"100664 a", b"100644 b"))
-    written = r.git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", feed=tree).strip().decode()
+    written = (
+        r.git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", feed=tree)
+        .strip()
+        .decode()
+    )
     commit = r.git("commit-tree", written, "-m", "m").strip().decode()
     r.git("reset", "--soft", commit)
 
 
 HISTORIES: list[Callable[[Repository], None]] = [
-    one_file, rewritten_and_deleted, everything_deleted, commits_that_change_nothing, renamed, mode_and_type,
-    file_and_folder_change_places, merged, an_evil_merge, paths_of_any_bytes, submodules, dates_run_backwards,
-    a_date_that_git_cannot_read, a_date_at_the_end_of_time, replaced_commit_and_blob, a_graft, detached_head,
-    settings_that_change_what_git_prints, an_old_mode,
-]  # fmt: skip
+    one_file,
+    rewritten_and_deleted,
+    everything_deleted,
+    commits_that_change_nothing,
+    renamed,
+    mode_and_type,
+    file_and_folder_change_places,
+    merged,
+    an_evil_merge,
+    paths_of_any_bytes,
+    submodules,
+    dates_run_backwards,
+    a_date_that_git_cannot_read,
+    a_date_at_the_end_of_time,
+    replaced_commit_and_blob,
+    a_graft,
+    detached_head,
+    settings_that_change_what_git_prints,
+    an_old_mode,
+]
 
 
 @pytest.mark.parametrize("build", HISTORIES, ids=lambda build: build.__name__)
@@ -244,7 +299,9 @@ def test_changes_fold_to_the_tree(tmp_path: Path, build: Callable[[Repository], 
     check(repository)
 
 
-@pytest.mark.parametrize("build", [rewritten_and_deleted, merged, paths_of_any_bytes], ids=lambda b: b.__name__)
+@pytest.mark.parametrize(
+    "build", [rewritten_and_deleted, merged, paths_of_any_bytes], ids=lambda b: b.__name__
+)
 def test_sha256_repository(tmp_path: Path, build: Callable[[Repository], None]) -> None:
     try:
         repository = Repository(tmp_path / "r", "--object-format=sha256")
@@ -289,7 +346,9 @@ def test_a_folder_inside_stands_for_the_whole_repository(tmp_path: Path) -> None
     check(repository, tmp_path / "r" / ".git")
 
 
-def test_the_environment_of_a_hook_does_not_lead_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_a_hook_does_not_lead_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one_file(Repository(tmp_path / "elsewhere"))
     repository = Repository(tmp_path / "r")
     rewritten_and_deleted(repository)

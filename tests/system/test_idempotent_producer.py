@@ -25,7 +25,11 @@ from tests.system.broker.wire import OUT_OF_ORDER_SEQUENCE_NUMBER, Answer, Wire
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 TOPIC = "t"
-SETTINGS = {"cleanup.policy": "compact", "internal.segment.bytes": "1000", "segment.index.bytes": "1024"}
+SETTINGS = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "1000",
+    "segment.index.bytes": "1024",
+}
 CONFIG = {"internal.segment.bytes": 1000, "delete.retention.ms": 0}
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
@@ -70,9 +74,11 @@ def following(header: BatchHeader, skip: int = 0) -> bytes:
     """A batch of one record that the producer of ``header`` sends, ``skip`` records after it."""
     record = Record(0, int(time.time() * 1000), b"key-0", f"{header.last_sequence}+{skip}".encode())
     return encode_batch(
-        [record], producer_id=header.producer_id, producer_epoch=header.producer_epoch,
+        [record],
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
         base_sequence=header.last_sequence + 1 + skip,
-    )  # fmt: skip
+    )
 
 
 def forget(broker: Broker) -> None:
@@ -93,7 +99,9 @@ def test_a_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path:
     write(broker, "first", 20)
     write(broker, "second", 60)
     whole = batches(broker)
-    first, sent = next((header, data) for header, data in reversed(whole) if header.last_offset == 19)
+    first, sent = next(
+        (header, data) for header, data in reversed(whole) if header.last_offset == 19
+    )
     second, sent_second = whole[-1]
     assert 0 <= first.producer_id != second.producer_id >= 0
     assert len(of_producer(broker, first.producer_id)) >= 4
@@ -115,7 +123,10 @@ def test_a_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path:
         with Wire(broker.address) as wire:
             assert wire.produce(TOPIC, sent) == Answer(0, first.base_offset)
             assert wire.produce(TOPIC, sent_second) == Answer(0, second.base_offset)
-            assert wire.produce(TOPIC, following(first, skip=7)).error_code == OUT_OF_ORDER_SEQUENCE_NUMBER
+            assert (
+                wire.produce(TOPIC, following(first, skip=7)).error_code
+                == OUT_OF_ORDER_SEQUENCE_NUMBER
+            )
         assert bounds(broker, TOPIC) == (0, 80), "nothing was stored"
         assert consume(broker, TOPIC)[-1].value == b"second-59"
 

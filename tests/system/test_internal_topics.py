@@ -28,7 +28,9 @@ SETTINGS = {"offsets.topic.num.partitions": "2", "transaction.state.log.num.part
 CONFIG = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
 OWN = (GROUPS_TOPIC, TRANSACTIONS_TOPIC)
 TOPICS = ("orders", "payments")
-GROUPS = {f"{protocol}-{n}": protocol for protocol in PROTOCOLS for n in range(3)}  # of both partitions
+GROUPS = {
+    f"{protocol}-{n}": protocol for protocol in PROTOCOLS for n in range(3)
+}  # of both partitions
 IDS = tuple(f"till-{n}" for n in range(3))
 ROUNDS = 3
 
@@ -48,14 +50,20 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def decoded(broker: Broker, topic: str) -> list[dict[str, Any]]:
     """All records of the topic's partitions, each as ``dump --decode`` reads it; there is nothing it does not know."""
     rows = list(lastwrite.dump(str(broker.data), topic=topic, decode=True))
-    assert [row["decoded"]["problem"] for row in rows if row["control"] is None and row["decoded"]["problem"]] == []
+    assert [
+        row["decoded"]["problem"]
+        for row in rows
+        if row["control"] is None and row["decoded"]["problem"]
+    ] == []
     return rows
 
 
 def offsets_by_dump(broker: Broker) -> dict[str, dict[str, int]]:
     """Where each group stands, as its records say; those of aborted transactions are passed over."""
     aborted: set[tuple[int, int]] = set()  # partition, offset
-    begun: dict[tuple[int, int], list[int]] = {}  # offsets of an open transaction, by partition and producer
+    begun: dict[
+        tuple[int, int], list[int]
+    ] = {}  # offsets of an open transaction, by partition and producer
     rows = decoded(broker, GROUPS_TOPIC)
     for row in rows:
         producer = (row["partition"], row["producer_id"])
@@ -83,7 +91,7 @@ def producers_by_dump(broker: Broker) -> dict[str, tuple[int, int, int]]:
     values = {
         row["decoded"]["key"]["transactionalId"]: row["decoded"]["value"]
         for row in decoded(broker, TRANSACTIONS_TOPIC)
-    }  # fmt: skip
+    }
     return {
         name: (value["producerId"], value["producerEpoch"], value["transactionStatus"])
         for name, value in values.items()
@@ -93,10 +101,15 @@ def producers_by_dump(broker: Broker) -> dict[str, tuple[int, int, int]]:
 
 def resumes_at(broker: Broker, group: str, protocol: str, topic: str) -> int:
     """The first offset of ``topic`` that a new member of the group is given."""
-    consumer = Consumer({
-        "bootstrap.servers": broker.address, "group.id": group, "group.protocol": protocol,
-        "enable.auto.commit": False, "auto.offset.reset": "error",
-    })  # fmt: skip
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": group,
+            "group.protocol": protocol,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+        }
+    )
     consumer.subscribe([topic])
     deadline = time.monotonic() + 60
     try:
@@ -116,7 +129,12 @@ def test_groups_and_transactional_producers_go_on(broker: Broker) -> None:
     broker.start()
     for topic in TOPICS:
         create_topic(broker, topic, {})
-        produce(broker, topic, [Sent(b"%d" % n, b"", 1_700_000_000_000) for n in range(200)], batch_records=50)
+        produce(
+            broker,
+            topic,
+            [Sent(b"%d" % n, b"", 1_700_000_000_000) for n in range(200)],
+            batch_records=50,
+        )
     standing: dict[str, dict[str, int]] = {}
     before: dict[str, tuple[int, int, int]] = {}
     for number in range(ROUNDS):
@@ -149,7 +167,9 @@ def test_groups_and_transactional_producers_go_on(broker: Broker) -> None:
         counts = {topic: len(decoded(broker, topic)) for topic in OWN}
         for topic in OWN:
             report = lastwrite.compact(str(broker.data), topic=topic, config=CONFIG, spark=INLINE)
-            assert {str(partition.status) for partition in report.partitions} == {"cleaned"}, report.to_dict()
+            assert {str(partition.status) for partition in report.partitions} == {"cleaned"}, (
+                report.to_dict()
+            )
             assert len(decoded(broker, topic)) < counts[topic] / 2
         assert lastwrite.verify(str(broker.data), spark=INLINE).ok
         assert offsets_by_dump(broker) == standing
@@ -160,9 +180,15 @@ def test_groups_and_transactional_producers_go_on(broker: Broker) -> None:
             assert committed(broker, group, TOPICS) == offsets, group
         for gone in range(number + 1):
             assert committed(broker, f"gone-{gone}", TOPICS) == {}
-        complaints = [line for line in broker.said() if " ERROR " in line or any(topic in line for topic in OWN)]
+        complaints = [
+            line
+            for line in broker.said()
+            if " ERROR " in line or any(topic in line for topic in OWN)
+        ]
         assert complaints == []
 
     for group, protocol in list(GROUPS.items())[::2]:
         assert resumes_at(broker, group, protocol, "orders") == standing[group]["orders"], group
-    assert len(consume(broker, "payments", start=200)) == ROUNDS * len(IDS) * 3  # aborted ones are not seen
+    assert (
+        len(consume(broker, "payments", start=200)) == ROUNDS * len(IDS) * 3
+    )  # aborted ones are not seen

@@ -36,18 +36,29 @@ def test_a_rocketmq_topic(spark: SparkSession, tmp_path: Path) -> None:
         files = [
             [
                 Sent(
-                    50 * file + n, f"k{(7 * n + file) % 11}", b"" if n % 9 == 4 else b"%d.%d.%d" % (queue, file, n),
-                    n % 5 == 0, TIME_MS + (n * 13 + queue * 5) % 31, "red",
+                    50 * file + n,
+                    f"k{(7 * n + file) % 11}",
+                    b"" if n % 9 == 4 else b"%d.%d.%d" % (queue, file, n),
+                    n % 5 == 0,
+                    TIME_MS + (n * 13 + queue * 5) % 31,
+                    "red",
                 )
                 for n in range(0, 18, 2)
             ]
             for file in range(4)
-        ]  # fmt: skip
+        ]
         write_queue(tmp_path, "t", queue, files)
     table = lastwrite.latest(str(tmp_path), topic="t", spark=spark)
     assert table.columns == [
-        "topic", "queue", "offset", "key", "value", "born_timestamp", "store_timestamp", "properties",
-    ]  # fmt: skip
+        "topic",
+        "queue",
+        "offset",
+        "key",
+        "value",
+        "born_timestamp",
+        "store_timestamp",
+        "properties",
+    ]
     rows = table.collect()
     assert {row.key: bytes(row.value) for row in rows} == lastwrite.latest(str(tmp_path), topic="t")
     assert len(rows) == len({row.key for row in rows}) > 5
@@ -59,32 +70,63 @@ def test_a_rocketmq_topic(spark: SparkSession, tmp_path: Path) -> None:
     for row in rows:
         was = served[row.queue, row.offset]
         assert (row.properties, row.born_timestamp, row.store_timestamp) == (
-            was["properties"], was["born_timestamp"], was["store_timestamp"],
-        )  # fmt: skip
+            was["properties"],
+            was["born_timestamp"],
+            was["store_timestamp"],
+        )
 
 
 @pytest.mark.parametrize("topic", ["client-zstd", "transactional"])
 def test_a_kafka_topic(spark: SparkSession, topic: str) -> None:
     rows = lastwrite.latest(str(CORPUS), topic=topic, spark=spark).collect()
-    assert {bytes(row.key): bytes(row.value) for row in rows} == lastwrite.latest(str(CORPUS), topic=topic)
+    assert {bytes(row.key): bytes(row.value) for row in rows} == lastwrite.latest(
+        str(CORPUS), topic=topic
+    )
 
 
 def test_a_pulsar_topic(spark: SparkSession, tmp_path: Path) -> None:
     topic = "persistent://public/default/orders"
     for partition in range(2):
         folder = topic_folder(tmp_path, f"{topic}-partition-{partition}")
-        values = [("moved", f"in {partition}"), ("gone", "x"), (f"own {partition}", "1"), ("gone", None)]
-        raw = [single(key, value, 7 * number + partition) for number, (key, value) in enumerate(values)]
+        values = [
+            ("moved", f"in {partition}"),
+            ("gone", "x"),
+            (f"own {partition}", "1"),
+            ("gone", None),
+        ]
+        raw = [
+            single(key, value, 7 * number + partition) for number, (key, value) in enumerate(values)
+        ]
         write_ledger(folder, 10 + partition, raw, block_bytes=150)
-        write_compacted(folder, 20 + partition, [(Position(10 + partition, 0), raw[0])], Position(10 + partition, 1))
-        write_ledger(folder, 30 + partition, [batch([("a", "2"), ("a", f"3 of {partition}"), (None, "keyless")], 40)])
+        write_compacted(
+            folder,
+            20 + partition,
+            [(Position(10 + partition, 0), raw[0])],
+            Position(10 + partition, 1),
+        )
+        write_ledger(
+            folder,
+            30 + partition,
+            [batch([("a", "2"), ("a", f"3 of {partition}"), (None, "keyless")], 40)],
+        )
     table = lastwrite.latest(str(tmp_path), "orders", spark=spark)
     assert table.columns == [
-        "topic", "partition", "ledger", "entry", "batch_index", "key", "value", "event_time", "publish_time",
+        "topic",
+        "partition",
+        "ledger",
+        "entry",
+        "batch_index",
+        "key",
+        "value",
+        "event_time",
+        "publish_time",
         "properties",
-    ]  # fmt: skip
+    ]
     rows = table.collect()
     assert {row.key: bytes(row.value) for row in rows} == lastwrite.latest(str(tmp_path), "orders")
     assert {row.key: (row.partition, row.ledger, row.entry, row.batch_index) for row in rows} == {
-        "moved": (1, 11, 0, -1), "own 0": (0, 10, 2, -1), "own 1": (1, 11, 2, -1), "a": (1, 31, 0, 1),
-    }  # fmt: skip
+        "moved": (1, 11, 0, -1),
+        "own 0": (0, 10, 2, -1),
+        "own 1": (1, 11, 2, -1),
+        "a": (1, 31, 0, 1),
+    }

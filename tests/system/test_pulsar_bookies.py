@@ -29,9 +29,11 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     quorums = {"EnsembleSize": "3", "WriteQuorum": "2", "AckQuorum": "2"}
     try:
         made = Broker(
-            pulsar_home(), tmp_path_factory.mktemp("three") / "data",
-            {f"managedLedgerDefault{name}": value for name, value in quorums.items()}, bookies=3,
-        )  # fmt: skip
+            pulsar_home(),
+            tmp_path_factory.mktemp("three") / "data",
+            {f"managedLedgerDefault{name}": value for name, value in quorums.items()},
+            bookies=3,
+        )
     except Unavailable as reason:
         pytest.skip(str(reason))
     with made:
@@ -42,7 +44,10 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def clients(three: Broker) -> Iterator[Driver]:
     with Driver(three) as driver:
         driver.create(TOPIC.full)
-        driver.send(TOPIC.full, [{"messages": [{"key": f"k{n % 9}", "value": "dmFsdWU="} for n in range(300)]}])
+        driver.send(
+            TOPIC.full,
+            [{"messages": [{"key": f"k{n % 9}", "value": "dmFsdWU="} for n in range(300)]}],
+        )
         yield driver
 
 
@@ -64,34 +69,52 @@ def raw(clients: Driver, store: MetadataStore) -> tuple[Ledger, list[bytes]]:
     return ledger, clients.dump(number, last=299)
 
 
-def test_striped_ledgers_are_read_whatever_bookie_is_gone(clients: Driver, store: MetadataStore) -> None:
+def test_striped_ledgers_are_read_whatever_bookie_is_gone(
+    clients: Driver, store: MetadataStore
+) -> None:
     ledger, expected = raw(clients, store)
     for gone in ("none", *store.bookies()):
         with Bookies(without(store, gone), timeout=5) as bookies:
             assert [payload for _, payload in bookies.read(ledger, 0, 299)] == expected
-            assert bookies.last_entry(ledger).entry >= 298  # the last one may lie on those that are gone alone
+            assert (
+                bookies.last_entry(ledger).entry >= 298
+            )  # the last one may lie on those that are gone alone
     first, second, _ = store.bookies()
-    with Bookies(without(store, first, second), timeout=5) as bookies, pytest.raises(RemoteFailed) as caught:
+    with (
+        Bookies(without(store, first, second), timeout=5) as bookies,
+        pytest.raises(RemoteFailed) as caught,
+    ):
         list(bookies.read(ledger, 0, 299))
     assert "cannot be had" in caught.value.problem
 
 
-def test_a_ledger_goes_to_other_bookies_when_one_fails(clients: Driver, store: MetadataStore) -> None:
+def test_a_ledger_goes_to_other_bookies_when_one_fails(
+    clients: Driver, store: MetadataStore
+) -> None:
     _, payloads = raw(clients, store)
-    whole = write_ledger(store, Bookies(store.address_of), lambda: payloads, Quorums(3, 2, 2), {}, NOW_MS)
+    whole = write_ledger(
+        store, Bookies(store.address_of), lambda: payloads, Quorums(3, 2, 2), {}, NOW_MS
+    )
     assert clients.dump(whole.id) == payloads
     for gone in store.bookies():
         tried: list[int] = []
         with Bookies(without(store, gone), timeout=5) as bookies:
-            made = write_ledger(store, bookies, lambda: payloads, Quorums(2, 2, 2), {}, NOW_MS, tried.append)
+            made = write_ledger(
+                store, bookies, lambda: payloads, Quorums(2, 2, 2), {}, NOW_MS, tried.append
+            )
         assert gone not in made.metadata.ensembles[0].bookies
         assert clients.dump(made.id) == payloads
         assert all(store.ledger(number) is None for number in tried[:-1])
-    with Bookies(without(store, "bk0test"), timeout=5) as bookies, pytest.raises(RemoteFailed, match="bk0test failed"):
+    with (
+        Bookies(without(store, "bk0test"), timeout=5) as bookies,
+        pytest.raises(RemoteFailed, match="bk0test failed"),
+    ):
         write_ledger(store, bookies, lambda: payloads, Quorums(3, 2, 2), {}, NOW_MS)
 
 
-def test_an_ensemble_that_changed_on_the_way_is_followed(clients: Driver, store: MetadataStore) -> None:
+def test_an_ensemble_that_changed_on_the_way_is_followed(
+    clients: Driver, store: MetadataStore
+) -> None:
     _, payloads = raw(clients, store)
     first, second, third = store.bookies()
     start = open_metadata(Quorums(3, 1, 1), (first, second, third), {}, NOW_MS)
@@ -105,17 +128,25 @@ def test_an_ensemble_that_changed_on_the_way_is_followed(clients: Driver, store:
         for payload in payloads:
             writer.add(payload)
         writer.flush()
-        closed: LedgerMetadata = replace(made.ledger.metadata, state=3, length=writer.bytes, last_entry=299)
+        closed: LedgerMetadata = replace(
+            made.ledger.metadata, state=3, length=writer.bytes, last_entry=299
+        )
         store.close_ledger(made, closed)
         assert clients.dump(made.ledger.id) == payloads
-        assert [payload for _, payload in bookies.read(Ledger(made.ledger.id, closed), 0, 299)] == payloads
+        assert [
+            payload for _, payload in bookies.read(Ledger(made.ledger.id, closed), 0, 299)
+        ] == payloads
         never = Ledger(made.ledger.id, replace(closed, ensembles=changed[:1]))
         with pytest.raises(CorruptLog, match="is on none of its bookies"):
             list(bookies.read(never, 7, 12))
 
 
-def test_a_round_takes_the_topics_own_quorums(three: Broker, clients: Driver, store: MetadataStore) -> None:
-    report = lastwrite.compact(TOPIC.full, config={"metadataStoreUrl": three.metadata_store}, spark=INLINE)
+def test_a_round_takes_the_topics_own_quorums(
+    three: Broker, clients: Driver, store: MetadataStore
+) -> None:
+    report = lastwrite.compact(
+        TOPIC.full, config={"metadataStoreUrl": three.metadata_store}, spark=INLINE
+    )
     (found,) = report.partitions
     assert found.published is not None, found.reason
     made = store.ledger(int(str(found.published["ledger"])))

@@ -15,7 +15,10 @@ from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
 def chunk(uuid: str, number: int, count: int = 3, key: bytes | None = b"k") -> bytes:
     meta, payload = encode_single(Message(key=key, value=b"a third of it", publish_time=1))
     return encode_entry(
-        replace(meta, uuid=uuid, num_chunks_from_msg=count, chunk_id=number, total_chunk_msg_size=39), payload
+        replace(
+            meta, uuid=uuid, num_chunks_from_msg=count, chunk_id=number, total_chunk_msg_size=39
+        ),
+        payload,
     )
 
 
@@ -29,7 +32,10 @@ def after(folder: Path, ledger: int, entries: list[bytes], like_broker: bool = F
     report = lastwrite.compact(str(folder), spark=INLINE, like_broker=like_broker)
     assert [each.status for each in report.partitions] == [Status.CLEANED]
     left = [decode_entry(body, *place).metadata for place, body in read_compacted(folder)]
-    return [f"{each.uuid}/{each.chunk_id}" if each.uuid else (each.partition_key or b"").decode() for each in left]
+    return [
+        f"{each.uuid}/{each.chunk_id}" if each.uuid else (each.partition_key or b"").decode()
+        for each in left
+    ]
 
 
 def test_chunks_stay_and_go_together(tmp_path: Path) -> None:

@@ -33,11 +33,18 @@ def fresh(driver: Driver, name: str, partitions: int = 0) -> str:
 
 def send(driver: Driver, topic: str, count: int, size: int = 100, keys: int = 5) -> None:
     values = [base64.b64encode(b"%0*d" % (size, n)).decode() for n in range(count)]
-    driver.send(topic, [{"messages": [{"key": f"k{n % keys}", "value": value} for n, value in enumerate(values)]}])
+    driver.send(
+        topic,
+        [{"messages": [{"key": f"k{n % keys}", "value": value} for n, value in enumerate(values)]}],
+    )
 
 
 def settings(broker: Broker, **other: object) -> dict[str, object]:
-    return {"metadataStoreUrl": f"zk:{broker.metadata_store}", "brokerServiceUrl": broker.service_url, **other}
+    return {
+        "metadataStoreUrl": f"zk:{broker.metadata_store}",
+        "brokerServiceUrl": broker.service_url,
+        **other,
+    }
 
 
 def clean(config: dict[str, object], *topics: str) -> tuple[int, list[Event]]:
@@ -54,7 +61,9 @@ def view(driver: Driver, topic: str) -> dict[object, object]:
     return {message["key"]: message["value"] for message in driver.read(topic, compacted=True)}
 
 
-def test_topics_with_more_than_the_threshold_to_compact_are_compacted(pulsar: Broker, driver: Driver) -> None:
+def test_topics_with_more_than_the_threshold_to_compact_are_compacted(
+    pulsar: Broker, driver: Driver
+) -> None:
     much, little, parts = fresh(driver, "much"), fresh(driver, "little"), fresh(driver, "parts", 2)
     send(driver, much, 40)
     send(driver, little, 3)
@@ -62,7 +71,9 @@ def test_topics_with_more_than_the_threshold_to_compact_are_compacted(pulsar: Br
     before = view(driver, much)
     config = settings(pulsar, compactionThreshold="2K")
     status, events = clean(config, much, little, parts)
-    assert (status, compacted(events)) == (0, [much, f"{parts}-1"]), "the one with the most to compact first"
+    assert (status, compacted(events)) == (0, [much, f"{parts}-1"]), (
+        "the one with the most to compact first"
+    )
     assert events[0].report.published is not None  # type: ignore[union-attr]
     assert view(driver, much) == before and driver.horizon(little) is None
     raw = driver.read(much, compacted=True)
@@ -75,21 +86,32 @@ def test_topics_with_more_than_the_threshold_to_compact_are_compacted(pulsar: Br
     send(driver, much, 3)
     [planned] = lastwrite.plan(much, config=settings(pulsar), spark=INLINE).partitions
     assert planned.backlog is not None and planned.backlog.reason is None
-    assert planned.backlog.segments_free == planned.backlog.segments >= 1 and planned.backlog.bytes > 70 * 100
+    assert (
+        planned.backlog.segments_free == planned.backlog.segments >= 1
+        and planned.backlog.bytes > 70 * 100
+    )
 
 
-def test_the_daemon_sees_what_comes_and_stops_when_asked(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
+def test_the_daemon_sees_what_comes_and_stops_when_asked(
+    pulsar: Broker, driver: Driver, tmp_path: Path
+) -> None:
     topic = fresh(driver, "daemon")
     events: list[Event] = []
     cleaners: list[Cleaner | LiveCleaner] = []
-    config = settings(pulsar, compactionThreshold="1K", brokerServiceCompactionMonitorIntervalInSeconds=1)
+    config = settings(
+        pulsar, compactionThreshold="1K", brokerServiceCompactionMonitorIntervalInSeconds=1
+    )
     thread = threading.Thread(
-        target=lastwrite.clean, args=([topic], config),
+        target=lastwrite.clean,
+        args=([topic], config),
         kwargs={
-            "spark": INLINE, "tell": events.append, "started": cleaners.append, "archive": str(tmp_path),
+            "spark": INLINE,
+            "tell": events.append,
+            "started": cleaners.append,
+            "archive": str(tmp_path),
             "metrics_port": 0,
         },
-    )  # fmt: skip
+    )
     thread.start()
     send(driver, topic, 30)
     wait_for(lambda: compacted(events) == [topic])
@@ -98,7 +120,9 @@ def test_the_daemon_sees_what_comes_and_stops_when_asked(pulsar: Broker, driver:
     cleaners[0].ask_to_stop()
     thread.join(10)
     assert not thread.is_alive() and len(driver.read(topic, compacted=True)) == 5
-    assert [event.text for event in events if isinstance(event, Note)][1:] == [], "but for the metrics' address"
+    assert [event.text for event in events if isinstance(event, Note)][1:] == [], (
+        "but for the metrics' address"
+    )
     assert any(tmp_path.rglob("compacted.json")), "the archive stays"
 
 
@@ -109,11 +133,12 @@ def test_a_stop_in_the_middle_of_a_round_publishes_nothing(pulsar: Broker, drive
     cleaners: list[Cleaner | LiveCleaner] = []
     config = settings(
         pulsar, compactionThreshold=1, **{"log.cleaner.io.max.bytes.per.second": 20_000}
-    )  # fmt: skip
+    )
     thread = threading.Thread(
-        target=lastwrite.clean, args=([topic], config),
+        target=lastwrite.clean,
+        args=([topic], config),
         kwargs={"spark": INLINE, "tell": events.append, "started": cleaners.append},
-    )  # fmt: skip
+    )
     thread.start()
     time.sleep(1.5)
     cleaners[0].ask_to_stop()
@@ -131,7 +156,10 @@ def test_what_somebody_else_compacts_is_passed_by(pulsar: Broker, driver: Driver
     topic = fresh(driver, "held")
     send(driver, topic, 30)
     config = settings(pulsar, compactionThreshold="1K")
-    with Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster, Hold(cluster, TopicName.parse(topic)):
+    with (
+        Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster,
+        Hold(cluster, TopicName.parse(topic)),
+    ):
         status, events = clean(config, topic)
     assert (status, compacted(events)) == (4, []) and isinstance(events[0], Note)
     assert compacted(clean(config, topic)[1]) == [topic]
@@ -168,7 +196,10 @@ def test_the_clusters_own_policies_say_from_when_on(pulsar: Broker, driver: Driv
 
 def put(pulsar: Broker, method: str, path: str, value: int) -> None:
     request = urllib.request.Request(
-        f"{pulsar.admin_url}/admin/v2/{path}", str(value).encode(), {"Content-Type": "application/json"}, method=method
+        f"{pulsar.admin_url}/admin/v2/{path}",
+        str(value).encode(),
+        {"Content-Type": "application/json"},
+        method=method,
     )
     with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.status in (200, 204)
@@ -178,11 +209,17 @@ def put(pulsar: Broker, method: str, path: str, value: int) -> None:
     ("roots", "config", "words"),
     [
         (["persistent://public/default/x", "folder"], {}, "topics of a live cluster and folders"),
-        (["persistent://public/default/x"], {"compactionThreshold": 1}, "metadata store is was not said"),
+        (
+            ["persistent://public/default/x"],
+            {"compactionThreshold": 1},
+            "metadata store is was not said",
+        ),
         (["persistent://x"], {"metadataStoreUrl": "zk:h:1", "compactionThreshold": 1}, "topic"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(roots: list[str], config: dict[str, object], words: str) -> None:
+def test_what_cannot_be_is_refused_at_once(
+    roots: list[str], config: dict[str, object], words: str
+) -> None:
     with pytest.raises(InvalidConfig, match=words):
         lastwrite.clean(roots, config, once=True, spark=INLINE)
 

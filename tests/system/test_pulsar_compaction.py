@@ -26,6 +26,8 @@ def standalone(pulsar: Broker, driver: Driver) -> Iterator[Standalone]:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_the_compacted_ledger_is_the_brokers_and_readers_take_ours(standalone: Standalone, seed: int) -> None:
+def test_the_compacted_ledger_is_the_brokers_and_readers_take_ours(
+    standalone: Standalone, seed: int
+) -> None:
     met = check_seed(standalone, seed)
     assert met["rounds"]

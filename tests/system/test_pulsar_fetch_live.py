@@ -17,7 +17,14 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 def messages(first: int, count: int) -> list[dict[str, object]]:
-    return [{"messages": [{"key": f"k{n % 5}", "value": f"dmFsdWU{n:05d}"} for n in range(first, first + count)]}]
+    return [
+        {
+            "messages": [
+                {"key": f"k{n % 5}", "value": f"dmFsdWU{n:05d}"}
+                for n in range(first, first + count)
+            ]
+        }
+    ]
 
 
 def check(driver: Driver, topic: FetchedTopic) -> None:
@@ -35,10 +42,14 @@ def check(driver: Driver, topic: FetchedTopic) -> None:
         assert (compacted, topic.horizon) == ([], None)
         return
     assert topic.horizon == f"{told.ledger}:{told.entry}"
-    assert [data for _, data in read_entries(compacted[0].path)] == driver.dump(told.compacted_ledger)
+    assert [data for _, data in read_entries(compacted[0].path)] == driver.dump(
+        told.compacted_ledger
+    )
 
 
-def test_a_topic_is_brought_whole_and_then_what_is_new(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
+def test_a_topic_is_brought_whole_and_then_what_is_new(
+    pulsar: Broker, driver: Driver, tmp_path: Path
+) -> None:
     url = "persistent://public/default/fetched"
     config = {"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}
     driver.create(url)
@@ -54,7 +65,11 @@ def test_a_topic_is_brought_whole_and_then_what_is_new(pulsar: Broker, driver: D
     assert report.exit_status == 0
     [topic] = report.topics
     check(driver, topic)
-    assert [each.how for each in topic.ledgers] == [HowFetched.PRESENT, HowFetched.WRITTEN, HowFetched.WRITTEN]
+    assert [each.how for each in topic.ledgers] == [
+        HowFetched.PRESENT,
+        HowFetched.WRITTEN,
+        HowFetched.WRITTEN,
+    ]
     # What folders have of it is taken from there, and the cluster asked for the rest.
     bucket = tmp_path / "bucket"
     bucket.mkdir()
@@ -63,14 +78,22 @@ def test_a_topic_is_brought_whole_and_then_what_is_new(pulsar: Broker, driver: D
         (bucket / name).write_bytes(Path(topic.ledgers[0].path + suffix).read_bytes())
     [topic] = lastwrite.fetch([str(bucket), url], str(tmp_path / "other"), config=config).topics
     check(driver, topic)
-    assert [each.how for each in topic.ledgers] == [HowFetched.LINKED, HowFetched.WRITTEN, HowFetched.WRITTEN]
+    assert [each.how for each in topic.ledgers] == [
+        HowFetched.LINKED,
+        HowFetched.WRITTEN,
+        HowFetched.WRITTEN,
+    ]
 
 
-def test_all_partitions_of_a_topic_are_brought(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
+def test_all_partitions_of_a_topic_are_brought(
+    pulsar: Broker, driver: Driver, tmp_path: Path
+) -> None:
     url = "persistent://public/default/parts"
     driver.create(url, 2)
     driver.send(url, messages(0, 20))
-    topics = lastwrite.fetch([url], str(tmp_path), config={"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}).topics
+    topics = lastwrite.fetch(
+        [url], str(tmp_path), config={"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}
+    ).topics
     assert [topic.topic for topic in topics] == [f"{url}-partition-0", f"{url}-partition-1"]
     for topic in topics:
         check(driver, topic)

@@ -46,7 +46,9 @@ def line(*pairs: str, **other: object) -> dict[str, Any]:
     messages = []
     for pair in pairs:
         key, _, value = pair.partition("=")
-        message: dict[str, object] = {"value": base64.b64encode(value.encode()).decode() if value else None}
+        message: dict[str, object] = {
+            "value": base64.b64encode(value.encode()).decode() if value else None
+        }
         messages.append(message | ({"key": key} if key else {}))
     return {"messages": messages, **other}
 
@@ -66,7 +68,8 @@ def compact(broker: Broker, topic: str, **other: Any) -> Mapping[str, Any]:
 def view(driver: Driver, topic: str) -> list[tuple[str, object, object]]:
     """What a Java reader of the compacted topic gets: id, key and value, each message once."""
     return [
-        (f"{m['ledger']}:{m['entry']}:{m['index']}", m["key"], m["value"]) for m in driver.read(topic, compacted=True)
+        (f"{m['ledger']}:{m['entry']}:{m['index']}", m["key"], m["value"])
+        for m in driver.read(topic, compacted=True)
     ]
 
 
@@ -80,7 +83,11 @@ def leftovers(broker: Broker, topic: str) -> tuple[list[int], list[int]]:
     name = TopicName.parse(topic)
     with Cluster(Access(metadata_store=broker.metadata_store)) as cluster:
         found = (cluster.store.ledger(number) for number in range(600))
-        ours = [each.id for each in found if each is not None and each.metadata.compacted_topic == name.full]
+        ours = [
+            each.id
+            for each in found
+            if each is not None and each.metadata.compacted_topic == name.full
+        ]
         return ours, cluster.store.noted(name)
 
 
@@ -88,7 +95,9 @@ def every_shape(round_: int) -> list[dict[str, Any]]:
     """Singles and batches of every codec, deletes, keyless messages, chunks, transactions of every end."""
     lines: list[dict[str, Any]] = []
     for n, codec in enumerate(CODECS):
-        lines.append(line(*(f"s{m}={codec}{round_}{'x' * 200}" for m in range(n, n + 3)), codec=codec))
+        lines.append(
+            line(*(f"s{m}={codec}{round_}{'x' * 200}" for m in range(n, n + 3)), codec=codec)
+        )
         pairs = [f"b{(n + m) % 7}={codec}{m}{round_}{'y' * 100}" for m in range(6)]
         lines.append(line(*pairs, "=keyless", f"d{n}=", codec=codec, batch=True))
     lines.append(line("chunked=" + "z" * 3000 + str(round_), chunk=700))
@@ -132,13 +141,18 @@ def test_both_clients_read_it_before_and_after_a_restart(
     import pulsar as cpp
 
     topic = fresh(driver, request)
-    driver.send(topic, [line(*(f"k{n % 5}={n}" for n in range(40)), batch=True, codec="LZ4"), line("k1=", "k9=9")])
+    driver.send(
+        topic,
+        [line(*(f"k{n % 5}={n}" for n in range(40)), batch=True, codec="LZ4"), line("k1=", "k9=9")],
+    )
     assert compact(pulsar, topic)["published"] is not None
     driver.send(topic, [line("k2=tail")])
 
     def both() -> list[tuple[object, bytes]]:
         java = [(key, base64.b64decode(str(value or ""))) for _, key, value in view(driver, topic)]
-        client = cpp.Client(pulsar.service_url, logger=cpp.FileLogger(cpp.LoggerLevel.Error, os.devnull))
+        client = cpp.Client(
+            pulsar.service_url, logger=cpp.FileLogger(cpp.LoggerLevel.Error, os.devnull)
+        )
         reader = client.create_reader(topic, cpp.MessageId.earliest, is_read_compacted=True)
         read = []
         while reader.has_message_available():
@@ -150,7 +164,14 @@ def test_both_clients_read_it_before_and_after_a_restart(
         assert read == java
         return java
 
-    expected = [("k0", b"35"), ("k2", b"37"), ("k3", b"38"), ("k4", b"39"), ("k9", b"9"), ("k2", b"tail")]
+    expected = [
+        ("k0", b"35"),
+        ("k2", b"37"),
+        ("k3", b"38"),
+        ("k4", b"39"),
+        ("k9", b"9"),
+        ("k2", b"tail"),
+    ]
     assert both() == expected
     # Two rounds without a pause, and a crash: each must have been on disk when it was reported.
     for value in ("first", "second"):
@@ -169,7 +190,9 @@ def test_nothing_is_lost_while_a_producer_goes_on(
     import pulsar as cpp
 
     topic = fresh(driver, request)
-    client = cpp.Client(pulsar.service_url, logger=cpp.FileLogger(cpp.LoggerLevel.Error, os.devnull))
+    client = cpp.Client(
+        pulsar.service_url, logger=cpp.FileLogger(cpp.LoggerLevel.Error, os.devnull)
+    )
     sent: dict[str, str] = {}
     stop = threading.Event()
 
@@ -199,9 +222,14 @@ def test_nothing_is_lost_while_a_producer_goes_on(
         thread.join(60)
         client.close()
     rounds.append(compact(pulsar, topic, archive=str(tmp_path)))
-    assert all(each["status"] == Status.CLEANED and each["published"] for each in rounds[:-1]), rounds
+    assert all(each["status"] == Status.CLEANED and each["published"] for each in rounds[:-1]), (
+        rounds
+    )
     alive = {key: value for key, value in sent.items() if value}
-    found = {str(key): base64.b64decode(str(value or "")).decode() for _, key, value in view(driver, topic)}
+    found = {
+        str(key): base64.b64decode(str(value or "")).decode()
+        for _, key, value in view(driver, topic)
+    }
     assert {key: value for key, value in found.items() if value} == alive
     assert len(leftovers(pulsar, topic)[0]) == 1
 
@@ -215,7 +243,10 @@ def test_partitions_are_topics_of_their_own(
     driver.send(f"{topic}-partition-1", [])
     report = lastwrite.compact(topic, config=settings(pulsar), spark=INLINE)
     found = {each.partition: each for each in report.partitions}
-    assert {n: each.status for n, each in found.items() if n != 1} == {0: Status.CLEANED, 2: Status.CLEANED}
+    assert {n: each.status for n, each in found.items() if n != 1} == {
+        0: Status.CLEANED,
+        2: Status.CLEANED,
+    }
     assert found[0].published is not None and found[2].published is not None
     for n in (0, 2):
         assert [key for _, key, _ in view(driver, f"{topic}-partition-{n}")] == ["b", "a"]
@@ -232,7 +263,9 @@ def test_a_plan_and_a_copy_change_nothing(
 ) -> None:
     topic = fresh(driver, request)
     driver.send(topic, [line("a=1", "a=2", "b=1")])
-    with Hold(cluster := Cluster(Access(metadata_store=pulsar.metadata_store)), TopicName.parse(topic)):
+    with Hold(
+        cluster := Cluster(Access(metadata_store=pulsar.metadata_store)), TopicName.parse(topic)
+    ):
         pass
     cluster.close()
     before = compaction(pulsar, topic)
@@ -242,23 +275,32 @@ def test_a_plan_and_a_copy_change_nothing(
     assert (found.records_before, found.records_after) == (3, 2)
     copied = compact(pulsar, topic, to=str(tmp_path / "copy"))
     assert (copied["status"], copied["published"]) == (Status.CLEANED, None)
-    assert (tmp_path / "copy/public/default/persistent" / topic.rpartition("/")[2] / "compacted.json").exists()
+    assert (
+        tmp_path / "copy/public/default/persistent" / topic.rpartition("/")[2] / "compacted.json"
+    ).exists()
     assert compaction(pulsar, topic) == before
     assert leftovers(pulsar, topic) == ([], [])
 
 
-def test_a_plan_leaves_no_subscription(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest) -> None:
+def test_a_plan_leaves_no_subscription(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
+) -> None:
     topic = fresh(driver, request)
     driver.send(topic, [line("a=1", "a=2")])
     lastwrite.plan(topic, config=settings(pulsar), spark=INLINE)
     assert compaction(pulsar, topic) is None
 
 
-def test_who_holds_the_topic_is_said(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest) -> None:
+def test_who_holds_the_topic_is_said(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
+) -> None:
     topic = fresh(driver, request)
     driver.send(topic, [line("a=1")])
     with Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster:
-        with Hold(cluster, TopicName.parse(topic)), pytest.raises(LogHeld, match="another compaction"):
+        with (
+            Hold(cluster, TopicName.parse(topic)),
+            pytest.raises(LogHeld, match="another compaction"),
+        ):
             compact(pulsar, topic)
     assert compact(pulsar, topic)["published"] is not None
 
@@ -339,7 +381,9 @@ def test_an_archive_of_another_topic_of_that_name_is_refused(
     assert leftovers(pulsar, topic) == ([], [])
 
 
-def test_reading_and_writing_are_throttled(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest) -> None:
+def test_reading_and_writing_are_throttled(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
+) -> None:
     topic = fresh(driver, request)
     driver.send(topic, [line(*(f"k{n}={'v' * 1000}" for n in range(10)))])
     begun = time.monotonic()
@@ -351,7 +395,9 @@ def test_reading_and_writing_are_throttled(pulsar: Broker, driver: Driver, reque
     assert first > 0.5 and time.monotonic() - begun > 0.5
 
 
-def test_the_backlog_is_estimated_by_metadata(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest) -> None:
+def test_the_backlog_is_estimated_by_metadata(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
+) -> None:
     topic = fresh(driver, request)
     driver.send(topic, [line(*(f"k{n}={'v' * 100}" for n in range(20)))])
     whole = backlog_bytes(topic, settings(pulsar))
@@ -388,7 +434,9 @@ def test_a_run_that_is_killed_leaves_the_old_round_or_the_new(
         "lastwrite.compact(sys.argv[1], config={'metadataStoreUrl': sys.argv[2]}, spark=INLINE, archive=sys.argv[4])\n"
     )
     arguments = [topic, f"zk:{pulsar.metadata_store}", step, str(tmp_path / "archive")]
-    done = subprocess.run([sys.executable, "-c", script, *arguments], timeout=120, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], timeout=120, capture_output=True, text=True
+    )
     assert done.returncode == -9, (done.stderr, log)
     deadline = time.monotonic() + 60
     while True:  # the store ends the session of the one that was killed, the broker its subscription, in their own time
@@ -407,7 +455,9 @@ def test_a_run_that_is_killed_leaves_the_old_round_or_the_new(
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_the_command(pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_the_command(
+    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """With a broker's own configuration file, as an operator has it."""
     topic = fresh(driver, request)
     conf = tmp_path / "broker.conf"
@@ -415,13 +465,27 @@ def test_the_command(pulsar: Broker, driver: Driver, request: pytest.FixtureRequ
         f"metadataStoreUrl=zk:{pulsar.metadata_store}\nmanagedLedgerDefaultEnsembleSize=1\n"
         "managedLedgerDefaultWriteQuorum=1\nmanagedLedgerDefaultAckQuorum=1\nclusterName=standalone\n"
     )
-    driver.send(topic, [line(*(f"k{n % 10}={n}" for n in range(100)), batch=True), line("=keyless", "k3=")])
+    driver.send(
+        topic, [line(*(f"k{n % 10}={n}" for n in range(100)), batch=True), line("=keyless", "k3=")]
+    )
     command = [
-        sys.executable, "-m", "lastwrite.cli", "compact", topic, "--config-file", str(conf),
-        "--config", "topicCompactionRetainNullKey=true", "--master", "local[2]", "--json",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "lastwrite.cli",
+        "compact",
+        topic,
+        "--config-file",
+        str(conf),
+        "--config",
+        "topicCompactionRetainNullKey=true",
+        "--master",
+        "local[2]",
+        "--json",
+    ]
     done = subprocess.run(command, timeout=300, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["partitions"]
     assert (found["records_before"], found["records_after"]) == (102, 10)
-    assert [key for _, key, _ in view(driver, topic)] == [f"k{n}" for n in (0, 1, 2, 4, 5, 6, 7, 8, 9)] + [None]
+    assert [key for _, key, _ in view(driver, topic)] == [
+        f"k{n}" for n in (0, 1, 2, 4, 5, 6, 7, 8, 9)
+    ] + [None]

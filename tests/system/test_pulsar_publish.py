@@ -32,14 +32,18 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def cluster(pulsar: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setattr(publishing, "_WRITTEN_SECONDS", 1.5)  # what a broker of one topic takes long
+    monkeypatch.setattr(
+        publishing, "_WRITTEN_SECONDS", 1.5
+    )  # what a broker of one topic takes long
     with Cluster(Access(metadata_store=pulsar.metadata_store, timeout=10)) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, driver: Driver) -> TopicName:
-    name = TopicName.parse(f"persistent://public/default/{request.node.name.replace('[', '-').rstrip(']')}")
+    name = TopicName.parse(
+        f"persistent://public/default/{request.node.name.replace('[', '-').rstrip(']')}"
+    )
     driver.create(name.full)
     return name
 
@@ -58,7 +62,9 @@ def read(driver: Driver, topic: TopicName) -> list[str]:
     return [f"{m['key']}={base64.b64decode(m['value'] or '').decode()}" for m in found]
 
 
-def compacted(cluster: Cluster, topic: TopicName, *, at_least: Position | None = None) -> tuple[list[bytes], Position]:
+def compacted(
+    cluster: Cluster, topic: TopicName, *, at_least: Position | None = None
+) -> tuple[list[bytes], Position]:
     """What a compactor writes of the whole topic, and its horizon; singles only."""
     found = cluster.store.managed_ledger(topic)
     assert found is not None
@@ -82,7 +88,9 @@ def compacted(cluster: Cluster, topic: TopicName, *, at_least: Position | None =
     return list(last.values()), horizon
 
 
-def commit(cluster: Cluster, topic: TopicName, hold: Hold, base: Compaction | None, **other: object) -> Published:
+def commit(
+    cluster: Cluster, topic: TopicName, hold: Hold, base: Compaction | None, **other: object
+) -> Published:
     records, horizon = compacted(cluster, topic)
     custom = ledger_custom_metadata(topic.full, horizon)
     return publish(hold, base, horizon, lambda: records, ONE, custom, NOW_MS, **other)  # type: ignore[arg-type]
@@ -166,7 +174,10 @@ def test_somebody_else_was_faster(driver: Driver, cluster: Cluster, topic: Topic
     hold.release()
     assert driver.compact(topic.full)["did"]
     theirs = state(cluster, topic)
-    with Hold(cluster, topic) as hold, pytest.raises(CommitConflict, match=f"into ledger {theirs.ledger} meanwhile"):
+    with (
+        Hold(cluster, topic) as hold,
+        pytest.raises(CommitConflict, match=f"into ledger {theirs.ledger} meanwhile"),
+    ):
         commit(cluster, topic, hold, None)
     assert state(cluster, topic) == theirs
     assert compacted_ledgers(cluster, topic) == [theirs.ledger]
@@ -194,7 +205,9 @@ def test_the_subscription_stands_at_the_begin_of_a_newer_ledger(
     wait_for_ledgers(cluster, topic, [again.ledger])
 
 
-def test_a_horizon_that_the_topic_has_not_is_refused(driver: Driver, cluster: Cluster, topic: TopicName) -> None:
+def test_a_horizon_that_the_topic_has_not_is_refused(
+    driver: Driver, cluster: Cluster, topic: TopicName
+) -> None:
     send(driver, topic, "a=1", "b=1")
     records, horizon = compacted(cluster, topic)
     custom = ledger_custom_metadata(topic.full, horizon)
@@ -205,9 +218,14 @@ def test_a_horizon_that_the_topic_has_not_is_refused(driver: Driver, cluster: Cl
         done = commit(cluster, topic, hold, None)
         with pytest.raises(CommitConflict, match="beyond the horizon"):  # below what was published
             publish(
-                hold, Compaction(done.horizon, done.ledger), Position(horizon.ledger, 0), lambda: records, ONE, custom,
+                hold,
+                Compaction(done.horizon, done.ledger),
+                Position(horizon.ledger, 0),
+                lambda: records,
+                ONE,
+                custom,
                 NOW_MS,
-            )  # fmt: skip
+            )
     assert compacted_ledgers(cluster, topic) == [done.ledger]
     assert cluster.store.noted(topic) == []
 
@@ -221,7 +239,12 @@ def test_a_ledger_whose_horizon_was_refused_is_kept_as_long_as_it_is_served(
     with Hold(cluster, topic) as hold:
         good = commit(cluster, topic, hold, None)
         refused = write_ledger(
-            cluster.store, cluster.bookies, lambda: records, ONE, ledger_custom_metadata(topic.full, horizon), NOW_MS
+            cluster.store,
+            cluster.bookies,
+            lambda: records,
+            ONE,
+            ledger_custom_metadata(topic.full, horizon),
+            NOW_MS,
         )
         cluster.store.note(topic, refused.id)
         hold.again().acknowledge(Position(horizon.ledger, 0), refused.id)
@@ -260,7 +283,9 @@ def test_an_acknowledgement_that_is_lost_is_followed_by_another_with_a_fresh_led
     assert compacted_ledgers(cluster, topic) == [done.ledger]
 
 
-def test_a_pointer_to_a_ledger_that_is_gone_is_mended(driver: Driver, cluster: Cluster, topic: TopicName) -> None:
+def test_a_pointer_to_a_ledger_that_is_gone_is_mended(
+    driver: Driver, cluster: Cluster, topic: TopicName
+) -> None:
     send(driver, topic, "a=1", "b=1", "a=2")
     with Hold(cluster, topic) as hold:
         first = commit(cluster, topic, hold, None)
@@ -279,9 +304,15 @@ def test_a_pointer_to_a_ledger_that_is_gone_is_mended(driver: Driver, cluster: C
 
 
 @pytest.mark.parametrize(
-    "last", ["acknowledge", *(pytest.param(step, marks=pytest.mark.long) for step in ("write", "look", "clear"))]
+    "last",
+    [
+        "acknowledge",
+        *(pytest.param(step, marks=pytest.mark.long) for step in ("write", "look", "clear")),
+    ],
 )
-def test_what_a_crash_left_is_removed(driver: Driver, cluster: Cluster, topic: TopicName, last: str) -> None:
+def test_what_a_crash_left_is_removed(
+    driver: Driver, cluster: Cluster, topic: TopicName, last: str
+) -> None:
     send(driver, topic, f"a={last}", "b=1")
     before = cluster.written_down(topic)
 
@@ -338,7 +369,10 @@ def test_a_cluster_that_crashes_at_a_step_has_the_old_round_or_the_new(
             commit(cluster, topic, hold, base, reach=crash)
     except LogError as error:
         assert error.remedy
-    assert read(driver, topic)[-2:] == ["b=1", "a=2"]  # either way, the tail is read behind the old round
+    assert read(driver, topic)[-2:] == [
+        "b=1",
+        "a=2",
+    ]  # either way, the tail is read behind the old round
     send(driver, topic, "c=1")
     with Hold(cluster, topic) as hold:
         sweep(hold)
@@ -348,7 +382,9 @@ def test_a_cluster_that_crashes_at_a_step_has_the_old_round_or_the_new(
     wait_for_ledgers(cluster, topic, [done.ledger])
 
 
-def test_a_compacted_ledger_may_be_empty(driver: Driver, cluster: Cluster, topic: TopicName) -> None:
+def test_a_compacted_ledger_may_be_empty(
+    driver: Driver, cluster: Cluster, topic: TopicName
+) -> None:
     send(driver, topic, "a=1", "a=")
     with Hold(cluster, topic) as hold:
         done = commit(cluster, topic, hold, None)
@@ -363,7 +399,10 @@ def test_a_broker_that_stops_answers_with_an_error_and_nothing_is_changed(
     pulsar: Broker, driver: Driver, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1")
-    with Cluster(Access(metadata_store=pulsar.metadata_store, timeout=3)) as cluster, Hold(cluster, topic) as hold:
+    with (
+        Cluster(Access(metadata_store=pulsar.metadata_store, timeout=3)) as cluster,
+        Hold(cluster, topic) as hold,
+    ):
         before = compacted(cluster, topic)
         pulsar.kill()
         with pytest.raises(RemoteFailed):

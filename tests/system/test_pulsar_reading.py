@@ -27,20 +27,32 @@ def consumers(pulsar: Broker) -> Iterator[client.Client]:
 
 
 def message(key: str, value: str | None) -> dict[str, Any]:
-    return {"key": key, "value": None if value is None else base64.b64encode(value.encode()).decode()}
+    return {
+        "key": key,
+        "value": None if value is None else base64.b64encode(value.encode()).decode(),
+    }
 
 
 def told(row: dict[str, Any]) -> dict[str, Any]:
     """A row of ours in the words of the driver's reader."""
     return {
-        "ledger": row["ledger"], "entry": row["entry"], "index": row["batch_index"], "key": row["key"],
-        "value": row["value"], "properties": row["properties"], "publishTime": row["publish_time"],
-        "eventTime": row["event_time"], "sequenceId": row["sequence_id"], "producer": row["producer"],
+        "ledger": row["ledger"],
+        "entry": row["entry"],
+        "index": row["batch_index"],
+        "key": row["key"],
+        "value": row["value"],
+        "properties": row["properties"],
+        "publishTime": row["publish_time"],
+        "eventTime": row["event_time"],
+        "sequenceId": row["sequence_id"],
+        "producer": row["producer"],
         "orderingKey": row["ordering_key"],
-    }  # fmt: skip
+    }
 
 
-def last_message_id(consumers: client.Client, topic: str, reads_compacted: bool) -> tuple[int, int, int]:
+def last_message_id(
+    consumers: client.Client, topic: str, reads_compacted: bool
+) -> tuple[int, int, int]:
     """As the broker answers it."""
     consumer = consumers.subscribe(topic, "asks", is_read_compacted=reads_compacted)
     found = consumer.get_last_message_id()
@@ -48,9 +60,13 @@ def last_message_id(consumers: client.Client, topic: str, reads_compacted: bool)
     return found.ledger_id(), found.entry_id(), found.batch_index()
 
 
-def check(pulsar: Broker, driver: Driver, consumers: client.Client, topic: str, archive: Path) -> list[tuple[int, ...]]:
+def check(
+    pulsar: Broker, driver: Driver, consumers: client.Client, topic: str, archive: Path
+) -> list[tuple[int, ...]]:
     """Both kinds of readers get the same here and there; the last ids that both kinds are told."""
-    lastwrite.fetch([topic], str(archive), config={"metadataStoreUrl": f"zk:{pulsar.metadata_store}"})
+    lastwrite.fetch(
+        [topic], str(archive), config={"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}
+    )
     ids = []
     for reads_compacted in (False, True):
         reading = lastwrite.read(str(archive), topic=topic, read_compacted=reads_compacted)
@@ -70,12 +86,17 @@ def test_readers_and_their_last_message(
     topic = "persistent://public/default/read-here"
     driver.create(topic)
     driver.send(topic, [{"messages": [message("a", "1"), message("b", "2")]}])
-    driver.send(topic, [{"batch": True, "messages": [message("a", "3"), message("c", "4"), message("a", "5")]}])
+    driver.send(
+        topic,
+        [{"batch": True, "messages": [message("a", "3"), message("c", "4"), message("a", "5")]}],
+    )
     raw, compacted = check(pulsar, driver, consumers, topic, tmp_path / "0")
     assert raw == compacted and raw[2] == 2
     driver.send(topic, [{"batch": True, "messages": [message("d", "6"), message("c", None)]}])
     driver.send(topic, [{"messages": [message("b", None)]}])
-    driver.compact(topic)  # the last message that a compacted reader gets is not the last that was sent
+    driver.compact(
+        topic
+    )  # the last message that a compacted reader gets is not the last that was sent
     raw, compacted = check(pulsar, driver, consumers, topic, tmp_path / "1")
     assert compacted < raw and compacted[2] == 0
     driver.send(topic, [{"batch": True, "messages": [message("b", "7"), message("e", "8")]}])

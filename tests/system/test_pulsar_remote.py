@@ -12,7 +12,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogHeld, NotALog, RemoteFailed
+from lastwrite.errors import (
+    CommitConflict,
+    CorruptLog,
+    InvalidConfig,
+    LogHeld,
+    NotALog,
+    RemoteFailed,
+)
 from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
 from lastwrite.formats.pulsar.ledger_metadata import Digest
 from lastwrite.formats.pulsar.managed_ledger import PositionInfo
@@ -50,7 +57,13 @@ def topic(name: str) -> TopicName:
 
 def singles(count: int, size: int = 20, first: int = 0) -> list[dict[str, object]]:
     values = (base64.b64encode(os.urandom(size)).decode() for _ in range(count))
-    return [{"messages": [{"key": f"k{n % 7}", "value": value} for n, value in enumerate(values, first)]}]
+    return [
+        {
+            "messages": [
+                {"key": f"k{n % 7}", "value": value} for n, value in enumerate(values, first)
+            ]
+        }
+    ]
 
 
 def find(store: MetadataStore, number: int) -> Ledger:
@@ -100,7 +113,10 @@ def test_an_open_ledger_is_read_and_goes_on(
     assert not ledger.metadata.is_closed
     end = bookies.last_entry(ledger)
     assert end.entry == 8 and -1 <= end.confirmed < 8
-    with find_owner([pulsar.address], name.full, timeout=10) as owner, owner.look(name.full) as looking:
+    with (
+        find_owner([pulsar.address], name.full, timeout=10) as owner,
+        owner.look(name.full) as looking,
+    ):
         assert looking.last_message().position == Position(number, 8)
     entries = [payload for _, payload in bookies.read(ledger, 0, 8)]
     assert entries == driver.dump(number, last=8)
@@ -111,7 +127,9 @@ def test_an_open_ledger_is_read_and_goes_on(
     assert store.cursor(name, COMPACTION_CURSOR) is None  # and looking left nothing behind
 
 
-def test_a_ledger_of_ours_is_one_of_bookkeepers(driver: Driver, store: MetadataStore, bookies: Bookies) -> None:
+def test_a_ledger_of_ours_is_one_of_bookkeepers(
+    driver: Driver, store: MetadataStore, bookies: Bookies
+) -> None:
     told: list[int] = []
     payloads = [b"", b"one", os.urandom(4 << 20), *(n.to_bytes(4, "big") * 9 for n in range(3000))]
     custom = ledger_custom_metadata("persistent://public/default/ours", Position(1, 2))
@@ -137,16 +155,22 @@ def test_what_is_wrong_with_an_entry_is_said(store: MetadataStore, bookies: Book
     other = Ledger(ledger.id, type(ledger.metadata)(**_values(ledger) | changed))
     with pytest.raises(CorruptLog, match=f"entry 0 of ledger {ledger.id}: the digest"):
         list(bookies.read(other, 0, 1))
-    with pytest.raises(CorruptLog, match=f"entry 2 of ledger {ledger.id} is on none of its bookies: bk0test"):
+    with pytest.raises(
+        CorruptLog, match=f"entry 2 of ledger {ledger.id} is on none of its bookies: bk0test"
+    ):
         list(bookies.read(ledger, 0, 2))
     store.delete_ledger(ledger.id)
 
 
 def _values(ledger: Ledger) -> dict[str, object]:
-    return {name: getattr(ledger.metadata, name) for name in type(ledger.metadata).__dataclass_fields__}
+    return {
+        name: getattr(ledger.metadata, name) for name in type(ledger.metadata).__dataclass_fields__
+    }
 
 
-def test_a_ledger_that_somebody_else_touched_is_not_closed(store: MetadataStore, bookies: Bookies) -> None:
+def test_a_ledger_that_somebody_else_touched_is_not_closed(
+    store: MetadataStore, bookies: Bookies
+) -> None:
     made = store.make_ledger(open_metadata(ONE, store.bookies(), {}, NOW_MS))
     LedgerWriter(bookies, made.ledger).flush()
     store.close_ledger(made, made.ledger.metadata)
@@ -166,7 +190,10 @@ def test_bookies_that_cannot_be_had(store: MetadataStore) -> None:
     with pytest.raises(InvalidConfig):
         Quorums(2, 3, 1)
     ledger = Ledger(0, open_metadata(ONE, ["bk7"], {}, NOW_MS))
-    with Bookies(store.address_of, timeout=2) as bookies, pytest.raises(RemoteFailed, match="bk7 is not alive"):
+    with (
+        Bookies(store.address_of, timeout=2) as bookies,
+        pytest.raises(RemoteFailed, match="bk7 is not alive"),
+    ):
         list(bookies.read(ledger, 0, 3))
     refused = {"b": RemoteFailed("x")}
     assert set(choose_bookies(["a", "b", "c"], 2, {}, refused)) == {"a", "c"}
@@ -216,7 +243,9 @@ def test_notes_come_and_go(store: MetadataStore) -> None:
     assert store.noted(name) == []
 
 
-def test_a_ledger_of_ours_is_served(pulsar: Broker, driver: Driver, store: MetadataStore, bookies: Bookies) -> None:
+def test_a_ledger_of_ours_is_served(
+    pulsar: Broker, driver: Driver, store: MetadataStore, bookies: Bookies
+) -> None:
     name = topic("served")
     driver.create(name.full)
     driver.send(name.full, singles(20))
@@ -224,7 +253,10 @@ def test_a_ledger_of_ours_is_served(pulsar: Broker, driver: Driver, store: Metad
     entries = list(bookies.read(find(store, number), 0, 19))
     records = [encode_record(Position(number, entry), -1, body) for entry, body in entries[13:]]
     custom = ledger_custom_metadata(name.full, Position(number, 19))
-    with find_owner([pulsar.address], name.full, timeout=10) as owner, owner.subscribe(name.full) as held:
+    with (
+        find_owner([pulsar.address], name.full, timeout=10) as owner,
+        owner.subscribe(name.full) as held,
+    ):
         assert not held.is_lost
         with pytest.raises(LogHeld, match="Exclusive consumer is already connected"):
             owner.subscribe(name.full)
@@ -242,11 +274,15 @@ def test_a_ledger_of_ours_is_served(pulsar: Broker, driver: Driver, store: Metad
             time.sleep(0.01)
     horizon = driver.horizon(name.full)
     assert horizon is not None and horizon.compacted_ledger == ours.id
-    assert [message["entry"] for message in driver.read(name.full, compacted=True)] == list(range(13, 20))
+    assert [message["entry"] for message in driver.read(name.full, compacted=True)] == list(
+        range(13, 20)
+    )
     cursor = store.cursor(name, COMPACTION_CURSOR)
     assert cursor is not None
     if cursor.cursors_ledger >= 0:
-        said = PositionInfo.decode_node(bookies.last_entry(find(store, cursor.cursors_ledger)).payload)
+        said = PositionInfo.decode_node(
+            bookies.last_entry(find(store, cursor.cursors_ledger)).payload
+        )
         assert said.compacted_ledger == ours.id
     else:
         assert cursor.compacted_ledger == ours.id
@@ -266,6 +302,9 @@ def test_what_is_not_there(pulsar: Broker, driver: Driver) -> None:
 
 def test_a_metadata_store_that_is_none(pulsar: Broker) -> None:
     begun = time.monotonic()
-    with MetadataStore("127.0.0.1:1", timeout=1) as store, pytest.raises(RemoteFailed, match="metadata store"):
+    with (
+        MetadataStore("127.0.0.1:1", timeout=1) as store,
+        pytest.raises(RemoteFailed, match="metadata store"),
+    ):
         store.bookies()
     assert time.monotonic() - begun < 10

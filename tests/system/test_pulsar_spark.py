@@ -35,7 +35,9 @@ def test_spark_leaves_what_the_inline_engine_leaves(
     tmp_path: Path, spark: Any, exact: bool, by_event_time: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lastwrite.pipeline.engine._PIECE_BYTES", 3000)
-    monkeypatch.setattr("lastwrite.pipeline.engine._LEAST_PART_BYTES", 2000)  # the new ledger is joined of parts
+    monkeypatch.setattr(
+        "lastwrite.pipeline.engine._LEAST_PART_BYTES", 2000
+    )  # the new ledger is joined of parts
     mine, twin = tmp_path / "spark", tmp_path / "inline"
     keys = [b"k%d" % n for n in range(40)]
     authors = [Author(seed, keys) for seed in (1, 2)]
@@ -43,17 +45,31 @@ def test_spark_leaves_what_the_inline_engine_leaves(
     for ledger in (10, 20):  # the second round begins with what the first one left
         for topic, author in zip(TOPICS, authors, strict=True):
             entries = [*author.entries(60), *author.end_transactions()]
-            path = put_ledger(topic_folder(mine, topic), ledger, entries, 2000 + max(map(len, entries)))
+            path = put_ledger(
+                topic_folder(mine, topic), ledger, entries, 2000 + max(map(len, entries))
+            )
             for file in (path, path.with_name(f"{path.name}-index")):
                 shutil.copy(file, topic_folder(twin, topic))
         arguments: dict[str, Any] = {"config": config, "now_ms": NOW, "exact": exact}
         planned = lastwrite.plan(str(mine), spark=spark, **arguments)
         report = lastwrite.compact(str(mine), spark=spark, **arguments)
         again = lastwrite.compact(str(twin), spark=INLINE, **arguments)
-        for one, other, third in zip(report.partitions, again.partitions, planned.partitions, strict=True):
+        for one, other, third in zip(
+            report.partitions, again.partitions, planned.partitions, strict=True
+        ):
             assert one.status is Status.CLEANED, one.reason
-            assert (one.records_after, one.verdicts, one.keys) == (other.records_after, other.verdicts, other.keys)
-            assert (one.records_after, one.verdicts, one.keys) == (third.records_after, third.verdicts, third.keys)
+            assert (one.records_after, one.verdicts, one.keys) == (
+                other.records_after,
+                other.verdicts,
+                other.keys,
+            )
+            assert (one.records_after, one.verdicts, one.keys) == (
+                third.records_after,
+                third.verdicts,
+                third.keys,
+            )
         for topic in TOPICS:
-            assert read_compacted(topic_folder(mine, topic)) == read_compacted(topic_folder(twin, topic))
+            assert read_compacted(topic_folder(mine, topic)) == read_compacted(
+                topic_folder(twin, topic)
+            )
     assert lastwrite.verify(str(mine)).exit_status == 0

@@ -38,7 +38,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 NOW_MS = 1_800_000_000_000
 RETENTION_MS = 60_000
 # Larger segments than the broker was told: several become one, as in a topic whose segments have shrunk.
-CONFIG = {"delete.retention.ms": RETENTION_MS, "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 20_000}
+CONFIG = {
+    "delete.retention.ms": RETENTION_MS,
+    "min.cleanable.dirty.ratio": 0,
+    "internal.segment.bytes": 20_000,
+}
 SMALL = {  # several segments, an index entry every few batches
     "cleanup.policy": "compact",
     "internal.segment.bytes": "4000",
@@ -53,7 +57,9 @@ class TopicModel:
     def __init__(self) -> None:
         self.records: list[Seen] = []
         self.end = 0
-        self.horizons: dict[int, int] = {}  # of tombstones, by offset, since a round first kept them
+        self.horizons: dict[
+            int, int
+        ] = {}  # of tombstones, by offset, since a round first kept them
 
     def append(self, stored: list[Seen]) -> None:
         assert [record.offset for record in stored] == list(range(self.end, self.end + len(stored)))
@@ -63,7 +69,11 @@ class TopicModel:
     def compact(self, end: int, now_ms: int) -> None:
         """Clean everything below ``end``, the base of the active segment."""
         last = {record.key: record.offset for record in self.records if record.offset < end}
-        self.records = [record for record in self.records if record.offset >= end or self._stays(record, last, now_ms)]
+        self.records = [
+            record
+            for record in self.records
+            if record.offset >= end or self._stays(record, last, now_ms)
+        ]
 
     def _stays(self, record: Seen, last: dict[bytes | None, int], now_ms: int) -> bool:
         if record.key is None or last[record.key] > record.offset:
@@ -82,17 +92,31 @@ class Trial:
         self.models: dict[str, TopicModel] = {}
 
     def create(self, topic: str, codec: str = "none", **settings: str) -> None:
-        create_topic(self.broker, topic, SMALL | {name.replace("_", "."): value for name, value in settings.items()})
+        create_topic(
+            self.broker,
+            topic,
+            SMALL | {name.replace("_", "."): value for name, value in settings.items()},
+        )
         self.codecs[topic] = codec
         self.models[topic] = TopicModel()
 
     def produce(self, seed: int, count: int) -> None:
         for topic, model in self.models.items():
-            model.append(produce(self.broker, topic, events(seed, count), codec=self.codecs[topic], batch_records=7))
+            model.append(
+                produce(
+                    self.broker,
+                    topic,
+                    events(seed, count),
+                    codec=self.codecs[topic],
+                    batch_records=7,
+                )
+            )
 
     def expect_compacted(self, now_ms: int) -> None:
         for topic, model in self.models.items():
-            segments = sorted(int(path.stem) for path in (self.broker.data / f"{topic}-0").glob("*.log"))
+            segments = sorted(
+                int(path.stem) for path in (self.broker.data / f"{topic}-0").glob("*.log")
+            )
             assert len(segments) > 1, topic
             model.compact(segments[-1], now_ms)
 
@@ -105,13 +129,27 @@ class Trial:
             records = self.models[topic].records
             for offset in range(0, self.models[topic].end, 17):
                 found = consume(self.broker, topic, start=offset, limit=1)
-                assert found == [record for record in records if record.offset >= offset][:1], (topic, offset)
+                assert found == [record for record in records if record.offset >= offset][:1], (
+                    topic,
+                    offset,
+                )
             for timestamp_ms in sorted({record.timestamp_ms for record in records})[::9]:
-                first = next(record.offset for record in records if record.timestamp_ms >= timestamp_ms)
+                first = next(
+                    record.offset for record in records if record.timestamp_ms >= timestamp_ms
+                )
                 # An empty segment has its file's time, which is later than all of these, and ends the broker's search.
-                expected = -1 if any(base <= first for base in self._empty_segments(topic)) else first
-                assert first_offset_since(self.broker, topic, timestamp_ms) == expected, (topic, timestamp_ms)
-        complaints = [line for line in self.broker.said() if " ERROR " in line or any(t in line for t in self.models)]
+                expected = (
+                    -1 if any(base <= first for base in self._empty_segments(topic)) else first
+                )
+                assert first_offset_since(self.broker, topic, timestamp_ms) == expected, (
+                    topic,
+                    timestamp_ms,
+                )
+        complaints = [
+            line
+            for line in self.broker.said()
+            if " ERROR " in line or any(t in line for t in self.models)
+        ]
         assert complaints == []
 
     def _empty_segments(self, topic: str) -> list[int]:
@@ -126,7 +164,11 @@ def events(seed: int, count: int) -> list[Sent]:
     sent = []
     for n in range(count):
         key = rng.choice(keys)
-        value = None if rng.random() < 0.2 else rng.randbytes(rng.choice([0, 3, 40])) + b"." * rng.choice([0, 60])
+        value = (
+            None
+            if rng.random() < 0.2
+            else rng.randbytes(rng.choice([0, 3, 40])) + b"." * rng.choice([0, 60])
+        )
         names = [rng.choice(["h", "é", ""]) for _ in range(rng.choice([0, 0, 2]))]
         headers = tuple((name, rng.choice([None, b"", b"\xca\xfe"])) for name in names)
         stamp = 1_700_000_000_000 + seed * 10_000_000 + n * 1000 + rng.choice([0, 0, 0, -7000])
@@ -156,15 +198,23 @@ def test_a_broker_serves_what_compaction_left(trial: Trial, tmp_path: Path) -> N
     for codec in CODECS:
         trial.create(f"client-{codec}", codec)  # compressed by librdkafka
     for codec in CODECS[1:]:
-        trial.create(f"broker-{codec}", compression_type=codec)  # compressed again by the broker, in Java
+        trial.create(
+            f"broker-{codec}", compression_type=codec
+        )  # compressed again by the broker, in Java
     trial.create("append-time", message_timestamp_type="LogAppendTime")
     trial.produce(1, 400)
     trial.create("keyless", cleanup_policy="delete", retention_ms="-1")
-    mixed = [sent._replace(key=None) if n % 5 == 0 else sent for n, sent in enumerate(events(1, 400))]
+    mixed = [
+        sent._replace(key=None) if n % 5 == 0 else sent for n, sent in enumerate(events(1, 400))
+    ]
     trial.models["keyless"].append(produce(broker, "keyless", mixed))
-    set_topic(broker, "keyless", {"cleanup.policy": "compact"})  # under compact a broker refuses records without key
+    set_topic(
+        broker, "keyless", {"cleanup.policy": "compact"}
+    )  # under compact a broker refuses records without key
 
-    create_topic(broker, "policy-delete", {"internal.segment.bytes": "4000"})  # Kafka's default policy
+    create_topic(
+        broker, "policy-delete", {"internal.segment.bytes": "4000"}
+    )  # Kafka's default policy
     produce(broker, "policy-delete", events(1, 200))
 
     with pytest.raises(LogHeld):
@@ -175,9 +225,13 @@ def test_a_broker_serves_what_compaction_left(trial: Trial, tmp_path: Path) -> N
     shutil.copytree(broker.data, tmp_path / "before")
     report = lastwrite.compact(str(broker.data), config=CONFIG, now_ms=NOW_MS)
     statuses = {partition.topic: str(partition.status) for partition in report.partitions}
-    assert {topic: statuses[topic] for topic in trial.models} == dict.fromkeys(trial.models, "cleaned")
+    assert {topic: statuses[topic] for topic in trial.models} == dict.fromkeys(
+        trial.models, "cleaned"
+    )
     assert statuses["policy-delete"] == "unchanged"
-    verified = lastwrite.verify(str(broker.data), str(tmp_path / "before"), now_ms=NOW_MS, spark=INLINE)
+    verified = lastwrite.verify(
+        str(broker.data), str(tmp_path / "before"), now_ms=NOW_MS, spark=INLINE
+    )
     assert [str(problem) for problem in verified.problems] == []
     assert verified.ok
     broker.start()
@@ -234,8 +288,12 @@ def test_a_broker_recovers_what_a_killed_compaction_left(trial: Trial, tmp_path:
     for n in range(8):
         data = tmp_path / f"killed-{n}" / "data"
         shutil.copytree(broker.data, data)
-        run_until(data, {"LASTWRITE_FAULT_POINT": str(operations * (2 * n + 1) // 16)}, -signal.SIGKILL)
-        if n % 2:  # as after a crash of the machine: every segment above the recovery point is checked
+        run_until(
+            data, {"LASTWRITE_FAULT_POINT": str(operations * (2 * n + 1) // 16)}, -signal.SIGKILL
+        )
+        if (
+            n % 2
+        ):  # as after a crash of the machine: every segment above the recovery point is checked
             (data / ".kafka_cleanshutdown").unlink()
             (data / "recovery-point-offset-checkpoint").unlink()
         with Broker(broker.home, data) as again:
@@ -251,20 +309,32 @@ def test_a_broker_recovers_what_a_killed_compaction_left(trial: Trial, tmp_path:
 def run_until(data: Path, environment: dict[str, str], status: int) -> None:
     """One round over ``data`` in a process of its own, which ends with ``status``."""
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(data), str(NOW_MS)], env=os.environ | environment,
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", KILLED, str(data), str(NOW_MS)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == status, done.stderr
 
 
 def compact_by_command(trial: Trial, now_ms: int) -> None:
     program = str(Path(sys.executable).with_name("lastwrite"))
     command = [program, "compact", str(trial.broker.data), "--json", "--now", str(now_ms)]
-    settings = [argument for name, value in CONFIG.items() for argument in ("--config", f"{name}={value}")]
+    settings = [
+        argument for name, value in CONFIG.items() for argument in ("--config", f"{name}={value}")
+    ]
     done = subprocess.run(
         [*command, *settings],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
-    statuses = {partition["topic"]: partition["status"] for partition in json.loads(done.stdout)["partitions"]}
-    assert {topic: statuses[topic] for topic in trial.models} == dict.fromkeys(trial.models, "cleaned")
+    statuses = {
+        partition["topic"]: partition["status"]
+        for partition in json.loads(done.stdout)["partitions"]
+    }
+    assert {topic: statuses[topic] for topic in trial.models} == dict.fromkeys(
+        trial.models, "cleaned"
+    )

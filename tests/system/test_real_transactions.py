@@ -29,8 +29,16 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 RETENTION_MS = 60_000
 TOPIC = "accounts"
-SMALL = {"internal.segment.bytes": "2000", "segment.index.bytes": "1024", "index.interval.bytes": "300"}
-CONFIG = {"delete.retention.ms": RETENTION_MS, "min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 6000}
+SMALL = {
+    "internal.segment.bytes": "2000",
+    "segment.index.bytes": "1024",
+    "index.interval.bytes": "300",
+}
+CONFIG = {
+    "delete.retention.ms": RETENTION_MS,
+    "min.cleanable.dirty.ratio": 0,
+    "internal.segment.bytes": 6000,
+}
 READ_UNCOMMITTED = "read_uncommitted"
 
 
@@ -58,18 +66,26 @@ class Ledger:
     records: list[Seen] = field(default_factory=list)
     open: dict[str, list[int]] = field(default_factory=dict)  # offsets, by producer
     aborted: set[int] = field(default_factory=set)
-    horizons: dict[int, int] = field(default_factory=dict)  # of tombstones, since a round first kept them
+    horizons: dict[int, int] = field(
+        default_factory=dict
+    )  # of tombstones, since a round first kept them
 
     @property
     def last_stable(self) -> float:
-        return min((min(offsets) for offsets in self.open.values() if offsets), default=float("inf"))
+        return min(
+            (min(offsets) for offsets in self.open.values() if offsets), default=float("inf")
+        )
 
     def committed(self) -> list[Seen]:
-        return [r for r in self.records if r.offset not in self.aborted and r.offset < self.last_stable]
+        return [
+            r for r in self.records if r.offset not in self.aborted and r.offset < self.last_stable
+        ]
 
     def compact(self, end: int, now_ms: int) -> None:
         """Clean what lies below ``end``, where no transaction is open."""
-        last = {r.key: r.offset for r in self.records if r.offset < end and r.offset not in self.aborted}
+        last = {
+            r.key: r.offset for r in self.records if r.offset < end and r.offset not in self.aborted
+        }
         self.records = [r for r in self.records if r.offset >= end or self._stays(r, last, now_ms)]
 
     def _stays(self, record: Seen, last: dict[bytes | None, int], now_ms: int) -> bool:
@@ -88,12 +104,18 @@ class Bank:
         self.ledger = Ledger()
         self.decisions = 0
         self.producers = {
-            name: Producer({
-                "bootstrap.servers": broker.address, "transactional.id": name, "linger.ms": 0,
-                "transaction.timeout.ms": 600_000, "compression.type": codec, "log_level": 0,
-            })
+            name: Producer(
+                {
+                    "bootstrap.servers": broker.address,
+                    "transactional.id": name,
+                    "linger.ms": 0,
+                    "transaction.timeout.ms": 600_000,
+                    "compression.type": codec,
+                    "log_level": 0,
+                }
+            )
             for name, codec in zip(names, ["none", "lz4", "zstd"], strict=False)
-        }  # fmt: skip
+        }
         for producer in self.producers.values():
             producer.init_transactions(60)
 
@@ -139,10 +161,14 @@ class Bank:
                 self.end(name, rng.random() < 0.5)
             else:
                 keys = [b"account-%d" % rng.randrange(12) for _ in range(rng.choice([1, 1, 3]))]
-                self.write(name, [(k, None if rng.random() < 0.2 else rng.randbytes(40)) for k in keys])
+                self.write(
+                    name, [(k, None if rng.random() < 0.2 else rng.randbytes(40)) for k in keys]
+                )
         for name in list(self.ledger.open):
             self.end(name, rng.random() < 0.5)
-        self.write(rng.choice(list(self.producers)), [(b"account-0", b"undecided"), (b"new", b"undecided")])
+        self.write(
+            rng.choice(list(self.producers)), [(b"account-0", b"undecided"), (b"new", b"undecided")]
+        )
 
     def judge(self) -> None:
         """A reader of committed records sees them, and never an aborted one; any other reader sees all there is."""
@@ -154,7 +180,9 @@ class Bank:
         assert [line for line in self.broker.said() if " ERROR " in line or TOPIC in line] == []
 
 
-def test_committed_records_stay_and_aborted_ones_never_come_back(broker: Broker, tmp_path: Path) -> None:
+def test_committed_records_stay_and_aborted_ones_never_come_back(
+    broker: Broker, tmp_path: Path
+) -> None:
     broker.start()
     create_topic(broker, TOPIC, {**SMALL, "cleanup.policy": "compact"})
     bank = Bank(broker, ["alice", "bob", "carol"])
@@ -178,7 +206,9 @@ def test_committed_records_stay_and_aborted_ones_never_come_back(broker: Broker,
         report = lastwrite.compact(str(broker.data), config=CONFIG, now_ms=now_ms, spark=INLINE)
         [told] = [partition for partition in report.partitions if partition.topic == TOPIC]
         assert (told.status, told.first_uncleanable_offset) == ("cleaned", end), told.reason
-        verified = lastwrite.verify(str(folder), str(before / folder.name), now_ms=now_ms, spark=INLINE)
+        verified = lastwrite.verify(
+            str(folder), str(before / folder.name), now_ms=now_ms, spark=INLINE
+        )
         assert [str(problem) for problem in verified.problems] == []
         assert verified.ok
 
@@ -188,7 +218,12 @@ def test_committed_records_stay_and_aborted_ones_never_come_back(broker: Broker,
         assert left | {key: None for key in table if key not in left} == table
     assert len(bank.ledger.aborted) > 50
     # Markers outlive their data by a horizon: some were dropped, those of the last rounds are there.
-    markers = [batch.marker for segment in read_segments(folder) for batch in segment.batches if batch.marker]
+    markers = [
+        batch.marker
+        for segment in read_segments(folder)
+        for batch in segment.batches
+        if batch.marker
+    ]
     assert 0 < len(markers) < bank.decisions
     assert {"abort", "commit"} == set(markers)
 
@@ -207,7 +242,9 @@ MIXED: list[dict[str, object]] = [
 
 
 @pytest.mark.oracle
-def test_a_broker_serves_old_formats_before_and_as_what_they_became(broker: Broker, tmp_path: Path) -> None:
+def test_a_broker_serves_old_formats_before_and_as_what_they_became(
+    broker: Broker, tmp_path: Path
+) -> None:
     """Bytes that Kafka's own append path wrote in magic 0, 1 and 2, put where a broker serves them."""
     oracle = Oracle()
     began_ms = int(time.time() * 1000)
@@ -215,12 +252,25 @@ def test_a_broker_serves_old_formats_before_and_as_what_they_became(broker: Brok
     actions: list[dict[str, object]] = []
     for n, batch in enumerate(MIXED):
         records = [
-            {"k": key.encode().hex(), "v": None if value is None else value.encode().hex(), "t": began_ms + n}
+            {
+                "k": key.encode().hex(),
+                "v": None if value is None else value.encode().hex(),
+                "t": began_ms + n,
+            }
             for key, value in batch["records"]  # type: ignore[attr-defined]
         ]
-        actions += [{"batch": {**batch, "records": records}}, *([{"roll": True}] if n in (2, 5, 7) else [])]
+        actions += [
+            {"batch": {**batch, "records": records}},
+            *([{"roll": True}] if n in (2, 5, 7) else []),
+        ]
     try:
-        oracle.ask("write", dir=str(written), now_ms=began_ms, actions=actions, config={"cleanup.policy": "delete"})
+        oracle.ask(
+            "write",
+            dir=str(written),
+            now_ms=began_ms,
+            actions=actions,
+            config={"cleanup.policy": "delete"},
+        )
         shut_down(written)
     finally:
         oracle.close()
@@ -236,7 +286,11 @@ def test_a_broker_serves_old_formats_before_and_as_what_they_became(broker: Brok
         shutil.copy2(file, folder / file.name)
 
     broker.start()
-    everything = [(key.encode(), value and value.encode()) for batch in MIXED for key, value in batch["records"]]  # type: ignore[attr-defined]
+    everything = [
+        (key.encode(), value and value.encode())
+        for batch in MIXED
+        for key, value in batch["records"]
+    ]  # type: ignore[attr-defined]
     assert [(r.offset, r.key, r.value) for r in consume(broker, OLD)] == [
         (n, key, value) for n, (key, value) in enumerate(everything)
     ]
@@ -250,7 +304,9 @@ def test_a_broker_serves_old_formats_before_and_as_what_they_became(broker: Brok
     before = tmp_path / "before"
     shutil.copytree(folder, before / folder.name)
     now_ms = began_ms + RETENTION_MS
-    report = lastwrite.compact(str(folder), config={**CONFIG, "cleanup.policy": "compact"}, now_ms=now_ms, spark=INLINE)
+    report = lastwrite.compact(
+        str(folder), config={**CONFIG, "cleanup.policy": "compact"}, now_ms=now_ms, spark=INLINE
+    )
     assert [str(p.status) for p in report.partitions] == ["cleaned"], report.partitions[0].reason
     reference.compact(twin, {**CONFIG, "cleanup.policy": "compact"}, now_ms)
     assert lastwrite.verify(str(folder), str(before / folder.name), now_ms=now_ms, spark=INLINE).ok
@@ -259,7 +315,9 @@ def test_a_broker_serves_old_formats_before_and_as_what_they_became(broker: Brok
     wanted = records_of(read_segments(twin / NAME))
     assert len(wanted) < len(everything)
     left = consume(broker, OLD)
-    assert [(r.offset, r.key, r.value) for r in left] == [(r.offset, r.key, r.value) for r in wanted]
+    assert [(r.offset, r.key, r.value) for r in left] == [
+        (r.offset, r.key, r.value) for r in wanted
+    ]
     assert [r.timestamp_ms for r in left if r.timestamp_ms > 0] == [
         r.timestamp_ms for r in wanted if r.timestamp_ms > 0
     ]

@@ -16,7 +16,14 @@ from lastwrite.errors import LogHeld
 from lastwrite.model.report import Status
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.remote.rocketmq.client import Client
-from tests.system.rocketmq.broker import COMPACTED, SIZES, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.broker import (
+    COMPACTED,
+    SIZES,
+    SMALL_FILES,
+    Broker,
+    Unavailable,
+    rocketmq_home,
+)
 from tests.system.rocketmq.scenario import Topic, active_from, wait_until_dispatched
 from tests.system.rocketmq.stock import StockClient
 
@@ -39,10 +46,16 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 def compact(store: Path, topic: Topic, config: dict[str, object], **options: bool) -> None:
     report = lastwrite.compact(
-        str(store), system="rocketmq", topic=topic.name, config=config, spark=INLINE,
+        str(store),
+        system="rocketmq",
+        topic=topic.name,
+        config=config,
+        spark=INLINE,
         like_broker=options.get("like_broker", False),
-    )  # fmt: skip
-    assert [partition.status for partition in report.partitions] == [Status.CLEANED] * topic.queues, report.to_dict()
+    )
+    assert [partition.status for partition in report.partitions] == [
+        Status.CLEANED
+    ] * topic.queues, report.to_dict()
 
 
 def positions(store: Path) -> dict[str, int]:
@@ -52,7 +65,9 @@ def positions(store: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    "like_broker", [False, pytest.param(True, marks=pytest.mark.long)], ids=["in place", "like the broker"]
+    "like_broker",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["in place", "like the broker"],
 )
 def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bool) -> None:
     rng = random.Random(6)
@@ -97,7 +112,10 @@ def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bo
     eager = Broker(broker.home, broker.store, {**SMALL_FILES, "compactionScheduleInternal": "1000"})
     with eager.disposable(), StockClient(eager) as stock:
         deadline = time.monotonic() + 90
-        while any(positions(broker.store).get(f"table_{queue}", -1) < end - 1 for queue, end in boundaries.items()):
+        while any(
+            positions(broker.store).get(f"table_{queue}", -1) < end - 1
+            for queue, end in boundaries.items()
+        ):
             assert time.monotonic() < deadline, (before, positions(broker.store), boundaries)
             time.sleep(0.2)
         for queue, end in boundaries.items():
@@ -114,7 +132,12 @@ def test_an_archive_is_compacted_to_its_end(broker: Broker) -> None:
         topic.produce(client, 200, rng)
         wait_until_dispatched(topic, client)
     report = lastwrite.compact(
-        str(broker.store), system="rocketmq", topic=topic.name, config=dict(LATER), spark=INLINE, include_active=True
+        str(broker.store),
+        system="rocketmq",
+        topic=topic.name,
+        config=dict(LATER),
+        spark=INLINE,
+        include_active=True,
     )
     assert {partition.status for partition in report.partitions} == {Status.CLEANED}
     for queue, messages in topic.messages.items():

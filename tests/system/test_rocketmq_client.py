@@ -17,7 +17,14 @@ from lastwrite.formats.rocketmq.record import Compression, Message, body_of, dec
 from lastwrite.remote.rocketmq.client import Client, PullStatus
 from lastwrite.remote.rocketmq.outgoing import Outgoing
 from lastwrite.remote.rocketmq.route import MessageQueue, queue_of
-from tests.system.rocketmq.broker import COMPACTED, OLD_VERSION, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.broker import (
+    COMPACTED,
+    OLD_VERSION,
+    SMALL_FILES,
+    Broker,
+    Unavailable,
+    rocketmq_home,
+)
 from tests.system.rocketmq.stock import Seen, StockClient
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -81,7 +88,9 @@ def test_what_is_sent_is_pulled_by_offset(broker: Broker, client: Client) -> Non
         key, tag = f"key-{n % 7}", f"T{n % 3}" if n % 2 else None
         body = None if n % 5 == 4 else f"body {n} ".encode() * (n + 1)
         queue = queue_of(key, route.writable)
-        stored = client.send(queue, Outgoing(key, body, tag, {"n": str(n)}, kinds[n % 4], compress_from=100))
+        stored = client.send(
+            queue, Outgoing(key, body, tag, {"n": str(n)}, kinds[n % 4], compress_from=100)
+        )
         assert stored.offset == len(sent[queue.queue])
         assert len(stored.message_id) == 32
         sent[queue.queue].append((key, body or b"", tag))
@@ -105,10 +114,18 @@ def test_what_is_sent_is_pulled_by_offset(broker: Broker, client: Client) -> Non
 def test_a_batch_is_stored_in_one_step(broker: Broker, client: Client) -> None:
     (queue,) = client.create_topic("batches", 1, COMPACTED).writable
     client.send(queue, Outgoing("first", b"1"))
-    stored = client.send_batch(queue, [Outgoing("a", b"1", "T"), Outgoing("b", None), Outgoing(None, b"3")])
+    stored = client.send_batch(
+        queue, [Outgoing("a", b"1", "T"), Outgoing("b", None), Outgoing(None, b"3")]
+    )
     assert [one.offset for one in stored] == [1, 2, 3]
-    found = [(message.queue_offset, message.keys, message.body) for message in pull_all(client, queue, 3)]
-    assert found == [(0, "first", b"1"), (1, "a", b"1"), (2, "b", b"")]  # no key: stored, and not copied
+    found = [
+        (message.queue_offset, message.keys, message.body) for message in pull_all(client, queue, 3)
+    ]
+    assert found == [
+        (0, "first", b"1"),
+        (1, "a", b"1"),
+        (2, "b", b""),
+    ]  # no key: stored, and not copied
 
 
 def test_pulls_beyond_the_queue(client: Client) -> None:
@@ -120,7 +137,9 @@ def test_pulls_beyond_the_queue(client: Client) -> None:
     assert client.pull(queue, 3).status is PullStatus.NOT_FOUND
     far = client.pull(queue, 100)
     assert (far.status, far.next_offset, far.max_offset) == (PullStatus.MOVED, 0, 3)
-    assert [message.queue_offset for message in messages_of(client.pull(queue, 1, count=1).records)] == [1]
+    assert [
+        message.queue_offset for message in messages_of(client.pull(queue, 1, count=1).records)
+    ] == [1]
 
 
 def test_what_brokers_refuse_is_said(broker: Broker, client: Client) -> None:
@@ -150,17 +169,34 @@ def test_settings_of_a_running_broker(client: Client) -> None:
 
 def test_send_from_the_command_line(
     broker: Broker, client: Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+) -> None:
     route = client.create_topic("sent", 2, COMPACTED)
     lines = tmp_path / "lines"
     lines.write_text(
-        "".join(json.dumps({"key": f"k{n % 3}", "body": f"b{n}", "tag": "T"}) + "\n" for n in range(9))
+        "".join(
+            json.dumps({"key": f"k{n % 3}", "body": f"b{n}", "tag": "T"}) + "\n" for n in range(9)
+        )
         + '\n{"key": "k0", "body": null}\n'
     )
     assert cli.run(["send", broker.name_server, "sent", "--lines", str(lines), "--json"]) == 0
     sent = json.loads(capfd.readouterr().out)["sent"]
     assert len(sent) == 10
-    assert cli.run(["send", broker.name_server, "sent", "--key", "k1", "--body", "last", "--property", "a=b"]) == 0
+    assert (
+        cli.run(
+            [
+                "send",
+                broker.name_server,
+                "sent",
+                "--key",
+                "k1",
+                "--body",
+                "last",
+                "--property",
+                "a=b",
+            ]
+        )
+        == 0
+    )
     said = capfd.readouterr().out
     table: dict[str | None, bytes] = {}
     for queue in route.readable:
@@ -191,7 +227,9 @@ def test_an_old_release(tmp_path: Path) -> None:
         sent: dict[int, list[Seen]] = {0: [], 1: []}
         for n in range(20):
             key, body = f"k{n % 5}", bytes(rng.integers(97, 123, 50 * (n + 1), np.uint8))
-            stored = client.send(queue_of(key, route.writable), Outgoing(key, body, "T", compress_from=300))
+            stored = client.send(
+                queue_of(key, route.writable), Outgoing(key, body, "T", compress_from=300)
+            )
             sent[stored.queue.queue].append(Seen(stored.offset, key, "T", body))
         batch = client.send_batch(route.writable[1], [Outgoing("a", b"1"), Outgoing("b", b"2")])
         sent[1] += [Seen(batch[0].offset, "a", None, b"1"), Seen(batch[1].offset, "b", None, b"2")]

@@ -29,9 +29,15 @@ SETTINGS = {
     "maxHashSlotNum": "100",
     "maxIndexNum": "300",
 }
-CONFIG: dict[str, object] = {name: value for name, value in SETTINGS.items() if name != "mappedFileSizeCommitLog"}
+CONFIG: dict[str, object] = {
+    name: value for name, value in SETTINGS.items() if name != "mappedFileSizeCommitLog"
+}
 TREES = ("consumequeue", "batchconsumequeue", "index", "compaction")
-TOPICS: dict[str, dict[str, str]] = {"kept": COMPACTED, "plain": {}, "batched": {"queue.type": "BatchCQ"}}
+TOPICS: dict[str, dict[str, str]] = {
+    "kept": COMPACTED,
+    "plain": {},
+    "batched": {"queue.type": "BatchCQ"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,31 +49,40 @@ def home() -> Path:
 
 
 @pytest.fixture(scope="module")
-def written(home: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[str, int], list[Seen]]]:
+def written(
+    home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[tuple[str, int], list[Seen]]]:
     """A store that a broker was stopped on in order, and what a consumer got from each queue."""
     store = tmp_path_factory.mktemp("dispatch") / "store"
     rng = random.Random(4)
     with Broker(home, store, SETTINGS) as broker, Client(broker.name_server) as client:
         queues = {
-            topic: client.create_topic(topic, 2, attributes).writable for topic, attributes in TOPICS.items()
-        }  # fmt: skip
+            topic: client.create_topic(topic, 2, attributes).writable
+            for topic, attributes in TOPICS.items()
+        }
         for n in range(300):
             send(client, queues, rng, n)
         # Hours from now: they wait in a queue whose units tell when they are due.
         for level in (17, 18, 18):
-            client.send(queues["plain"][0], Outgoing("later", b"later", "T1", {"DELAY": str(level)}))
+            client.send(
+                queues["plain"][0], Outgoing("later", b"later", "T1", {"DELAY": str(level)})
+            )
         seen = consumed(broker, [(topic, queue) for topic in TOPICS for queue in (0, 1)])
     return store, seen
 
 
-def send(client: Client, queues: dict[str, Sequence[MessageQueue]], rng: random.Random, n: int) -> None:
+def send(
+    client: Client, queues: dict[str, Sequence[MessageQueue]], rng: random.Random, n: int
+) -> None:
     topic = rng.choice(list(TOPICS))
     key = f"k{rng.randrange(20)}" + (" other" if rng.random() < 0.2 else "")
     body = b"%d " % n * rng.randrange(1, 60)
     client.send(rng.choice(queues[topic]), Outgoing(key, body, rng.choice([None, "T1", "größe"])))
 
 
-def consumed(broker: Broker, queues: Sequence[tuple[str, int]]) -> dict[tuple[str, int], list[Seen]]:
+def consumed(
+    broker: Broker, queues: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], list[Seen]]:
     with StockClient(broker) as stock:
         return {(topic, queue): stock.pull(topic, queue).messages for topic, queue in queues}
 
@@ -78,7 +93,11 @@ def store(written: tuple[Path, object], tmp_path: Path) -> Iterator[Path]:
 
 
 def dispatched(store: Path) -> Files:
-    return {name: data for name, data in read_dispatched(store).items() if "position-checkpoint" not in name}
+    return {
+        name: data
+        for name, data in read_dispatched(store).items()
+        if "position-checkpoint" not in name
+    }
 
 
 @pytest.mark.parametrize("lost", [TREES, *((tree,) for tree in TREES)], ids="+".join)
@@ -90,7 +109,10 @@ def test_what_was_lost_is_made_as_the_broker_made_it(store: Path, lost: Sequence
         shutil.rmtree(store / tree)
     report = lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)
     after = dispatched(store)
-    assert sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)) == []
+    assert (
+        sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        == []
+    )
     assert report.exit_status == 0
 
 
@@ -119,7 +141,10 @@ def test_a_broker_goes_on_with_the_result(
         shutil.rmtree(store / tree)
     lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)
     again = dispatched(store)
-    assert sorted(name for name in after.keys() | again.keys() if after.get(name) != again.get(name)) == []
+    assert (
+        sorted(name for name in after.keys() | again.keys() if after.get(name) != again.get(name))
+        == []
+    )
 
 
 def test_what_a_killed_dispatch_leaves_does_not_mislead_a_broker(
@@ -141,4 +166,6 @@ def test_what_a_killed_dispatch_leaves_does_not_mislead_a_broker(
     report = lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)
     assert report.exit_status == 0 and not guard.exists()
     assert dispatched(store) == before
-    assert not {"consumequeue.dispatched", "lastwrite-dispatch"} & {path.name for path in store.iterdir()}
+    assert not {"consumequeue.dispatched", "lastwrite-dispatch"} & {
+        path.name for path in store.iterdir()
+    }

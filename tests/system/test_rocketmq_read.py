@@ -53,7 +53,9 @@ def check_every_offset(client: Client, queue: MessageQueue, copy: Path) -> set[s
     for offset in (*range(largest.max_offset + 4), largest.max_offset + 1000):
         for most in (32, 5):
             pulled = client.pull(queue, offset, most)
-            reading = lastwrite.read(path, topic=topic, queue=number, offset=offset, limit=most, one_pull=True)
+            reading = lastwrite.read(
+                path, topic=topic, queue=number, offset=offset, limit=most, one_pull=True
+            )
             rows = [row["queue_offset"] for row in reading]
             told = (reading.code, reading.next_offset, reading.min_offset, reading.max_offset, rows)
             answered = (
@@ -89,7 +91,9 @@ def test_every_offset_is_answered_as_by_the_broker(broker: Broker, tmp_path: Pat
     # queue 0, one in the middle of queue 1.
     for queue, place in ((0, 0), (1, 1)):
         for part in ("compactionLog", "compactionCq"):
-            path = sorted((broker.store / "compaction" / part / "emptied" / str(queue)).iterdir())[place]
+            path = sorted((broker.store / "compaction" / part / "emptied" / str(queue)).iterdir())[
+                place
+            ]
             path.write_bytes(bytes(path.stat().st_size))
     copy = tmp_path / "copy"
     shutil.copytree(broker.store, copy)
@@ -100,5 +104,9 @@ def test_every_offset_is_answered_as_by_the_broker(broker: Broker, tmp_path: Pat
             for queue in await_route(client, name).readable:
                 seen |= check_every_offset(client, queue, copy)
     assert seen == {
-        "FOUND", "OFFSET_OVERFLOW_ONE", "OFFSET_OVERFLOW_BADLY", "OFFSET_FOUND_NULL", "NO_MESSAGE_IN_QUEUE",
-    }  # fmt: skip
+        "FOUND",
+        "OFFSET_OVERFLOW_ONE",
+        "OFFSET_OVERFLOW_BADLY",
+        "OFFSET_FOUND_NULL",
+        "NO_MESSAGE_IN_QUEUE",
+    }

@@ -23,7 +23,14 @@ from lastwrite.logstore.rocketmq.compacted import CompactedQueue
 from lastwrite.model.log import TopicPartition
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.remote.rocketmq.client import Client
-from tests.system.rocketmq.broker import COMPACTED, SIZES, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.system.rocketmq.broker import (
+    COMPACTED,
+    SIZES,
+    SMALL_FILES,
+    Broker,
+    Unavailable,
+    rocketmq_home,
+)
 from tests.system.rocketmq.scenario import Topic, active_from, wait_until_dispatched
 from tests.system.rocketmq.stock import StockClient
 
@@ -78,7 +85,9 @@ class Trial:
 
     def compact_live(self) -> None:
         """What the live broker has of the old part may be compacted already."""
-        lastwrite.compact(str(self.live.store), system="rocketmq", config=dict(AT_ONCE), spark=INLINE)
+        lastwrite.compact(
+            str(self.live.store), system="rocketmq", config=dict(AT_ONCE), spark=INLINE
+        )
         for queue in self.topic.messages:
             self.topic.compact(queue, active_from(self.live.store, self.topic.name, queue))
 
@@ -86,7 +95,9 @@ class Trial:
         lastwrite.dispatch(str(self.lost), config=dict(SIZES), spark=INLINE)
 
     def first_offset(self, queue: int) -> int:
-        index = min((self.lost / "compaction" / "compactionCq" / self.topic.name / str(queue)).iterdir())
+        index = min(
+            (self.lost / "compaction" / "compactionCq" / self.topic.name / str(queue)).iterdir()
+        )
         return int(batch_units(index.read_bytes())["base"][0])
 
     def check_lost(self) -> None:
@@ -116,17 +127,31 @@ def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixtu
     assert min(first.values()) > 50
     with trial.live.disposable():
         for store in (trial.live.store, trial.lost):
-            arguments = ["restore", str(store), "--from", trial.live.name_server, "--topic", "table", "--json"]
-            status = cli.run([*arguments, "--config", "delete.retention.ms=0", "--master", "local[1]"])
+            arguments = [
+                "restore",
+                str(store),
+                "--from",
+                trial.live.name_server,
+                "--topic",
+                "table",
+                "--json",
+            ]
+            status = cli.run(
+                [*arguments, "--config", "delete.retention.ms=0", "--master", "local[1]"]
+            )
             document = json.loads(capfd.readouterr().out)
             assert status == (4 if store == trial.live.store else 0), document
     for queue in document["queues"]:
         expected = [
-            seen for seen in trial.topic.messages[queue["partition"]] if seen.offset < first[queue["partition"]]
+            seen
+            for seen in trial.topic.messages[queue["partition"]]
+            if seen.offset < first[queue["partition"]]
         ]
         assert queue["pulled"] == len(expected) > 0
         assert queue["pulled_below"] == first[queue["partition"]]
-    assert [partition["status"] for partition in document["compaction"]["partitions"]] == ["cleaned"] * 2
+    assert [partition["status"] for partition in document["compaction"]["partitions"]] == [
+        "cleaned"
+    ] * 2
     trial.check_lost()
 
 
@@ -137,7 +162,11 @@ def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
     ends = {queue: active_from(trial.lost, "table", queue) for queue in trial.topic.messages}
     with trial.live.disposable():
         done = lastwrite.restore(
-            str(trial.lost), trial.live.name_server, "table", config={"delete.retention.ms": 0}, spark=INLINE
+            str(trial.lost),
+            trial.live.name_server,
+            "table",
+            config={"delete.retention.ms": 0},
+            spark=INLINE,
         )
     assert {queue.name.partition: queue.pulled_below for queue in done.queues} == ends
     trial.check_lost()
@@ -150,14 +179,19 @@ def test_what_is_refused(trial: Trial) -> None:
             (trial.lost / "consumequeue" / "table" / "0").mkdir(parents=True)
             (trial.lost / "consumequeue" / "table" / "0" / f"{0:020d}").write_bytes(bytes(20_000))
             lastwrite.restore(str(trial.lost), *ask, spark=INLINE)
-        assert undispatched.value.remedy is not None and "lastwrite dispatch" in undispatched.value.remedy
+        assert (
+            undispatched.value.remedy is not None
+            and "lastwrite dispatch" in undispatched.value.remedy
+        )
         shutil.rmtree(trial.lost / "consumequeue")
         with pytest.raises(InvalidConfig, match="no such queue"):
             lastwrite.restore(str(trial.lost), *ask, partition=7, spark=INLINE)
         with pytest.raises(RemoteFailed, match="no topic other"):
             lastwrite.restore(str(trial.lost), trial.live.name_server, "other", spark=INLINE)
         with pytest.raises(InvalidConfig, match="min.cleanable.dirty.ration"):
-            lastwrite.restore(str(trial.lost), *ask, config={"min.cleanable.dirty.ration": 0}, spark=INLINE)
+            lastwrite.restore(
+                str(trial.lost), *ask, config={"min.cleanable.dirty.ration": 0}, spark=INLINE
+            )
         client.set_broker_config("tests", {"searchBcqByCacheEnable": "true"})
         with pytest.raises(RemoteFailed, match="may skip live messages"):
             lastwrite.restore(str(trial.lost), *ask, spark=INLINE)
@@ -173,7 +207,11 @@ def test_an_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None
     shutil.copy(trial.lost / "config" / "topics.json", empty / "config")
     with trial.live.disposable():
         done = lastwrite.restore(
-            str(empty), trial.live.name_server, "table", spark=INLINE, config={**SMALL_FILES, "delete.retention.ms": 0}
+            str(empty),
+            trial.live.name_server,
+            "table",
+            spark=INLINE,
+            config={**SMALL_FILES, "delete.retention.ms": 0},
         )
     assert [len(queue.notes) for queue in done.queues] == [1, 1]
     assert all("accept messages and not serve them" in note for note in done.notes)
@@ -195,7 +233,7 @@ def stored(store: Path, queue: int) -> list[int]:
 @pytest.mark.long
 def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     trial.compact_live()
     trial.dispatch()
     old = {queue: stored(trial.lost, queue) for queue in trial.topic.messages}
@@ -205,12 +243,19 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
     }
     for queue, messages in trial.topic.messages.items():
         trial.topic.compact(queue, messages[-1].offset + 1)
-    left = {queue: [seen.offset for seen in messages] for queue, messages in trial.topic.messages.items()}
+    left = {
+        queue: [seen.offset for seen in messages]
+        for queue, messages in trial.topic.messages.items()
+    }
 
     def restore(store: Path) -> bool:
         try:
             done = lastwrite.restore(
-                str(store), trial.live.name_server, "table", config={"delete.retention.ms": 0}, spark=INLINE
+                str(store),
+                trial.live.name_server,
+                "table",
+                config={"delete.retention.ms": 0},
+                spark=INLINE,
             )
         except LogError:
             return False

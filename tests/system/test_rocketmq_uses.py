@@ -38,7 +38,10 @@ TOPICS = {
     "Checkpoints of a stream job": "checkpoints",
 }
 QUEUES = 2
-FILES = {"compactionMappedFileSize": "25300", "compactionCqMappedFileSize": "4600"}  # 99 messages a file
+FILES = {
+    "compactionMappedFileSize": "25300",
+    "compactionCqMappedFileSize": "4600",
+}  # 99 messages a file
 CONFIG = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
 
 
@@ -93,7 +96,9 @@ def test_the_uses(broker: Broker, spark: SparkSession) -> None:
                 for message in messages_of(producing):
                     if "body" in message:
                         body = message["body"].encode()
-                        queue, offset = stock.send(TOPICS[title], message["key"], body, message.get("tag"))
+                        queue, offset = stock.send(
+                            TOPICS[title], message["key"], body, message.get("tag")
+                        )
                     else:  # what the stock producer cannot send
                         (stored,) = lastwrite.send(broker.name_server, TOPICS[title], [message])
                         queue, offset = stored.queue.queue, stored.offset
@@ -114,12 +119,19 @@ def test_the_uses(broker: Broker, spark: SparkSession) -> None:
         report = lastwrite.compact(store, topic=topic, config=CONFIG, spark=INLINE)
         # A queue that has one file only, the active one, has nothing to compact.
         statuses = {partition.status for partition in report.partitions}
-        assert Status.CLEANED in statuses and statuses <= {Status.CLEANED, Status.SKIPPED}, report.to_dict()
+        assert Status.CLEANED in statuses and statuses <= {Status.CLEANED, Status.SKIPPED}, (
+            report.to_dict()
+        )
         left = sum(partition.records_after or 0 for partition in report.partitions)
         assert left < sent[topic], f"nothing of {topic} was compacted"
         tables[topic] = lastwrite.latest(store, topic=topic)
         assert tables[topic] == before
-        names: dict[str, Any] = {"json": json, "lastwrite": lastwrite, "store": store, "spark": spark}
+        names: dict[str, Any] = {
+            "json": json,
+            "lastwrite": lastwrite,
+            "store": store,
+            "spark": spark,
+        }
         for code in reading:
             if is_expression(code):
                 assert eval(code.strip(), names), code

@@ -43,7 +43,12 @@ def make_root(root: Path, seed: int = 7) -> Path:
                 records = []
                 for _ in range(rng.randint(1, 40)):
                     key = rng.choice(
-                        [None, b"", b"k%d" % rng.randint(0, 150), b"long key " * 4 + b"%d" % rng.randint(0, 50)]
+                        [
+                            None,
+                            b"",
+                            b"k%d" % rng.randint(0, 150),
+                            b"long key " * 4 + b"%d" % rng.randint(0, 50),
+                        ]
                     )
                     value = rng.choice([None, b"v" * rng.randint(0, 50)])
                     records.append(Record(offset, NOW - 1000 + rng.randint(0, 9), key, value))
@@ -64,7 +69,13 @@ def make_root(root: Path, seed: int = 7) -> Path:
                     del begun[ended]
                     marker = encode_control_record(offset, NOW - 1000, kind)
                     batches.append(
-                        encode_batch([marker], control=True, transactional=True, producer_id=ended, producer_epoch=0)
+                        encode_batch(
+                            [marker],
+                            control=True,
+                            transactional=True,
+                            producer_id=ended,
+                            producer_epoch=0,
+                        )
                     )
                     offset += 1
             write_segment(folder, base, batches, interval_bytes=400, mtime_ms=NOW, aborted=aborted)
@@ -73,7 +84,11 @@ def make_root(root: Path, seed: int = 7) -> Path:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(root)): file.read_bytes() for file in sorted(root.rglob("*")) if file.is_file()}
+    return {
+        str(file.relative_to(root)): file.read_bytes()
+        for file in sorted(root.rglob("*"))
+        if file.is_file()
+    }
 
 
 @pytest.mark.parametrize("strategy", ["offset", "timestamp"])
@@ -81,37 +96,52 @@ def files(root: Path) -> dict[str, bytes]:
 def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(
     tmp_path: Path, spark: Any, exact: bool, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lastwrite.pipeline.engine._PIECE_BYTES", 1500)  # transactions across pieces
+    monkeypatch.setattr(
+        "lastwrite.pipeline.engine._PIECE_BYTES", 1500
+    )  # transactions across pieces
     root = make_root(tmp_path / "spark")
     twin = tmp_path / "inline"
     shutil.copytree(root, twin)
     config = {"segment.bytes": 3000, "delete.retention.ms": 5, "compaction.strategy": strategy}
     for now_ms in (NOW, NOW + 6):  # the second round drops tombstones
-        arguments = {"config": {**config, "min.cleanable.dirty.ratio": 0}, "now_ms": now_ms, "exact": exact}
+        arguments = {
+            "config": {**config, "min.cleanable.dirty.ratio": 0},
+            "now_ms": now_ms,
+            "exact": exact,
+        }
         planned = lastwrite.plan(str(root), spark=spark, **arguments)
         before = files(root)
         report = lastwrite.compact(str(root), spark=spark, **arguments)
         again = lastwrite.compact(str(twin), spark=INLINE, **arguments)
         assert files(root) == files(twin)
         assert [p.status for p in report.partitions] == [p.status for p in planned.partitions]
-        for one, other, third in zip(report.partitions, again.partitions, planned.partitions, strict=True):
+        for one, other, third in zip(
+            report.partitions, again.partitions, planned.partitions, strict=True
+        ):
             assert (one.records_after, one.bytes_after, one.verdicts) == (
                 other.records_after,
                 other.bytes_after,
                 other.verdicts,
             )
             assert (one.records_after, one.bytes_after, one.segments_after) == (
-                third.records_after, third.bytes_after, third.segments_after,
-            )  # fmt: skip
+                third.records_after,
+                third.bytes_after,
+                third.segments_after,
+            )
         if now_ms == NOW:
-            assert before != files(root) and all(p.status is Status.CLEANED for p in report.partitions)
+            assert before != files(root) and all(
+                p.status is Status.CLEANED for p in report.partitions
+            )
             assert all(p.verdicts["aborted"] for p in report.partitions)
             for partition in range(3):  # something dirty for the second round
                 folder = root / f"t-{partition}"
                 last = max(int(file.stem) for file in folder.glob("*.log"))
                 for place in (root, twin):
                     write_segment(
-                        place / f"t-{partition}", last, [encode_batch([Record(last, NOW, b"new", b"1")])], mtime_ms=NOW
+                        place / f"t-{partition}",
+                        last,
+                        [encode_batch([Record(last, NOW, b"new", b"1")])],
+                        mtime_ms=NOW,
                     )
                     write_segment(place / f"t-{partition}", last + 1, [], mtime_ms=NOW)
 
@@ -129,7 +159,9 @@ def test_one_damaged_partition_leaves_the_others_alone(tmp_path: Path, spark: An
     assert files(root / "t-1") == before
 
 
-def test_a_large_segment_is_rewritten_in_parts(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_segment_is_rewritten_in_parts(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lastwrite.pipeline.engine._PIECE_BYTES", 4096)
     monkeypatch.setattr("lastwrite.pipeline.engine._LEAST_PART_BYTES", 6000)
     root = make_root(tmp_path / "parts")
@@ -142,34 +174,49 @@ def test_a_large_segment_is_rewritten_in_parts(tmp_path: Path, spark: Any, monke
     assert read_files(root / "t-0", 0) == read_files(twin / "t-0", 0)
 
 
-def test_what_is_kept_is_not_read_again_where_workers_share_a_folder(tmp_path: Path, spark: Any) -> None:
+def test_what_is_kept_is_not_read_again_where_workers_share_a_folder(
+    tmp_path: Path, spark: Any
+) -> None:
     """The second round on either exchange leaves the same files; by Spark's shuffle nothing is kept."""
     root = tmp_path / "log"
     for base in (0, 100, 200):
         batches = [
-            encode_batch([Record(n, NOW - 9, b"key %d" % n, b"v" * 20) for n in range(first, first + 20)])
+            encode_batch(
+                [Record(n, NOW - 9, b"key %d" % n, b"v" * 20) for n in range(first, first + 20)]
+            )
             for first in range(base, base + 100, 20)
         ]
         write_segment(root / "t-0", base, batches, 200, NOW)
     write_segment(root / "t-0", 300, [], 200, NOW)
     arguments: dict[str, Any] = {
-        "config": {"min.cleanable.dirty.ratio": "0", "segment.bytes": "4000"}, "now_ms": NOW, "spark": spark,
-    }  # fmt: skip
+        "config": {"min.cleanable.dirty.ratio": "0", "segment.bytes": "4000"},
+        "now_ms": NOW,
+        "spark": spark,
+    }
     with patch("lastwrite.pipeline.keep._LEAST_SEGMENT_BYTES", 1):
         lastwrite.compact(str(root), keep_scans=True, **arguments)
         shares_a_folder = spark.sparkContext.getConf().get("spark.lastwrite.exchange") == "folder"
         assert len(list((root / "t-0").glob("*.kept"))) == (3 if shares_a_folder else 0)
         for file in (root / "t-0").glob(f"{300:020d}.*"):
             file.unlink()
-        records = [Record(300 + n, NOW - 9, b"key %d" % (5 if n == 0 else 300 + n), b"w") for n in range(20)]
+        records = [
+            Record(300 + n, NOW - 9, b"key %d" % (5 if n == 0 else 300 + n), b"w")
+            for n in range(20)
+        ]
         write_segment(root / "t-0", 300, [encode_batch(records)], 200, NOW)
         write_segment(root / "t-0", 320, [], 200, NOW)
         shutil.copytree(root, tmp_path / "plain")
         [kept] = lastwrite.compact(str(root), keep_scans=True, **arguments).partitions
         [plain] = lastwrite.compact(str(tmp_path / "plain"), **arguments).partitions
     assert kept.verdicts == plain.verdicts and kept.verdicts["shadowed"] == 1
-    assert (kept.bytes_read or 0) < (plain.bytes_read or 0) if shares_a_folder else kept.bytes_read == plain.bytes_read
+    assert (
+        (kept.bytes_read or 0) < (plain.bytes_read or 0)
+        if shares_a_folder
+        else kept.bytes_read == plain.bytes_read
+    )
     left = sorted(int(file.name[:20]) for file in (root / "t-0").glob("*.log"))
-    assert left == sorted(int(file.name[:20]) for file in (tmp_path / "plain" / "t-0").glob("*.log"))
+    assert left == sorted(
+        int(file.name[:20]) for file in (tmp_path / "plain" / "t-0").glob("*.log")
+    )
     for base in left:
         assert read_files(root / "t-0", base) == read_files(tmp_path / "plain" / "t-0", base)

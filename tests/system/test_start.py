@@ -43,7 +43,11 @@ def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(code: str, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -60,18 +64,26 @@ def wait_for(condition: object, seconds: float = 20) -> None:
 @pytest.mark.parametrize("ahead", [False, True])
 def test_the_driver_is_killed_and_everything_ends(ahead: bool) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", ROUND.format(ahead=ahead, wait=True)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", ROUND.format(ahead=ahead, wait=True)],
+        stdout=subprocess.PIPE,
+        text=True,
     ) as driver:
         assert driver.stdout is not None and driver.stdout.readline() == "55 True\n"
         started = psutil.Process(driver.pid).children(recursive=True)
         assert len(started) >= 5  # JVM, nursery, attached, daemon, workers
         driver.kill()
-    wait_for(lambda: not any(process.is_running() and process.status() != "zombie" for process in started))
+    wait_for(
+        lambda: (
+            not any(process.is_running() and process.status() != "zombie" for process in started)
+        )
+    )
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("ahead", [False, True])
-def test_nothing_is_left_behind(tmp_path: Path, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_behind(
+    tmp_path: Path, ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no" / "cache"))
     (tmp_path / "no").write_bytes(b"")
     assert run(ROUND.format(ahead=ahead, wait=False)) == "55 True\n"
@@ -116,7 +128,9 @@ def test_a_session_that_nobody_waited_for_ends_at_once() -> None:
     began = time.monotonic()
     OwnSpark("local[2]", {}).close()
     assert time.monotonic() - began < 15
-    left = {process.pid for process in psutil.Process().children(recursive=True)} - {process.pid for process in before}
+    left = {process.pid for process in psutil.Process().children(recursive=True)} - {
+        process.pid for process in before
+    }
     assert not left
 
 
@@ -135,13 +149,18 @@ def nursery() -> Iterator[Nursery]:
 def attach(cwd: Path | None = None, **environment: str) -> subprocess.Popen[bytes]:
     """What the JVM starts: a daemon, which says on standard output where it listens."""
     return subprocess.Popen(
-        [sys.executable, "-m", "lastwrite.attach", "pyspark.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret", **environment}, cwd=cwd,
-    )  # fmt: skip
+        [sys.executable, "-m", "lastwrite.attach", "pyspark.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret", **environment},
+        cwd=cwd,
+    )
 
 
 @contextlib.contextmanager
-def forked_worker(daemon: subprocess.Popen[bytes], secret: str = "secret") -> Iterator[psutil.Process]:
+def forked_worker(
+    daemon: subprocess.Popen[bytes], secret: str = "secret"
+) -> Iterator[psutil.Process]:
     """A worker that a daemon forks, as for the JVM; it ends with the connection."""
     assert daemon.stdout is not None
     port = int.from_bytes(daemon.stdout.read(4), "big")

@@ -16,7 +16,8 @@ LEDGERS = (
 
 
 @pytest.mark.parametrize(
-    ("horizon", "below", "bytes_below"), [(0, 0, 0), (99, 0, 0), (100, 1, 2), (199, 1, 2), (200, 2, 5), (250, 2, 5)]
+    ("horizon", "below", "bytes_below"),
+    [(0, 0, 0), (99, 0, 0), (100, 1, 2), (199, 1, 2), (200, 2, 5), (250, 2, 5)],
 )
 def test_what_lies_below_the_horizon_whole(horizon: int, below: int, bytes_below: int) -> None:
     """What is still written never does."""
@@ -37,12 +38,19 @@ def test_what_lies_below_the_horizon_whole(horizon: int, below: int, bytes_below
         (-1, 4, 1, "ledger 12: without it 1048576 bytes are left, and retention is 4194304 bytes"),
         (-1, 5, 0, "ledger 10: without it 4194304 bytes are left, and retention is 5242880 bytes"),
         (-1, 1, 2, None),
-        (10_000, 4, 1, "ledger 12: it was closed 1000 ms ago, and retention is 10000 ms; without it 1048576 bytes"),
+        (
+            10_000,
+            4,
+            1,
+            "ledger 12: it was closed 1000 ms ago, and retention is 10000 ms; without it 1048576 bytes",
+        ),
         (4000, 9, 1, "ledger 12: it was closed 1000 ms ago"),
         (10_000, 0, 2, None),
     ],
 )
-def test_either_rule_takes_a_ledger(retention_ms: int, retention_mb: int, free: int, why: str | None) -> None:
+def test_either_rule_takes_a_ledger(
+    retention_ms: int, retention_mb: int, free: int, why: str | None
+) -> None:
     retention_bytes = retention_mb * MB if retention_mb >= 0 else -1
     found = backlog_of(LEDGERS, 200, retention_ms, retention_bytes, NOW)
     assert found.segments_free == free and found.bytes_free == [0, 2 * MB, 5 * MB][free]
@@ -51,11 +59,20 @@ def test_either_rule_takes_a_ledger(retention_ms: int, retention_mb: int, free: 
 
 def test_an_age_that_nobody_states_takes_nothing() -> None:
     found = backlog_of([LEDGERS[0]._replace(closed_ms=None), *LEDGERS[1:]], 200, 10, -1, NOW)
-    assert found.segments_free == 0 and found.reason is not None and "nobody says when it was closed" in found.reason
+    assert (
+        found.segments_free == 0
+        and found.reason is not None
+        and "nobody says when it was closed" in found.reason
+    )
 
 
 def test_without_segments() -> None:
     assert backlog_of([], 7, 0, 0, NOW).to_dict() == {
-        "segments": 0, "bytes": 0, "segments_beyond": 0, "bytes_beyond": 0, "segments_free": 0, "bytes_free": 0,
+        "segments": 0,
+        "bytes": 0,
+        "segments_beyond": 0,
+        "bytes_beyond": 0,
+        "segments_free": 0,
+        "bytes_free": 0,
         "reason": None,
-    }  # fmt: skip
+    }

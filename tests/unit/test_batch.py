@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
+from lastwrite.errors import (
+    CorruptLog,
+    LogError,
+    OutOfMemoryBudget,
+    TruncatedLog,
+    UnsupportedFormat,
+)
 from lastwrite.formats.compression import Codec, compress
 from lastwrite.formats.kafka.batch import (
     BATCH_HEADER,
@@ -108,9 +114,20 @@ APPEND_TIME_THINNED = bytes.fromhex(
     "0000000000000001100000020262027900"
 )
 KAFKAS = [
-    TWO_BYTES, NULLS_BYTES, HORIZON_BEFORE, HORIZON_AFTER, HORIZON_LATER, PRODUCER, PRODUCER_ONE_KEPT,
-    PRODUCER_EMPTIED, COMMIT, COMMIT_HORIZON, COMMIT_EMPTIED, APPEND_TIME, APPEND_TIME_THINNED,
-]  # fmt: skip
+    TWO_BYTES,
+    NULLS_BYTES,
+    HORIZON_BEFORE,
+    HORIZON_AFTER,
+    HORIZON_LATER,
+    PRODUCER,
+    PRODUCER_ONE_KEPT,
+    PRODUCER_EMPTIED,
+    COMMIT,
+    COMMIT_HORIZON,
+    COMMIT_EMPTIED,
+    APPEND_TIME,
+    APPEND_TIME_THINNED,
+]
 
 
 def check_decoder(decode: Callable[[memoryview, int], Any], encoded: bytes, expected: Any) -> None:
@@ -172,7 +189,9 @@ def test_compressed(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
 def test_compressed_as_kafka_does(codec: Codec) -> None:
     header = decode_batch_header(TWO_BYTES, 0)._replace(attributes=int(codec))
-    assert encode_batch(TWO, codec=codec) == seal_batch(header, bytes.fromhex(TWO_COMPRESSED[codec][1]))
+    assert encode_batch(TWO, codec=codec) == seal_batch(
+        header, bytes.fromhex(TWO_COMPRESSED[codec][1])
+    )
 
 
 def test_null_is_not_empty() -> None:
@@ -183,12 +202,16 @@ def test_null_is_not_empty() -> None:
 
 
 def test_delete_horizon() -> None:
-    before, after, later = (decode_batch(b, 0) for b in (HORIZON_BEFORE, HORIZON_AFTER, HORIZON_LATER))
+    before, after, later = (
+        decode_batch(b, 0) for b in (HORIZON_BEFORE, HORIZON_AFTER, HORIZON_LATER)
+    )
     assert before.header.delete_horizon_ms is None
     assert after.header.delete_horizon_ms == later.header.delete_horizon_ms == 1073741823
     assert before.records == after.records
     assert later.records == (before.records[0], before.records[2])
-    assert rebuild_batch(before.header, before.records, delete_horizon_ms=1073741823) == HORIZON_AFTER
+    assert (
+        rebuild_batch(before.header, before.records, delete_horizon_ms=1073741823) == HORIZON_AFTER
+    )
     assert rebuild_batch(after.header, later.records, delete_horizon_ms=1073741823) == HORIZON_LATER
 
 
@@ -216,7 +239,12 @@ def test_append_time_holds_for_every_record() -> None:
     assert rebuild_batch(batch.header, batch.records[1:]) == APPEND_TIME_THINNED
     as_created = (Record(0, 1, b"a", b"x"), Record(1, 2, b"b", b"y"))
     assert APPEND_TIME == encode_batch(
-        as_created, append_time=True, max_timestamp_ms=5000, producer_id=77, producer_epoch=1, base_sequence=0
+        as_created,
+        append_time=True,
+        max_timestamp_ms=5000,
+        producer_id=77,
+        producer_epoch=1,
+        base_sequence=0,
     )
 
 
@@ -225,20 +253,38 @@ def test_transaction_marker() -> None:
     assert batch.attributes.control and batch.attributes.transactional
     (marker,) = batch.records
     control = decode_control_record(marker)
-    assert (control.type, control.coordinator_epoch, control.label) == (ControlType.COMMIT, 347, "commit")
+    assert (control.type, control.coordinator_epoch, control.label) == (
+        ControlType.COMMIT,
+        347,
+        "commit",
+    )
     assert marker == encode_control_record(983, 1700000000000, ControlType.COMMIT, 347)
-    assert rebuild_batch(batch.header, batch.records, delete_horizon_ms=1700086500000) == COMMIT_HORIZON
+    assert (
+        rebuild_batch(batch.header, batch.records, delete_horizon_ms=1700086500000)
+        == COMMIT_HORIZON
+    )
     assert rebuild_batch(batch.header, ()) == COMMIT_EMPTIED
 
 
 def test_control_records_we_do_not_know() -> None:
-    assert decode_control_record(Record(0, 0, bytes.fromhex("0001000200"), None)).label == "leader-change"
-    assert decode_control_record(Record(0, 0, bytes.fromhex("00000063"), None)).label == "unknown-99"
-    assert decode_control_record(Record(0, 0, bytes.fromhex("0000ffff"), None)).label == "unknown--1"
+    assert (
+        decode_control_record(Record(0, 0, bytes.fromhex("0001000200"), None)).label
+        == "leader-change"
+    )
+    assert (
+        decode_control_record(Record(0, 0, bytes.fromhex("00000063"), None)).label == "unknown-99"
+    )
+    assert (
+        decode_control_record(Record(0, 0, bytes.fromhex("0000ffff"), None)).label == "unknown--1"
+    )
     for key, value in (
-        (None, None), (b"\0\0\0", None), (b"\xff\xff\0\0", b"\0" * 6), (b"\0\0\0\0", None), (b"\0\0\0\1", b"\0" * 5),
+        (None, None),
+        (b"\0\0\0", None),
+        (b"\xff\xff\0\0", b"\0" * 6),
+        (b"\0\0\0\0", None),
+        (b"\0\0\0\1", b"\0" * 5),
         (b"\0\0\0\1", b"\xff\xff\0\0\0\0"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(CorruptLog) as caught:
             decode_control_record(Record(0, 0, key, value), 77)
         assert caught.value.at == 77
@@ -257,7 +303,9 @@ def test_every_flipped_bit_behind_the_crc_is_found(encoded: bytes) -> None:
 
 
 def test_entries_of_other_formats() -> None:
-    v1 = bytes.fromhex("0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531")
+    v1 = bytes.fromhex(
+        "0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"
+    )
     assert decode_batch(b"\0" + v1, 1).records == (Record(0, 283843, b"key1", b"value1"),)
     assert decode_batch(b"\0" + v1, 1).header == decode_batch_header(v1, 0)
     assert [at for at, _ in iter_batches(v1 + TWO_BYTES + v1)] == [0, len(v1), len(v1 + TWO_BYTES)]
@@ -349,7 +397,9 @@ BROKEN_RECORDS = {
 def test_records_that_lie(plain: bytes, codec: Codec) -> None:
     with pytest.raises(CorruptLog) as caught:
         decode_batch(resealed(ONE, compress(codec, plain), attributes=int(codec)), 0)
-    assert type(caught.value) is CorruptLog  # not truncated: nothing is missing at the end of the file
+    assert (
+        type(caught.value) is CorruptLog
+    )  # not truncated: nothing is missing at the end of the file
     assert caught.value.at is not None and caught.value.at >= 61
 
 
@@ -389,7 +439,9 @@ def record_lists(draw: st.DrawFn, base: int = 0) -> list[Record]:
     for gap in gaps:
         offset += gap
         headers = draw(st.lists(st.tuples(texts, maybe), max_size=3).map(tuple))
-        records.append(Record(offset, draw(st.integers(-1, 2**62)), draw(maybe), draw(maybe), headers))
+        records.append(
+            Record(offset, draw(st.integers(-1, 2**62)), draw(maybe), draw(maybe), headers)
+        )
     return records
 
 
@@ -425,16 +477,23 @@ def test_what_was_encoded_is_decoded(
     )
     batch = decode_batch(memoryview(b"before" + encoded + b"after"), 6)
     assert batch.records == tuple(records)
-    assert batch.attributes == BatchAttributes(codec, False, transactional, control, horizon_ms is not None)
+    assert batch.attributes == BatchAttributes(
+        codec, False, transactional, control, horizon_ms is not None
+    )
     header = batch.header
     assert header[9:12] == producer
-    assert (header.base_offset, header.last_offset) == (records[0].offset - gap, records[-1].offset + gap)
+    assert (header.base_offset, header.last_offset) == (
+        records[0].offset - gap,
+        records[-1].offset + gap,
+    )
     assert header.max_timestamp_ms == max(r.timestamp_ms for r in records)
     assert rebuild_batch(header, batch.records, delete_horizon_ms=horizon_ms) == encoded
 
 
 @given(records=record_lists(), codec=st.sampled_from(Codec), data=st.data())
-def test_damage_under_a_right_crc_ends_in_our_errors(records: list[Record], codec: Codec, data: st.DataObject) -> None:
+def test_damage_under_a_right_crc_ends_in_our_errors(
+    records: list[Record], codec: Codec, data: st.DataObject
+) -> None:
     encoded = bytearray(encode_batch(records, codec=codec))
     for _ in range(data.draw(st.integers(1, 4))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
@@ -462,7 +521,9 @@ def test_iterates_to_the_torn_tail() -> None:
     assert caught.value.at == len(TWO_BYTES) + len(NULLS_BYTES)
     batches = iter_batches(segment)
     assert [next(batches)[0], next(batches)[0]] == [0, len(TWO_BYTES)]
-    assert [at for at, _ in iter_batches(TWO_BYTES + NULLS_BYTES, len(TWO_BYTES))] == [len(TWO_BYTES)]
+    assert [at for at, _ in iter_batches(TWO_BYTES + NULLS_BYTES, len(TWO_BYTES))] == [
+        len(TWO_BYTES)
+    ]
     assert list(iter_batches(b"")) == []
 
 
@@ -473,7 +534,10 @@ def test_sequences_wrap_past_the_largest() -> None:
 
 
 def test_the_encoder_refuses_what_no_reader_could_read() -> None:
-    for records in ([Record(1, 0, None, None), Record(1, 0, None, None)], [Record(-1, 0, None, None)]):
+    for records in (
+        [Record(1, 0, None, None), Record(1, 0, None, None)],
+        [Record(-1, 0, None, None)],
+    ):
         with pytest.raises(ValueError, match="do not rise"):
             encode_batch(records)
     with pytest.raises(ValueError, match="do not rise"):
@@ -489,5 +553,19 @@ def test_the_encoder_refuses_what_no_reader_could_read() -> None:
 
 
 def test_the_header_has_kafkas_places() -> None:
-    assert [field.offset for field in BATCH_HEADER.fields] == [0, 8, 12, 16, 17, 21, 23, 27, 35, 43, 51, 53, 57]
+    assert [field.offset for field in BATCH_HEADER.fields] == [
+        0,
+        8,
+        12,
+        16,
+        17,
+        21,
+        23,
+        27,
+        35,
+        43,
+        51,
+        53,
+        57,
+    ]
     assert BatchHeader._fields == tuple(field.name for field in BATCH_HEADER.fields)

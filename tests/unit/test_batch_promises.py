@@ -32,7 +32,13 @@ from lastwrite.model.contents import (
     TRANSACTION_DATA,
 )
 
-DATA, ABORT, COMMIT, EMPTIED, PLAIN = TRANSACTION_DATA, ABORT_MARKER, COMMIT_MARKER, EMPTIED_MARKER, IDEMPOTENT_DATA
+DATA, ABORT, COMMIT, EMPTIED, PLAIN = (
+    TRANSACTION_DATA,
+    ABORT_MARKER,
+    COMMIT_MARKER,
+    EMPTIED_MARKER,
+    IDEMPOTENT_DATA,
+)
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,16 @@ class Fact:
 
     def row(self) -> list[int]:
         return [
-            self.base, self.last, self.producer, self.epoch, self.kind, NO_HORIZON, self.time, self.present, self.shape,
-        ]  # fmt: skip
+            self.base,
+            self.last,
+            self.producer,
+            self.epoch,
+            self.kind,
+            NO_HORIZON,
+            self.time,
+            self.present,
+            self.shape,
+        ]
 
 
 def blocks(facts: Sequence[Fact], sizes: Iterable[int] = (3, 1, 4, 2, 5)) -> list[Int64Array]:
@@ -67,10 +81,15 @@ def lives(draw: st.DrawFn) -> list[Fact]:
         last = offset + draw(st.integers(0, 2)) * (kind in (DATA, PLAIN))
         facts.append(
             Fact(
-                kind, offset, last, draw(st.integers(1, 4)), draw(st.integers(0, 1)), time,
+                kind,
+                offset,
+                last,
+                draw(st.integers(1, 4)),
+                draw(st.integers(0, 1)),
+                time,
                 0 if kind == EMPTIED else draw(st.integers(0, 3)),
             )
-        )  # fmt: skip
+        )
         offset = last + 1 + draw(st.sampled_from([0, 0, 0, 5]))
     return facts
 
@@ -89,7 +108,16 @@ def test_the_next_marker_decides(facts: list[Fact], cuts: list[int], high_waterm
         elif fact.kind in (ABORT, COMMIT):
             data = begun.pop(fact.producer, [])
             ends = (data[0].base, data[-1].last) if data else (-1, -1)
-            finished.append([fact.last, fact.producer, fact.kind, len(data), *ends, sum(d.present for d in data)])
+            finished.append(
+                [
+                    fact.last,
+                    fact.producer,
+                    fact.kind,
+                    len(data),
+                    *ends,
+                    sum(d.present for d in data),
+                ]
+            )
             if fact.kind == ABORT:
                 aborted |= {offset for d in data for offset in range(d.base, d.last + 1)}
     assert found.transactions.tolist() == finished
@@ -100,9 +128,15 @@ def test_the_next_marker_decides(facts: list[Fact], cuts: list[int], high_waterm
     firsts = sorted((data[0].base, producer) for producer, data in begun.items())
     assert found.open_transactions == [(producer, first) for first, producer in firsts]
     spent = {marker for marker, _, _, left_, *_ in finished if not left_}
-    assert {n for first, last in found.discardable.tolist() for n in range(first, last + 1)} == aborted | spent
-    unreplicated = [first for marker, _, _, left_, first, *_ in finished if left_ and marker >= high_watermark]
-    assert found.last_stable_offset(high_watermark) == min([high_watermark, *unreplicated, *(f for f, _ in firsts)])
+    assert {
+        n for first, last in found.discardable.tolist() for n in range(first, last + 1)
+    } == aborted | spent
+    unreplicated = [
+        first for marker, _, _, left_, first, *_ in finished if left_ and marker >= high_watermark
+    ]
+    assert found.last_stable_offset(high_watermark) == min(
+        [high_watermark, *unreplicated, *(f for f, _ in firsts)]
+    )
     assert found.aborted_records == sum(row[6] for row in finished if row[2] == ABORT)
     assert found.count(COMMIT) == sum(row[2] == COMMIT for row in finished)
 
@@ -112,13 +146,17 @@ def test_what_is_thinned_is_not_missed(facts: list[Fact], cuts: list[int]) -> No
     whole = blocks(facts, cuts)
     thin = [thinned(block) for block in whole]
     assert history(thin).transactions.tolist() == history(whole).transactions.tolist()
-    assert owed_batches(thin, 0, None, 10, 8).tolist() == owed_batches(whole, 0, None, 10, 8).tolist()
+    assert (
+        owed_batches(thin, 0, None, 10, 8).tolist() == owed_batches(whole, 0, None, 10, 8).tolist()
+    )
     for block in thin:
         plain = block[block[:, 4] == PLAIN, 2].tolist()
         assert len(plain) == len(set(plain))
 
 
-def owed_twin(facts: list[Fact], first: int, known: Iterable[KnownProducer], clock: int, expiration: int) -> set[int]:
+def owed_twin(
+    facts: list[Fact], first: int, known: Iterable[KnownProducer], clock: int, expiration: int
+) -> set[int]:
     """Base offsets of what must stay, by a dictionary."""
     state = {p.producer_id: [p.epoch, p.last_offset, p.base_offset, p.timestamp_ms] for p in known}
     for fact in facts:
@@ -129,7 +167,12 @@ def owed_twin(facts: list[Fact], first: int, known: Iterable[KnownProducer], clo
             state[fact.producer] = [fact.epoch, fact.last, fact.base, fact.time]
         else:
             same = old[0] == fact.epoch
-            state[fact.producer] = [fact.epoch, old[1] if same else -1, old[2] if same else -1, fact.time]
+            state[fact.producer] = [
+                fact.epoch,
+                old[1] if same else -1,
+                old[2] if same else -1,
+                fact.time,
+            ]
     owed = set()
     for producer, (epoch, last, base, time) in state.items():
         if clock - time >= expiration:
@@ -138,20 +181,27 @@ def owed_twin(facts: list[Fact], first: int, known: Iterable[KnownProducer], clo
             owed.add(base)
         else:
             owed |= {
-                f.base for f in facts
-                if f.producer == producer and f.epoch == epoch and f.kind in (ABORT, COMMIT, EMPTIED)
-            }  # fmt: skip
+                f.base
+                for f in facts
+                if f.producer == producer
+                and f.epoch == epoch
+                and f.kind in (ABORT, COMMIT, EMPTIED)
+            }
     return owed
 
 
 @given(lives(), sizes, st.data())
-def test_the_batches_of_active_producers_are_owed(facts: list[Fact], cuts: list[int], data: st.DataObject) -> None:
+def test_the_batches_of_active_producers_are_owed(
+    facts: list[Fact], cuts: list[int], data: st.DataObject
+) -> None:
     clock, expiration = data.draw(st.integers(0, 40)), data.draw(st.integers(1, 20))
     log_start = data.draw(st.integers(0, 20))
     found = owed_batches(blocks(facts, cuts), log_start, None, clock, expiration)
     assert found.tolist() == sorted(owed_twin(facts, log_start, (), clock, expiration))
     producers = [
-        KnownProducer(producer, data.draw(st.integers(0, 1)), last, last, data.draw(st.integers(0, 20)), -1)
+        KnownProducer(
+            producer, data.draw(st.integers(0, 1)), last, last, data.draw(st.integers(0, 20)), -1
+        )
         for producer in data.draw(st.sets(st.integers(1, 6), max_size=3))
         for last in [data.draw(st.sampled_from([-1, -1, 3, 8]))]
     ]
@@ -162,8 +212,15 @@ def test_the_batches_of_active_producers_are_owed(facts: list[Fact], cuts: list[
 
 def test_a_batch_that_lost_its_marker_is_decided_otherwise() -> None:
     """Aborted data without its marker falls to the producer's next one, or to none."""
-    facts = [Fact(DATA, 0, 1), Fact(DATA, 2, 3, 8), Fact(ABORT, 4, 4), Fact(COMMIT, 5, 5, 8), Fact(DATA, 6, 6),
-             Fact(COMMIT, 7, 7), Fact(DATA, 8, 8)]  # fmt: skip
+    facts = [
+        Fact(DATA, 0, 1),
+        Fact(DATA, 2, 3, 8),
+        Fact(ABORT, 4, 4),
+        Fact(COMMIT, 5, 5, 8),
+        Fact(DATA, 6, 6),
+        Fact(COMMIT, 7, 7),
+        Fact(DATA, 8, 8),
+    ]
     before = history(blocks(facts))
 
     def changes(left: list[Fact], log_start: int = 0) -> list[Redecided]:
@@ -172,8 +229,9 @@ def test_a_batch_that_lost_its_marker_is_decided_otherwise() -> None:
     assert changes(facts) == changes(facts[1:]) == changes([]) == []
     assert changes([fact for fact in facts if fact.base != 4]) == [Redecided(0, 7, True, False)]
     assert changes([fact for fact in facts if fact.base not in (4, 7)]) == [
-        Redecided(0, 7, True, True), Redecided(6, 7, False, True),
-    ]  # fmt: skip
+        Redecided(0, 7, True, True),
+        Redecided(6, 7, False, True),
+    ]
     assert changes([fact for fact in facts if fact.base != 4], 1) == [Redecided(0, 7, True, False)]
     assert changes([fact for fact in facts if fact.base != 4], 2) == []  # no reader asks for it
     assert changes([fact for fact in facts if fact.base != 5]) == [Redecided(2, 8, False, True)]
@@ -192,7 +250,9 @@ def test_only_a_snapshot_knows_that_nothing_is_open() -> None:
     assert lost() == [0, 2]
     assert lost(known(7, 0), known(8, 2)) == []
     assert lost(known(7, 0), known(8, -1)) == [2]
-    assert lost(known(7, 1), known(8, 1)) == [0]  # it began behind the batch, so the batch was of another one
+    assert lost(known(7, 1), known(8, 1)) == [
+        0
+    ]  # it began behind the batch, so the batch was of another one
     assert lost(offset=9) == [0, 2, 5]
 
 
@@ -205,16 +265,31 @@ def simple(base: int, last: int, shape: int = 1, present: int = 1) -> Fact:
 
 
 def test_what_old_batches_become() -> None:
-    before = [old(0, 9), simple(10, 12), old(13, 13, 0), old(14, 20, 9), old(30, 40), simple(50, 55)]
+    before = [
+        old(0, 9),
+        simple(10, 12),
+        old(13, 13, 0),
+        old(14, 20, 9),
+        old(30, 40),
+        simple(50, 55),
+    ]
 
     def wrong(*after: Fact, cuts: Sequence[int] = (1, 1, 1, 1, 1)) -> list[int]:
-        found = [list(wrongly_converted(blocks(before, some), blocks(after, cuts))) for some in ((), (1,) * 6, (4, 2))]
+        found = [
+            list(wrongly_converted(blocks(before, some), blocks(after, cuts)))
+            for some in ((), (1,) * 6, (4, 2))
+        ]
         assert found[0] == found[1] == found[2]
         return found[0]
 
     assert wrong() == wrong(*before) == []
-    assert wrong(simple(0, 9), simple(10, 12), simple(13, 13, 0), simple(14, 20, 9), simple(30, 40)) == []
-    assert wrong(simple(3, 4), old(13, 13, 0), simple(16, 16, 9), simple(40, 40), simple(50, 55)) == []
+    assert (
+        wrong(simple(0, 9), simple(10, 12), simple(13, 13, 0), simple(14, 20, 9), simple(30, 40))
+        == []
+    )
+    assert (
+        wrong(simple(3, 4), old(13, 13, 0), simple(16, 16, 9), simple(40, 40), simple(50, 55)) == []
+    )
     assert wrong(simple(9, 10)) == [9]  # reaches out of it
     assert wrong(simple(3, 4, 2)) == [3]  # another codec
     assert wrong(simple(3, 4, 0)) == [3]

@@ -23,7 +23,13 @@ from lastwrite.formats.kafka.index import (
     encode_offset_index,
     encode_time_index,
 )
-from lastwrite.formats.kafka.names import CLEAN_SHUTDOWN, FileKind, Suffix, classify, decode_folder_name
+from lastwrite.formats.kafka.names import (
+    CLEAN_SHUTDOWN,
+    FileKind,
+    Suffix,
+    classify,
+    decode_folder_name,
+)
 from lastwrite.formats.kafka.snapshot import decode_snapshot, encode_snapshot
 from lastwrite.formats.kafka.text import (
     decode_clean_shutdown,
@@ -38,7 +44,9 @@ from lastwrite.formats.kafka.text import (
 CORPUS = Path(__file__).parent.parent / "corpus"
 LOGS = sorted(CORPUS.glob("*/*/*/*.log"))
 # Of the metadata log the corpus has no indexes.
-STOPPED = [log for log in LOGS if "stopped" in log.parts and "__cluster_metadata-0" not in log.parts]
+STOPPED = [
+    log for log in LOGS if "stopped" in log.parts and "__cluster_metadata-0" not in log.parts
+]
 INDEX_INTERVAL_BYTES = 200  # what tests/corpus/make.py set for its topics
 
 
@@ -59,14 +67,22 @@ def test_batches_come_back(log: Path) -> None:
         payload = original[BATCH_HEADER.size :]
         plain = encode_records(batch.records, header.base_offset, header.base_timestamp_ms)
         if not attributes.append_time:  # the records' own times are not in the records then
-            assert bytes(decompress(attributes.codec, payload, 1 << 24)) == plain if batch.records else not payload
-            rebuilt = rebuild_batch(header, batch.records, delete_horizon_ms=header.delete_horizon_ms)
+            assert (
+                bytes(decompress(attributes.codec, payload, 1 << 24)) == plain
+                if batch.records
+                else not payload
+            )
+            rebuilt = rebuild_batch(
+                header, batch.records, delete_horizon_ms=header.delete_horizon_ms
+            )
             if attributes.codec is Codec.NONE:
                 assert rebuilt == original
             else:
                 again = decode_batch(rebuilt, 0)
                 assert again.records == batch.records
-                assert again.header._replace(crc=0, batch_length=0) == header._replace(crc=0, batch_length=0)
+                assert again.header._replace(crc=0, batch_length=0) == header._replace(
+                    crc=0, batch_length=0
+                )
         assert decode_attributes(attributes.bits) == attributes
 
 
@@ -135,7 +151,10 @@ def test_texts_come_back() -> None:
     for path in epochs:
         assert encode_leader_epochs(decode_leader_epochs(path.read_bytes())) == path.read_bytes()
     for path in metadata:
-        assert encode_partition_metadata(decode_partition_metadata(path.read_bytes())) == path.read_bytes()
+        assert (
+            encode_partition_metadata(decode_partition_metadata(path.read_bytes()))
+            == path.read_bytes()
+        )
     for path in CORPUS.glob(f"*/*/{CLEAN_SHUTDOWN}"):
         assert decode_clean_shutdown(path.read_bytes()) is not None
 

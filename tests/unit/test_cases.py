@@ -11,7 +11,15 @@ import pytest
 
 from tests import reference
 from tests.engine import compact
-from tests.logs import NAME, bases, encode_model, headers_of, read_segments, write_checkpoint, write_segment
+from tests.logs import (
+    NAME,
+    bases,
+    encode_model,
+    headers_of,
+    read_segments,
+    write_checkpoint,
+    write_segment,
+)
 from tests.model import ModelBatch, ModelRecord, ModelSegment
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.txt"))
@@ -48,9 +56,15 @@ class Case:
                 case "round":
                     end = reference.listed(root).end_offset
                     settings = dict(zip(words[3::2], map(int, words[4::2]), strict=True))
-                    write_checkpoint(root, "replication-offset-checkpoint", {NAME: settings.get("watermark", end)})
+                    write_checkpoint(
+                        root,
+                        "replication-offset-checkpoint",
+                        {NAME: settings.get("watermark", end)},
+                    )
                     if "checkpoint" in settings:
-                        write_checkpoint(root, "cleaner-offset-checkpoint", {NAME: settings["checkpoint"]})
+                        write_checkpoint(
+                            root, "cleaner-offset-checkpoint", {NAME: settings["checkpoint"]}
+                        )
                     before = read_segments(root / NAME)
                     clean(root, self.config, int(words[2]))
                 case "leaves":
@@ -104,14 +118,24 @@ def write(folder: Path, lines: list[str]) -> None:
     for segment in segments(lines):
         old = folder / f"{segment.base_offset:020d}.log"
         data = old.read_bytes() if old.exists() else b""
-        there = [data[at : at + header.size_bytes] for at, header in headers_of(old)] if data else []
-        write_segment(folder, segment.base_offset, [*there, *map(encode_model, segment.batches)], mtime_ms=WRITTEN_MS)
+        there = (
+            [data[at : at + header.size_bytes] for at, header in headers_of(old)] if data else []
+        )
+        write_segment(
+            folder,
+            segment.base_offset,
+            [*there, *map(encode_model, segment.batches)],
+            mtime_ms=WRITTEN_MS,
+        )
 
 
 def bare(segments: tuple[ModelSegment, ...]) -> list[tuple[int, list[ModelBatch]]]:
     """What cases speak of: no base timestamps, which nobody reads, and no leader epochs."""
     return [
-        (segment.base_offset, [replace(b, base_timestamp_ms=0, max_timestamp_ms=0) for b in segment.batches])
+        (
+            segment.base_offset,
+            [replace(b, base_timestamp_ms=0, max_timestamp_ms=0) for b in segment.batches],
+        )
         for segment in segments
     ]
 

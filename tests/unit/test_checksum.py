@@ -17,7 +17,9 @@ def test_the_check_value_of_the_field() -> None:
 @given(st.binary(max_size=14_000), st.integers(0, 20))
 def test_any_stretch_is_what_the_library_says(data: bytes, start: int) -> None:
     start = min(start, len(data))
-    assert int(crc32c(np.frombuffer(data, np.uint8), start, len(data))) == google_crc32c.value(data[start:])
+    assert int(crc32c(np.frombuffer(data, np.uint8), start, len(data))) == google_crc32c.value(
+        data[start:]
+    )
 
 
 def test_this_processor_agrees() -> None:

@@ -35,31 +35,46 @@ def make_java(home: Path, version: int = 17, *, is_trimmed: bool = False) -> Jav
 def write(archive: ClassArchive, program: str) -> int:
     """Let ``program`` stand for Java, which writes what its option says."""
     path = archive.options[0].partition("=")[2]
-    return subprocess.run([*archive.shell, "sh", "-c", program, "java", path], check=False).returncode
+    return subprocess.run(
+        [*archive.shell, "sh", "-c", program, "java", path], check=False
+    ).returncode
 
 
 @pytest.mark.parametrize(
-    ("version", "is_trimmed", "use"), [(17, False, "SharedArchiveFile"), (24, False, "SharedArchiveFile"),
-    (25, False, "AOTCache"), (25, True, "AOTCache")],
-)  # fmt: skip
+    ("version", "is_trimmed", "use"),
+    [
+        (17, False, "SharedArchiveFile"),
+        (24, False, "SharedArchiveFile"),
+        (25, False, "AOTCache"),
+        (25, True, "AOTCache"),
+    ],
+)
 def test_one_run_writes_and_the_next_takes(
     tmp_path: Path, jars: Path, cache: Path, version: int, is_trimmed: bool, use: str
 ) -> None:
     java = make_java(tmp_path / "jdk", version, is_trimmed=is_trimmed)
     first = class_archive(java, jars, ["-Xmx1m"])
     assert first.is_written and not list(cache.glob("*.jsa")) and not list(cache.glob("*.aot"))
-    assert class_archive(java, jars, ["-Xmx1m"]) == ClassArchive()  # another run, while the first writes
+    assert (
+        class_archive(java, jars, ["-Xmx1m"]) == ClassArchive()
+    )  # another run, while the first writes
     write(first, 'echo classes > "$1"')
     taken = class_archive(java, jars, ["-Xmx1m"])
     assert not taken.is_written
     name, _, path = taken.options[0].partition("=")
-    assert name == f"-XX:{use}" and Path(path).parent == cache and Path(path).read_text() == "classes\n"
+    assert (
+        name == f"-XX:{use}"
+        and Path(path).parent == cache
+        and Path(path).read_text() == "classes\n"
+    )
     assert class_archive(java, jars, ["-Xmx2m"]).is_written  # other options, other classes
     os.utime(jars, ns=(1, 1))
     assert class_archive(java, jars, ["-Xmx1m"]).is_written  # another Spark
 
 
-def test_a_java_that_fails_leaves_no_archive_and_is_not_tried_again(tmp_path: Path, jars: Path, cache: Path) -> None:
+def test_a_java_that_fails_leaves_no_archive_and_is_not_tried_again(
+    tmp_path: Path, jars: Path, cache: Path
+) -> None:
     java = make_java(tmp_path / "jdk")
     write(class_archive(java, jars, ()), 'echo half > "$1"; exit 1')
     assert [file.suffix for file in cache.iterdir()] == [".tried"]
@@ -73,7 +88,9 @@ def test_a_run_that_is_cut_short_leaves_the_writing_to_the_next(tmp_path: Path, 
 
 
 def test_a_java_without_its_own_archive_is_started_as_ever(tmp_path: Path, jars: Path) -> None:
-    assert class_archive(make_java(tmp_path / "jdk", 17, is_trimmed=True), jars, ()) == ClassArchive()
+    assert (
+        class_archive(make_java(tmp_path / "jdk", 17, is_trimmed=True), jars, ()) == ClassArchive()
+    )
 
 
 def test_a_cache_that_cannot_be_written_does_no_harm(
@@ -84,7 +101,9 @@ def test_a_cache_that_cannot_be_written_does_no_harm(
     assert class_archive(make_java(tmp_path / "jdk"), jars, ()) == ClassArchive()
 
 
-def test_classes_that_others_could_have_written_are_not_taken(tmp_path: Path, jars: Path, cache: Path) -> None:
+def test_classes_that_others_could_have_written_are_not_taken(
+    tmp_path: Path, jars: Path, cache: Path
+) -> None:
     java = make_java(tmp_path / "jdk")
     write(class_archive(java, jars, ()), 'echo classes > "$1"')
     assert class_archive(java, jars, ()).options

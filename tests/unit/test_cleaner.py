@@ -29,7 +29,9 @@ def name(topic: str, partition: int = 0) -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
-def write(root: Path, partition: TopicPartition, records: int = 200, clean_to: int = 0, age_ms: int = 5000) -> Path:
+def write(
+    root: Path, partition: TopicPartition, records: int = 200, clean_to: int = 0, age_ms: int = 5000
+) -> Path:
     """Segments of some 20 records of 5 keys, the last one closed; below ``clean_to`` the log counts as clean."""
     first_ms = time.time_ns() // 1_000_000 - age_ms - records
     with TopicWriter(str(root), partition, segment_bytes=2000, batch_bytes=200) as writer:
@@ -53,7 +55,9 @@ def clean(*roots: Path, **options: object) -> tuple[int, list[Event]]:
     """One pass; the exit status and what was told."""
     events: list[Event] = []
     config = {**COMPACT, **options}
-    status = lastwrite.clean([str(root) for root in roots], config, once=True, spark=INLINE, tell=events.append)
+    status = lastwrite.clean(
+        [str(root) for root in roots], config, once=True, spark=INLINE, tell=events.append
+    )
     return status, events
 
 
@@ -74,7 +78,10 @@ def test_one_pass_cleans_what_is_due_dirtiest_first_over_two_roots(tmp_path: Pat
     assert (first.root, first.report.records_after, first.keyless) == (str(tmp_path / "y"), 5, 0)
     assert first.report.bytes_read > first.report.bytes_before > first.report.bytes_written > 0
     assert first.saved_percent > 90 and set(first.stage_seconds) >= {"scan", "commit"}
-    assert read_offsets(str(tmp_path / "y"), CLEANER_OFFSETS) == {name("all"): 200, name("more"): 200}
+    assert read_offsets(str(tmp_path / "y"), CLEANER_OFFSETS) == {
+        name("all"): 200,
+        name("more"): 200,
+    }
     assert clean(tmp_path / "x", tmp_path / "y") == (0, [])
 
 
@@ -85,14 +92,20 @@ def test_an_overdue_partition_is_due_whatever_its_share(tmp_path: Path) -> None:
     assert (status, rounds(events)) == (0, ["old-0"])
 
 
-def test_a_damaged_partition_is_set_aside_with_its_reason_and_the_others_are_cleaned(tmp_path: Path) -> None:
+def test_a_damaged_partition_is_set_aside_with_its_reason_and_the_others_are_cleaned(
+    tmp_path: Path,
+) -> None:
     folder = write(tmp_path, name("a"))
     write(tmp_path, name("b"))
     before = break_closed_segment(folder)
     status, events = clean(tmp_path)
     assert (status, rounds(events)) == (3, ["b-0"])
     (told,) = [e for e in events if isinstance(e, SetAside)]
-    assert told.name == name("a") and "checksum does not match" in told.entry.reason and told.entry.tries == 1
+    assert (
+        told.name == name("a")
+        and "checksum does not match" in told.entry.reason
+        and told.entry.tries == 1
+    )
     assert read_uncleanable(str(tmp_path)) == {name("a"): told.entry}
     assert clean(tmp_path) == (0, []), "not again before its time"
     min(folder.glob("*.log")).write_bytes(before)
@@ -113,7 +126,10 @@ def test_a_partition_that_cannot_be_read_is_set_aside_too(tmp_path: Path) -> Non
     assert clean(tmp_path) == (0, []), "somebody may be writing it just now"
     os.utime(folder, (time.time() - 5, time.time() - 5))
     status, events = clean(tmp_path)
-    assert status == 3 and "leader-epoch-checkpoint" in read_uncleanable(str(tmp_path))[name("a")].reason
+    assert (
+        status == 3
+        and "leader-epoch-checkpoint" in read_uncleanable(str(tmp_path))[name("a")].reason
+    )
     assert [type(e) for e in events] == [SetAside]
 
 
@@ -139,7 +155,9 @@ def test_what_others_hold_is_left_to_them(tmp_path: Path, script: str, cleaned: 
     write(tmp_path, name("a"))
     write(tmp_path, name("b"))
     arguments = [sys.executable, "-c", script, str(tmp_path)]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         status, events = clean(tmp_path)
         assert (status, rounds(events)) == (4, cleaned)
@@ -148,7 +166,9 @@ def test_what_others_hold_is_left_to_them(tmp_path: Path, script: str, cleaned: 
             assert isinstance(note, Note) and f"process {other.pid}" in note.text
         other.kill()
         other.wait()
-        assert rounds(clean(tmp_path)[1]) == sorted({"a-0", "b-0"} - set(cleaned)), "a crash has freed it"
+        assert rounds(clean(tmp_path)[1]) == sorted({"a-0", "b-0"} - set(cleaned)), (
+            "a crash has freed it"
+        )
 
 
 def test_retention_goes_with_each_pass(tmp_path: Path) -> None:
@@ -176,9 +196,10 @@ def test_a_daemon_sees_new_data_and_stops_when_asked(tmp_path: Path) -> None:
     cleaners: list[Cleaner] = []
     events: list[Event] = []
     thread = threading.Thread(
-        target=lastwrite.clean, args=([str(tmp_path)], COMPACT),
+        target=lastwrite.clean,
+        args=([str(tmp_path)], COMPACT),
         kwargs={"spark": INLINE, "tell": events.append, "started": cleaners.append},
-    )  # fmt: skip
+    )
     thread.start()
     wait_for(lambda: rounds(events) == ["a-0"])
     write(tmp_path, name("b"))
@@ -195,9 +216,10 @@ def test_a_stop_in_the_middle_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     events: list[Event] = []
     config = {**COMPACT, "log.cleaner.io.max.bytes.per.second": 300_000}
     thread = threading.Thread(
-        target=lastwrite.clean, args=([str(tmp_path)], config),
+        target=lastwrite.clean,
+        args=([str(tmp_path)], config),
         kwargs={"spark": INLINE, "tell": events.append, "started": cleaners.append},
-    )  # fmt: skip
+    )
     thread.start()
     time.sleep(1.0)
     began = time.monotonic()

@@ -27,12 +27,21 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert source.refresh() is None
     replace(file, "log.cleaner.threads=3\n")
     said = source.refresh()
-    assert said is not None and "log.cleaner.threads=3" in said and "no min.cleanable.dirty.ratio" in said
-    assert source.current.cleaner.threads == 3 and "min.cleanable.dirty.ratio" not in source.current.names
+    assert (
+        said is not None
+        and "log.cleaner.threads=3" in said
+        and "no min.cleanable.dirty.ratio" in said
+    )
+    assert (
+        source.current.cleaner.threads == 3
+        and "min.cleanable.dirty.ratio" not in source.current.names
+    )
     assert source.refresh() is None
 
 
-@pytest.mark.parametrize("wrong", ["log.cleaner.threads=0", "no.such.setting=1", "retention.ms=soon"])
+@pytest.mark.parametrize(
+    "wrong", ["log.cleaner.threads=0", "no.such.setting=1", "retention.ms=soon"]
+)
 def test_wrong_settings_are_said_once_and_the_old_ones_stay(tmp_path: Path, wrong: str) -> None:
     file = tmp_path / "cleaner.properties"
     file.write_text("log.cleaner.threads=2\n")

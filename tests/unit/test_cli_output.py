@@ -14,7 +14,14 @@ from lastwrite.errors import InvalidConfig
 
 @pytest.mark.parametrize(
     ("size", "said"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (123_456, "123 kB"), (2_500_000_000, "2.5 GB"), (9e12, "9.0 TB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (123_456, "123 kB"),
+        (2_500_000_000, "2.5 GB"),
+        (9e12, "9.0 TB"),
+    ],
 )
 def test_sizes(size: float, said: str) -> None:
     assert output.in_words(size) == said
@@ -22,7 +29,8 @@ def test_sizes(size: float, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (42, "42 s"), (187, "3:07"), (7800, "2:10:00")]
+    ("seconds", "said"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (42, "42 s"), (187, "3:07"), (7800, "2:10:00")],
 )
 def test_durations(seconds: float, said: str) -> None:
     assert output.in_time(seconds) == said
@@ -63,7 +71,10 @@ def test_progress_whose_listener_left_goes_on() -> None:
 def test_settings_of_the_command_line_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "topic.properties"
     file.write_text("# topic\ndelete.retention.ms=5\nsegment.bytes = 100\n")
-    assert settings(["delete.retention.ms=7"], str(file)) == {"delete.retention.ms": "7", "segment.bytes": "100"}
+    assert settings(["delete.retention.ms=7"], str(file)) == {
+        "delete.retention.ms": "7",
+        "segment.bytes": "100",
+    }
     assert settings(None, None) == {}
 
 

@@ -80,16 +80,22 @@ def swap(folder: Path) -> None:
 @pytest.mark.parametrize("change", [grow, touch, vanish, roll, swap])
 def test_a_log_that_changed_is_left_alone(folder: Path, change: Callable[[Path], None]) -> None:
     log, outputs = begin(folder)
-    asides = {str(Path(path).relative_to(folder.parent)) for output in outputs for path in output.paths}
+    asides = {
+        str(Path(path).relative_to(folder.parent)) for output in outputs for path in output.paths
+    }
     change(folder)
     changed = contents(folder.parent)
     with pytest.raises(CommitConflict, match="nothing was changed") as raised:
         end(folder, log, outputs)
     assert raised.value.path is not None and raised.value.path.startswith(str(folder))
-    assert contents(folder.parent) == {name: file for name, file in changed.items() if name not in asides}
+    assert contents(folder.parent) == {
+        name: file for name, file in changed.items() if name not in asides
+    }
 
 
-def test_a_log_that_changes_while_files_are_synced_is_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_changes_while_files_are_synced_is_left_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, outputs = begin(folder)
     synced = files.fsync_dir
 
@@ -102,7 +108,9 @@ def test_a_log_that_changes_while_files_are_synced_is_left_alone(folder: Path, m
     with pytest.raises(CommitConflict, match="the segment changed while we worked"):
         end(folder, log, outputs)
     assert offsets_seen(folder) == [*LAYOUT.old_offsets, 52]
-    assert not [path for path in folder.iterdir() if path.name.endswith((".cleaned", ".swap", ".deleted"))]
+    assert not [
+        path for path in folder.iterdir() if path.name.endswith((".cleaned", ".swap", ".deleted"))
+    ]
 
 
 # ---------------------------------------------------------------------- our own mistakes
@@ -140,7 +148,12 @@ def test_a_wrong_relative_offset_is_never_put_in_place(tmp_path: Path) -> None:
     for words, change in wrong.items():
         log = kafka.read_partition(str(folder))
         with pytest.raises(LogError, match=words):
-            commit(log, change(write_aside(folder, layout, log)), layout.first_dirty, checkpoint_root=str(tmp_path))
+            commit(
+                log,
+                change(write_aside(folder, layout, log)),
+                layout.first_dirty,
+                checkpoint_root=str(tmp_path),
+            )
         kafka.recover(str(folder))
         assert contents(folder.parent) == old, words
 
@@ -150,7 +163,9 @@ def test_a_segment_written_aside_has_the_transaction_index_that_it_is_given(tmp_
     for given in ([], entries):
         aside, made = AsideSegment(0, str(tmp_path), 4096), Rewritten(0, 0, 0)
         aside.finish(made, 5_000_000, given)
-        assert bool(made.transaction_index_path) == bool(given) and len(made.paths) == (4 if given else 3)
+        assert bool(made.transaction_index_path) == bool(given) and len(made.paths) == (
+            4 if given else 3
+        )
         for path in made.paths:
             assert path.endswith(".cleaned") and os.stat(path).st_mtime_ns == 5_000_000
     assert decode_aborted(Path(made.transaction_index_path).read_bytes(), 0) == tuple(entries)
@@ -162,7 +177,10 @@ def test_without_outputs_only_the_checkpoint_moves(folder: Path) -> None:
     old = contents(folder)
     end(folder, kafka.read_partition(str(folder)), [])
     assert contents(folder) == old
-    assert read_checkpoint(folder.parent, "cleaner-offset-checkpoint") == {"u-3": 1, "t-0": LAYOUT.first_dirty}
+    assert read_checkpoint(folder.parent, "cleaner-offset-checkpoint") == {
+        "u-3": 1,
+        "t-0": LAYOUT.first_dirty,
+    }
 
 
 def test_leftovers_of_other_attempts_are_swept(folder: Path) -> None:
@@ -184,7 +202,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode:
         pytest.skip(f"mounting a small disk needs rights: {made.stderr.strip()}")
@@ -224,7 +245,10 @@ def test_a_folder_that_we_must_not_write_leaves_the_old_log(folder: Path) -> Non
         with pytest.raises(LogError, match="not permitted|denied") as raised:
             end(folder, log, outputs)
         assert raised.value.remedy is not None and "--to" in raised.value.remedy
-        with pytest.raises(LogError, match="denied"), lock.hold(str(folder.parent), [TopicPartition("t", 0)]):
+        with (
+            pytest.raises(LogError, match="denied"),
+            lock.hold(str(folder.parent), [TopicPartition("t", 0)]),
+        ):
             pass
 
     assert not run_until(0, as_nobody)
@@ -234,7 +258,9 @@ def test_a_folder_that_we_must_not_write_leaves_the_old_log(folder: Path) -> Non
 # ---------------------------------------------------------------------- the note
 
 
-NOTE = Intent(first_dirty_offset=9, outputs=(0,), sources=(0, 5), kept=(), swaps=("a", "b"), stand_ins=("b",))
+NOTE = Intent(
+    first_dirty_offset=9, outputs=(0,), sources=(0, 5), kept=(), swaps=("a", "b"), stand_ins=("b",)
+)
 
 
 def test_a_note_comes_back_whole_or_not_at_all() -> None:
@@ -243,7 +269,12 @@ def test_a_note_comes_back_whole_or_not_at_all() -> None:
     assert [decode_intent(encoded, name) for name in ("t-0", "t-1", "t-2")] == [NOTE, other, None]
     for cut in range(len(encoded)):
         assert decode_intent(encoded[:cut], "t-0") is None
-    for text in (b"[]", b'{"version": 3}', b'{"version": 4, "folders": {"t-0": {}}}', b'{"version": 3, "folders": []}'):
+    for text in (
+        b"[]",
+        b'{"version": 3}',
+        b'{"version": 4, "folders": {"t-0": {}}}',
+        b'{"version": 3, "folders": []}',
+    ):
         assert decode_intent(text, "t-0") is None
 
 
@@ -284,7 +315,9 @@ def test_a_copy_equals_what_cleaning_in_place_leaves(tmp_path: Path, layout: Lay
     assert contents(tmp_path / "to" / "deep" / "t-0") == contents(folder)
     root = tmp_path / "to" / "deep"
     assert read_checkpoint(root, "cleaner-offset-checkpoint") == {"t-0": layout.first_dirty}
-    assert read_checkpoint(root, "replication-offset-checkpoint") == {"t-0": max(layout.old_offsets) + 1}
+    assert read_checkpoint(root, "replication-offset-checkpoint") == {
+        "t-0": max(layout.old_offsets) + 1
+    }
     assert read_checkpoint(root, "log-start-offset-checkpoint") == {"t-0": 1}
     assert sorted(path.name for path in root.iterdir() if path.is_dir()) == ["t-0"]
 
@@ -294,7 +327,11 @@ def test_a_copy_without_outputs_is_the_log_itself(folder: Path, tmp_path: Path) 
     (folder / f"{0:020d}.log.a0.cleaned").write_text("half")
     publish_copy(kafka.read_partition(str(folder)), (), str(tmp_path / "to" / "t-0"), None)
     copied = contents(tmp_path / "to" / "t-0")
-    assert copied == {name: file for name, file in contents(folder).items() if not name.endswith((".txt", ".cleaned"))}
+    assert copied == {
+        name: file
+        for name, file in contents(folder).items()
+        if not name.endswith((".txt", ".cleaned"))
+    }
     assert read_checkpoint(tmp_path / "to", "cleaner-offset-checkpoint") == {"t-0": 0}
 
 

@@ -14,7 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
+from lastwrite.errors import (
+    CorruptLog,
+    LogError,
+    OutOfMemoryBudget,
+    TruncatedLog,
+    UnsupportedFormat,
+)
 from lastwrite.formats.compression import (
     XERIAL_HEADER,
     Codec,
@@ -26,7 +32,10 @@ from lastwrite.formats.compression import (
 )
 
 REAL = [codec for codec in Codec if codec is not Codec.NONE]
-PLAIN = b"".join(b"key-%06d some words that repeat, some words that do not %x;" % (i, i * i * i) for i in range(3000))
+PLAIN = b"".join(
+    b"key-%06d some words that repeat, some words that do not %x;" % (i, i * i * i)
+    for i in range(3000)
+)
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -34,7 +43,12 @@ PLAIN = b"".join(b"key-%06d some words that repeat, some words that do not %x;" 
 def test_bytes_come_back(codec: Codec, size: int) -> None:
     data = compress(codec, PLAIN[:size])
     assert bytes(decompress(codec, data, size)) == PLAIN[:size]
-    for view in (data, bytearray(data), memoryview(b"xx" + data)[2:], np.frombuffer(data, np.uint8)):
+    for view in (
+        data,
+        bytearray(data),
+        memoryview(b"xx" + data)[2:],
+        np.frombuffer(data, np.uint8),
+    ):
         out = np.full(size + 10, 0xEE, np.uint8)
         assert decompress_into(codec, view, out) == size
         assert out[:size].tobytes() == PLAIN[:size]
@@ -105,10 +119,14 @@ def test_nothing_at_all_is_truncated(codec: Codec) -> None:
 
 
 @given(st.sampled_from(REAL), st.binary(max_size=80), st.binary(min_size=1, max_size=60), st.data())
-def test_damage_ends_in_our_errors(codec: Codec, noise: bytes, plain: bytes, data: st.DataObject) -> None:
+def test_damage_ends_in_our_errors(
+    codec: Codec, noise: bytes, plain: bytes, data: st.DataObject
+) -> None:
     flipped = bytearray(compress(codec, plain))
     flipped[data.draw(st.integers(0, len(flipped) - 1))] = data.draw(st.integers(0, 255))
-    head = {Codec.SNAPPY: XERIAL_HEADER, Codec.LZ4: bytes.fromhex("04224d18604082")}.get(codec, flipped[:4])
+    head = {Codec.SNAPPY: XERIAL_HEADER, Codec.LZ4: bytes.fromhex("04224d18604082")}.get(
+        codec, flipped[:4]
+    )
     for broken in (noise, bytes(flipped), head + noise):
         try:
             assert len(decompress(codec, broken, 100_000)) <= 100_000
@@ -138,7 +156,9 @@ def test_a_workers_codecs_write_the_same_bytes() -> None:
 
 
 @given(st.sampled_from(REAL), st.binary(max_size=80), st.binary(min_size=1, max_size=60), st.data())
-def test_a_workers_codecs_fail_alike(codec: Codec, noise: bytes, plain: bytes, data: st.DataObject) -> None:
+def test_a_workers_codecs_fail_alike(
+    codec: Codec, noise: bytes, plain: bytes, data: st.DataObject
+) -> None:
     codecs = Codecs()
     good = compress(codec, plain)
     flipped = bytearray(good)
@@ -190,7 +210,10 @@ def test_unknown_codecs() -> None:
 def test_gzip_headers_of_others() -> None:
     named = gzip.compress(PLAIN, 9, mtime=77)
     assert bytes(decompress(Codec.GZIP, named, 1 << 20)) == PLAIN
-    assert bytes(decompress(Codec.GZIP, named + compress(Codec.GZIP, b"more"), 1 << 20)) == PLAIN + b"more"
+    assert (
+        bytes(decompress(Codec.GZIP, named + compress(Codec.GZIP, b"more"), 1 << 20))
+        == PLAIN + b"more"
+    )
 
 
 def test_xerial_chunks() -> None:
@@ -237,11 +260,19 @@ def lz4_frame(**options: Any) -> bytes:
 @pytest.mark.parametrize(
     "options",
     [
-        {"block_linked": False, "block_size": size, "store_size": store, "block_checksum": blocks,
-         "content_checksum": content}
-        for size in (4, 5, 6, 7) for store in (False, True) for blocks in (False, True) for content in (False, True)
+        {
+            "block_linked": False,
+            "block_size": size,
+            "store_size": store,
+            "block_checksum": blocks,
+            "content_checksum": content,
+        }
+        for size in (4, 5, 6, 7)
+        for store in (False, True)
+        for blocks in (False, True)
+        for content in (False, True)
     ],
-)  # fmt: skip
+)
 def test_lz4_frames_of_others(options: dict[str, Any]) -> None:
     assert bytes(decompress(Codec.LZ4, lz4_frame(**options), 1 << 20)) == PLAIN
 
@@ -257,9 +288,15 @@ def test_lz4_that_kafka_refuses() -> None:
         decompress(Codec.LZ4, lz4_frame(block_linked=True, block_size=4), 1 << 20)
     good = compress(Codec.LZ4, PLAIN[:100])
     for place, byte, error in (
-        (0, 0x05, CorruptLog), (4, 0xA0, UnsupportedFormat), (4, 0x61, UnsupportedFormat), (4, 0x62, UnsupportedFormat),
-        (5, 0x30, CorruptLog), (5, 0x41, CorruptLog), (5, 0xC0, CorruptLog), (6, 0x83, CorruptLog),
-    ):  # fmt: skip
+        (0, 0x05, CorruptLog),
+        (4, 0xA0, UnsupportedFormat),
+        (4, 0x61, UnsupportedFormat),
+        (4, 0x62, UnsupportedFormat),
+        (5, 0x30, CorruptLog),
+        (5, 0x41, CorruptLog),
+        (5, 0xC0, CorruptLog),
+        (6, 0x83, CorruptLog),
+    ):
         broken = bytearray(good)
         broken[place] = byte
         with pytest.raises(error):

@@ -61,7 +61,11 @@ FLAGS = np.uint64(0xFFFF)
 
 
 def rows_of(
-    data: bytes, is_after: bool = False, now_ms: int | None = None, order: int = BY_OFFSET, header: str = ""
+    data: bytes,
+    is_after: bool = False,
+    now_ms: int | None = None,
+    order: int = BY_OFFSET,
+    header: str = "",
 ) -> tuple[list[tuple[int, ...]], list[int]]:
     """All rows of a segment's bytes, flags split off as the last number, and the tally."""
     buffer = np.frombuffer(data, dtype=np.uint8).copy()
@@ -85,7 +89,9 @@ def facts_of(data: bytes, seed: bool = True) -> list[list[int]]:
     at = 0
     while at < len(buffer):
         split = format.split(buffer, at, len(buffer), 0)
-        rows = np.zeros((len(split.table) + int(split.table["records"].sum()), ROW_WORDS), dtype=np.uint64)
+        rows = np.zeros(
+            (len(split.table) + int(split.table["records"].sum()), ROW_WORDS), dtype=np.uint64
+        )
         facts = np.zeros((len(split.table), FACT_WORDS), dtype=np.int64)
         tally, noted = np.zeros(TALLIES, dtype=np.int64), 0
         for run in format.opened(split.buffer, split.table):
@@ -106,23 +112,39 @@ content = st.none() | st.binary(max_size=40)
 def records(draw: st.DrawFn, base: int = 1000) -> list[Record]:
     header_lists = st.lists(st.tuples(st.binary(max_size=3), content), max_size=2).map(tuple)
     return [
-        Record(base + place, draw(st.integers(START, START + 99)), draw(content), draw(content), draw(header_lists))
+        Record(
+            base + place,
+            draw(st.integers(START, START + 99)),
+            draw(content),
+            draw(content),
+            draw(header_lists),
+        )
         for place in sorted(draw(st.sets(st.integers(0, 30), min_size=1, max_size=8)))
     ]
 
 
 @given(records(), st.data())
-def test_what_compaction_does_to_a_batch_leaves_the_rows_alone(found: list[Record], data: st.DataObject) -> None:
+def test_what_compaction_does_to_a_batch_leaves_the_rows_alone(
+    found: list[Record], data: st.DataObject
+) -> None:
     append_time = data.draw(st.booleans())
     whole = encode_batch(
-        found, base_offset=990, last_offset=1040, codec=data.draw(st.sampled_from(Codec)), append_time=append_time,
-        leader_epoch=3, max_timestamp_ms=START + 200 if append_time else None,
-    )  # fmt: skip
+        found,
+        base_offset=990,
+        last_offset=1040,
+        codec=data.draw(st.sampled_from(Codec)),
+        append_time=append_time,
+        leader_epoch=3,
+        max_timestamp_ms=START + 200 if append_time else None,
+    )
     kept = [record for record in found if data.draw(st.booleans())]
     twin = decode_batch(whole, 0)
     horizon = data.draw(st.none() | st.just(START + 5000)) if kept else None
-    thinned = rebuild_batch(twin.header, [r for r in twin.records if r.offset in {k.offset for k in kept}],
-                            delete_horizon_ms=horizon)  # fmt: skip
+    thinned = rebuild_batch(
+        twin.header,
+        [r for r in twin.records if r.offset in {k.offset for k in kept}],
+        delete_horizon_ms=horizon,
+    )
     was, _ = rows_of(whole)
     now, _ = rows_of(thinned, is_after=True, now_ms=START)
     by_offset = {row[2]: row for row in was[:-1]}
@@ -136,10 +158,22 @@ def test_what_compaction_does_to_a_batch_leaves_the_rows_alone(found: list[Recor
 
 
 CHANGES = [
-    {"offset": 6}, {"timestamp_ms": START + 1}, {"key": b"K"}, {"key": b""}, {"key": None}, {"key": b"k\0"},
-    {"value": b""}, {"value": None}, {"value": b"w"}, {"value": b"v\0"}, {"value": b"v" * 9}, {"headers": ()},
-    {"headers": ((b"h", b""),)}, {"headers": ((b"h", None), (b"h", None))}, {"headers": ((b"i", None),)},
-]  # fmt: skip
+    {"offset": 6},
+    {"timestamp_ms": START + 1},
+    {"key": b"K"},
+    {"key": b""},
+    {"key": None},
+    {"key": b"k\0"},
+    {"value": b""},
+    {"value": None},
+    {"value": b"w"},
+    {"value": b"v\0"},
+    {"value": b"v" * 9},
+    {"headers": ()},
+    {"headers": ((b"h", b""),)},
+    {"headers": ((b"h", None), (b"h", None))},
+    {"headers": ((b"i", None),)},
+]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
@@ -157,22 +191,36 @@ def test_the_same_record_says_the_same_anywhere() -> None:
     alone = record_row(record)
     others = [Record(3, START - 77, b"a", b"b"), record, Record(9, START + 9, None, b"c")]
     for codec in Codec:
-        assert rows_of(encode_batch(others, codec=codec, base_offset=0, last_offset=77))[0][1] == alone
+        assert (
+            rows_of(encode_batch(others, codec=codec, base_offset=0, last_offset=77))[0][1] == alone
+        )
     moved_key = Record(5, START, b"kv", b"v" * 99, ((b"h", b"x"),))
     assert record_row(moved_key)[3:5] != alone[3:5]
 
 
 HEAD = {
-    "leader_epoch": 1, "producer_id": 7, "producer_epoch": 1, "base_sequence": 4, "base_offset": 2, "last_offset": 9,
-}  # fmt: skip
+    "leader_epoch": 1,
+    "producer_id": 7,
+    "producer_epoch": 1,
+    "base_sequence": 4,
+    "base_offset": 2,
+    "last_offset": 9,
+}
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"leader_epoch": 2}, {"producer_id": 8}, {"producer_epoch": 2}, {"base_sequence": 5}, {"last_offset": 10},
-     {"transactional": True}, {"append_time": True}],
+    [
+        {"leader_epoch": 2},
+        {"producer_id": 8},
+        {"producer_epoch": 2},
+        {"base_sequence": 5},
+        {"last_offset": 10},
+        {"transactional": True},
+        {"append_time": True},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_any_change_of_a_batch_shows(change: dict[str, object]) -> None:
     record = Record(5, START, b"k", b"v")
     was = rows_of(encode_batch([record], **HEAD))[0][-1]  # type: ignore[arg-type]
@@ -182,7 +230,9 @@ def test_any_change_of_a_batch_shows(change: dict[str, object]) -> None:
 
 
 def test_flags() -> None:
-    def flags(value: bytes | None, key: bytes | None = b"k", now_ms: int | None = None, **batch: object) -> list[int]:
+    def flags(
+        value: bytes | None, key: bytes | None = b"k", now_ms: int | None = None, **batch: object
+    ) -> list[int]:
         data = encode_batch([Record(0, START, key, value)], **batch)  # type: ignore[arg-type]
         return [row[5] for row in rows_of(data, now_ms=now_ms)[0]]
 
@@ -197,7 +247,10 @@ def test_flags() -> None:
     assert flags(b"v" * 99, codec=Codec.LZ4) == [0, plain | 3 << CODEC_SHIFT]
     writer = {"transactional": True, "producer_id": 1}
     assert flags(b"v", **writer) == [IN_TRANSACTION, BATCH | HONEST]
-    assert flags(b"v", key=b"\0\0\0\1", control=True, **writer) == [CONTROL | IN_TRANSACTION, BATCH | HONEST]
+    assert flags(b"v", key=b"\0\0\0\1", control=True, **writer) == [
+        CONTROL | IN_TRANSACTION,
+        BATCH | HONEST,
+    ]
     due = flags(b"v", key=b"\0\0\0\1", control=True, delete_horizon_ms=50, now_ms=50, **writer)
     assert due == [CONTROL | IN_TRANSACTION | DUE, BATCH | HONEST]
     empty, tally = rows_of(encode_batch([], base_offset=3, last_offset=5))
@@ -213,7 +266,9 @@ def test_facts() -> None:
         record = encode_control_record(5, START, kind)
         return encode_batch([record], control=True, transactional=True, **{**writer, **batch})  # type: ignore[arg-type]
 
-    def fact(kind: int, present: int = 1, horizon: int = NO_HORIZON, shape: int = 0) -> list[list[int]]:
+    def fact(
+        kind: int, present: int = 1, horizon: int = NO_HORIZON, shape: int = 0
+    ) -> list[list[int]]:
         return [[5, 5, 7, 3, kind, horizon, START, present, shape]]
 
     assert facts_of(encode_batch([record], **writer)) == fact(IDEMPOTENT_DATA)
@@ -222,13 +277,29 @@ def test_facts() -> None:
     )
     assert facts_of(marker(ControlType.ABORT)) == fact(ABORT_MARKER)
     assert facts_of(marker(ControlType.COMMIT), seed=False) == fact(COMMIT_MARKER)
-    assert facts_of(marker(ControlType.COMMIT, delete_horizon_ms=9)) == fact(COMMIT_MARKER, horizon=9)
-    emptied = encode_batch([], base_offset=5, last_offset=5, max_timestamp_ms=START, control=True, transactional=True,
-                           **writer)  # fmt: skip
+    assert facts_of(marker(ControlType.COMMIT, delete_horizon_ms=9)) == fact(
+        COMMIT_MARKER, horizon=9
+    )
+    emptied = encode_batch(
+        [],
+        base_offset=5,
+        last_offset=5,
+        max_timestamp_ms=START,
+        control=True,
+        transactional=True,
+        **writer,
+    )
     assert facts_of(emptied) == fact(EMPTIED_MARKER, present=0)
-    assert facts_of(encode_batch([encode_control_record(5, START, ControlType.LEADER_CHANGE)], control=True)) == []
+    assert (
+        facts_of(
+            encode_batch([encode_control_record(5, START, ControlType.LEADER_CHANGE)], control=True)
+        )
+        == []
+    )
     assert facts_of(encode_batch([record], leader_epoch=0)) == []
-    assert facts_of(encode_batch([record], append_time=True)) == [[5, 5, -1, -1, SIMPLE_DATA, NO_HORIZON, START, 1, 8]]
+    assert facts_of(encode_batch([record], append_time=True)) == [
+        [5, 5, -1, -1, SIMPLE_DATA, NO_HORIZON, START, 1, 8]
+    ]
 
 
 def test_what_older_formats_say() -> None:
@@ -238,12 +309,17 @@ def test_what_older_formats_say() -> None:
         messages = b"".join(encode_message(record, 1) for record in records)
         old = encode_wrapper(records, 1, codec) if codec else messages
         assert [fact[4] for fact in facts_of(old)] == [OLD_DATA] * (1 if codec else 3)
-        assert [fact[:2] for fact in facts_of(old)] == ([[3, 6]] if codec else [[3, 3], [4, 4], [6, 6]])
+        assert [fact[:2] for fact in facts_of(old)] == (
+            [[3, 6]] if codec else [[3, 3], [4, 4], [6, 6]]
+        )
         was, tally = rows_of(old)
         assert tally[5] == (1 if codec else 3)
-        now, _ = rows_of(b"".join(
-            encode_batch(some, codec=codec) for some in ([records] if codec else [[r] for r in records])
-        ))  # fmt: skip
+        now, _ = rows_of(
+            b"".join(
+                encode_batch(some, codec=codec)
+                for some in ([records] if codec else [[r] for r in records])
+            )
+        )
         assert [row[:5] for row in was] == [row[:5] for row in now]
         assert [row[5] ^ (OLD if row[5] & BATCH else 0) for row in was] == [
             row[5] ^ (SIMPLE if row[5] & BATCH else 0) for row in now
@@ -265,12 +341,17 @@ def test_versions() -> None:
         (((b"", None), (b"v", eight)), -5 % (1 << 64)),
     ]
     records = [
-        Record(n, START - n, b"k", b"v" * 300 if n % 2 else None, headers) for n, (headers, _) in enumerate(cases)
+        Record(n, START - n, b"k", b"v" * 300 if n % 2 else None, headers)
+        for n, (headers, _) in enumerate(cases)
     ]
     for codec in (Codec.NONE, Codec.GZIP):
         data = encode_batch(records, codec=codec)
-        assert [row[4] for row in rows_of(data, order=BY_HEADER, header="v")[0][:-1]] == [want for _, want in cases]
-        assert [row[4] for row in rows_of(data, order=BY_TIMESTAMP)[0][:-1]] == [START - n for n in range(len(cases))]
+        assert [row[4] for row in rows_of(data, order=BY_HEADER, header="v")[0][:-1]] == [
+            want for _, want in cases
+        ]
+        assert [row[4] for row in rows_of(data, order=BY_TIMESTAMP)[0][:-1]] == [
+            START - n for n in range(len(cases))
+        ]
         late = encode_batch(records, codec=codec, append_time=True, max_timestamp_ms=START + 7)
         assert {row[4] for row in rows_of(late, order=BY_TIMESTAMP)[0][:-1]} == {START + 7}
     old = encode_message(Record(0, START, b"k", b"v"), 0)
@@ -286,15 +367,21 @@ def test_a_largest_timestamp_that_is_not_one_shows() -> None:
 
 
 def test_what_is_counted() -> None:
-    records = [Record(n, START, key, value) for n, (key, value) in enumerate(
-        [(b"a", b"1"), (b"a", None), (None, b"2"), (None, None), (b"", b"")])]  # fmt: skip
+    records = [
+        Record(n, START, key, value)
+        for n, (key, value) in enumerate(
+            [(b"a", b"1"), (b"a", None), (None, b"2"), (None, None), (b"", b"")]
+        )
+    ]
     assert rows_of(encode_batch(records))[1] == [5, 1, 2, 0, 0, 0]
 
 
 def test_damage_inside_a_batch_is_named() -> None:
     whole = decode_batch(encode_batch([Record(0, START, b"k", b"v")]), 0)
     for codec in (Codec.NONE, Codec.GZIP):
-        encoded = encode_batch([Record(0, START, b"k", b"v"), Record(1, START, b"k", b"v")], codec=codec)
+        encoded = encode_batch(
+            [Record(0, START, b"k", b"v"), Record(1, START, b"k", b"v")], codec=codec
+        )
         header = decode_batch(encoded, 0).header
         if codec is Codec.NONE:
             payload = bytearray(encoded[61:])

@@ -16,7 +16,15 @@ import pytest
 
 from tests import reference
 from tests.engine import compact
-from tests.logs import NAME, bases, encode_model, headers_of, read_segments, write_checkpoint, write_segment
+from tests.logs import (
+    NAME,
+    bases,
+    encode_model,
+    headers_of,
+    read_segments,
+    write_checkpoint,
+    write_segment,
+)
 from tests.model import ModelAborted, ModelBatch, ModelRecord, ModelSegment, aborted_offsets
 from tests.producers import Known, apply, write_snapshot
 
@@ -29,22 +37,35 @@ BOB, EVE = 7, 8
 
 def data(offset: int, keys: str, producer: int = -1, sequence: int = 0) -> ModelBatch:
     """A batch of records ``x=<offset>``, one a letter of ``keys``; of a transaction, if a producer wrote it."""
-    records = tuple(ModelRecord(n, NOW_MS, key.encode(), b"%d" % n) for n, key in enumerate(keys, offset))
+    records = tuple(
+        ModelRecord(n, NOW_MS, key.encode(), b"%d" % n) for n, key in enumerate(keys, offset)
+    )
     transactional = producer >= 0
     return ModelBatch(
-        offset, offset + len(keys) - 1, records, max_timestamp_ms=NOW_MS, producer_id=producer,
-        producer_epoch=0 if transactional else -1, base_sequence=sequence if transactional else -1,
+        offset,
+        offset + len(keys) - 1,
+        records,
+        max_timestamp_ms=NOW_MS,
+        producer_id=producer,
+        producer_epoch=0 if transactional else -1,
+        base_sequence=sequence if transactional else -1,
         transactional=transactional,
-    )  # fmt: skip
+    )
 
 
 def marker(offset: int, producer: int, kind: str = "abort") -> ModelBatch:
     key = b"\0\0\0\0" if kind == "abort" else b"\0\0\0\1"
     record = ModelRecord(offset, NOW_MS, key, b"\0\0\0\0\0\0")
     return ModelBatch(
-        offset, offset, (record,), max_timestamp_ms=NOW_MS, producer_id=producer, producer_epoch=0,
-        transactional=True, control=True,
-    )  # fmt: skip
+        offset,
+        offset,
+        (record,),
+        max_timestamp_ms=NOW_MS,
+        producer_id=producer,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
 
 
 class Log:
@@ -59,7 +80,13 @@ class Log:
             if base:
                 write_snapshot(self.folder, base, state)
             entries = [entry for batch in batches if (entry := apply(state, batch)) is not None]
-            write_segment(self.folder, base, [encode_model(b) for b in batches], mtime_ms=NOW_MS, aborted=entries)
+            write_segment(
+                self.folder,
+                base,
+                [encode_model(b) for b in batches],
+                mtime_ms=NOW_MS,
+                aborted=entries,
+            )
         self.end = reference.listed(root).end_offset
         write_snapshot(self.folder, self.end, state)
         self.aborted = aborted_offsets(self.read())
@@ -68,7 +95,12 @@ class Log:
         return read_segments(self.folder)
 
     def batch(self, offset: int) -> ModelBatch | None:
-        found = [batch for segment in self.read() for batch in segment.batches if batch.base_offset == offset]
+        found = [
+            batch
+            for segment in self.read()
+            for batch in segment.batches
+            if batch.base_offset == offset
+        ]
         return found[0] if found else None
 
     def entries(self) -> list[ModelAborted]:
@@ -78,9 +110,14 @@ class Log:
         """Append a record and roll, so that there is a round to run."""
         last = bases(self.folder)[-1]
         there = (self.folder / f"{last:020d}.log").read_bytes()
-        old = [there[at : at + header.size_bytes] for at, header in headers_of(self.folder / f"{last:020d}.log")]
+        old = [
+            there[at : at + header.size_bytes]
+            for at, header in headers_of(self.folder / f"{last:020d}.log")
+        ]
         new = encode_model(data(self.end, "z"))
-        write_segment(self.folder, last, [*old, new], mtime_ms=self.now_ms, aborted=self.read()[-1].aborted)
+        write_segment(
+            self.folder, last, [*old, new], mtime_ms=self.now_ms, aborted=self.read()[-1].aborted
+        )
         self.end += 1
         write_segment(self.folder, self.end, [], mtime_ms=self.now_ms)
 
@@ -94,15 +131,21 @@ class Log:
         """Whatever aborted data there is, is hidden: by the log, and by an index entry in its marker's segment."""
         segments = self.read()
         present = {
-            record.offset: batch.producer_id for segment in segments for batch in segment.batches
-            for record in batch.records if record.offset in self.aborted
-        }  # fmt: skip
+            record.offset: batch.producer_id
+            for segment in segments
+            for batch in segment.batches
+            for record in batch.records
+            if record.offset in self.aborted
+        }
         assert present.keys() <= aborted_offsets(segments), "the marker of aborted data is gone"
         for offset, producer in present.items():
             covering = [
-                entry for segment in segments for entry in segment.aborted
-                if entry.producer_id == producer and entry.first_offset <= offset < entry.last_offset
-            ]  # fmt: skip
+                entry
+                for segment in segments
+                for entry in segment.aborted
+                if entry.producer_id == producer
+                and entry.first_offset <= offset < entry.last_offset
+            ]
             assert covering, f"no entry of a transaction index hides {offset}"
 
     def until_nothing_is_left(self, like_broker: bool, config: dict[str, str] = CONFIG) -> None:
@@ -118,12 +161,15 @@ both = pytest.mark.parametrize("like_broker", [True, False], ids=["like-a-broker
 
 @both
 def test_a_marker_in_a_later_segment_than_its_data(tmp_path: Path, like_broker: bool) -> None:
-    log = Log(tmp_path, {
-        0: [data(0, "ab"), data(2, "ac", BOB)],
-        4: [data(4, "cd", BOB, 2), data(6, "d")],
-        7: [marker(7, BOB), data(8, "e")],
-        9: [],
-    })  # fmt: skip
+    log = Log(
+        tmp_path,
+        {
+            0: [data(0, "ab"), data(2, "ac", BOB)],
+            4: [data(4, "cd", BOB, 2), data(6, "d")],
+            7: [marker(7, BOB), data(8, "e")],
+            9: [],
+        },
+    )
     log.round(like_broker, EXPIRING)
     # The data go at once, and shadow nothing: a@0 and d@6 are what was committed last.
     assert [r.offset for s in log.read() for b in s.batches for r in b.records] == [0, 1, 6, 7, 8]
@@ -147,12 +193,15 @@ def test_a_marker_in_a_later_segment_than_its_data(tmp_path: Path, like_broker: 
 @pytest.mark.parametrize("lost", ["all", "one", "first-offset"])
 def test_an_index_that_lost_the_transaction(tmp_path: Path, like_broker: bool, lost: str) -> None:
     """The log itself tells what was aborted; the new segments' indexes tell it again."""
-    log = Log(tmp_path, {
-        0: [data(0, "ab"), data(2, "ab", BOB), data(4, "c", EVE)],
-        5: [marker(5, BOB), marker(6, EVE), data(7, "b", EVE, 1)],
-        8: [marker(8, EVE, "commit")],
-        9: [],
-    })  # fmt: skip
+    log = Log(
+        tmp_path,
+        {
+            0: [data(0, "ab"), data(2, "ab", BOB), data(4, "c", EVE)],
+            5: [marker(5, BOB), marker(6, EVE), data(7, "b", EVE, 1)],
+            8: [marker(8, EVE, "commit")],
+            9: [],
+        },
+    )
     index = log.folder / f"{5:020d}.txnindex"
     entries = index.read_bytes()
     if lost == "all":
@@ -165,8 +214,13 @@ def test_an_index_that_lost_the_transaction(tmp_path: Path, like_broker: bool, l
     log.round(like_broker)
     assert [r.offset for s in log.read() for b in s.batches for r in b.records] == [0, 5, 6, 7, 8]
     assert (shell := log.batch(2)) is not None and not shell.records
-    if like_broker or lost != "first-offset":  # of a first offset too late nothing is left that it would fail to hide
-        assert {(entry.producer_id, entry.last_offset) for entry in log.entries()} == {(BOB, 5), (EVE, 6)}
+    if (
+        like_broker or lost != "first-offset"
+    ):  # of a first offset too late nothing is left that it would fail to hide
+        assert {(entry.producer_id, entry.last_offset) for entry in log.entries()} == {
+            (BOB, 5),
+            (EVE, 6),
+        }
     log.dirty()
     log.round(like_broker)
     assert {entry.producer_id for entry in log.entries()} == {BOB}  # of Eve's nothing is left
@@ -179,11 +233,14 @@ def test_an_index_that_lost_the_transaction(tmp_path: Path, like_broker: bool, l
 
 @both
 def test_an_index_that_claims_committed_data(tmp_path: Path, like_broker: bool) -> None:
-    log = Log(tmp_path, {
-        0: [data(0, "ab", BOB), marker(2, BOB, "commit"), data(3, "c", BOB, 2)],
-        4: [marker(4, BOB)],
-        5: [],
-    })  # fmt: skip
+    log = Log(
+        tmp_path,
+        {
+            0: [data(0, "ab", BOB), marker(2, BOB, "commit"), data(3, "c", BOB, 2)],
+            4: [marker(4, BOB)],
+            5: [],
+        },
+    )
     index = log.folder / f"{4:020d}.txnindex"
     index.write_bytes(index.read_bytes()[:10] + (0).to_bytes(8, "big") + index.read_bytes()[18:])
     log.round(like_broker, EXPIRING)
@@ -191,10 +248,13 @@ def test_an_index_that_claims_committed_data(tmp_path: Path, like_broker: bool) 
 
 
 @both
-def test_data_go_in_a_round_that_does_not_reach_their_marker(tmp_path: Path, like_broker: bool) -> None:
+def test_data_go_in_a_round_that_does_not_reach_their_marker(
+    tmp_path: Path, like_broker: bool
+) -> None:
     """The marker's segment is too young for the first round, and so is left as it is, its index too."""
     young = [
-        replace(batch, max_timestamp_ms=NOW_MS + 5000, append_time=True) for batch in (marker(3, BOB), data(4, "c"))
+        replace(batch, max_timestamp_ms=NOW_MS + 5000, append_time=True)
+        for batch in (marker(3, BOB), data(4, "c"))
     ]
     log = Log(tmp_path, {0: [data(0, "a"), data(1, "ab", BOB)], 3: young, 5: []})
     lagging = {**EXPIRING, "min.compaction.lag.ms": "1000"}
@@ -213,8 +273,12 @@ def test_data_go_in_a_round_that_does_not_reach_their_marker(tmp_path: Path, lik
 def test_a_marker_in_a_segment_that_is_left_alone(tmp_path: Path) -> None:
     """Only the data's segment is rewritten: the marker's keeps its bytes, and the entry that hides nothing yet."""
     many = [data(20 + n, chr(200 + n)) for n in range(30)]
-    log = Log(tmp_path, {0: [data(0, "a"), data(1, "ab", BOB)], 20: [*many, marker(50, BOB)], 51: []})
-    before = {suffix: (log.folder / f"{20:020d}{suffix}").read_bytes() for suffix in (".log", ".txnindex")}
+    log = Log(
+        tmp_path, {0: [data(0, "a"), data(1, "ab", BOB)], 20: [*many, marker(50, BOB)], 51: []}
+    )
+    before = {
+        suffix: (log.folder / f"{20:020d}{suffix}").read_bytes() for suffix in (".log", ".txnindex")
+    }
     log.round(like_broker=False, config=EXPIRING)
     assert log.batch(1) is None
     assert {suffix: (log.folder / f"{20:020d}{suffix}").read_bytes() for suffix in before} == before
@@ -250,7 +314,9 @@ def test_a_marker_past_its_horizon_whose_data_are_there(tmp_path: Path, like_bro
 
 @both
 @pytest.mark.parametrize("piece_bytes", [1, 150])
-def test_data_and_marker_in_pieces_of_their_own(tmp_path: Path, like_broker: bool, piece_bytes: int) -> None:
+def test_data_and_marker_in_pieces_of_their_own(
+    tmp_path: Path, like_broker: bool, piece_bytes: int
+) -> None:
     """What one piece cannot tell of a marker, the pieces before it do."""
     segments = {
         0: [data(0, "ab", BOB), data(2, "cd", EVE), data(4, "ef", BOB, 2), data(6, "gh")],
@@ -270,14 +336,31 @@ def test_data_and_marker_in_pieces_of_their_own(tmp_path: Path, like_broker: boo
 
 @both
 def test_a_copy_has_what_hides_the_data(tmp_path: Path, like_broker: bool) -> None:
-    log = Log(tmp_path / "log", {0: [data(0, "a"), data(1, "ab", BOB)], 3: [marker(3, BOB), data(4, "c")], 5: []})
+    log = Log(
+        tmp_path / "log",
+        {0: [data(0, "a"), data(1, "ab", BOB)], 3: [marker(3, BOB), data(4, "c")], 5: []},
+    )
     shutil.copytree(log.root, tmp_path / "other")
-    write_checkpoint(tmp_path / "other", "replication-offset-checkpoint", {NAME: 3})  # the marker is not replicated
+    write_checkpoint(
+        tmp_path / "other", "replication-offset-checkpoint", {NAME: 3}
+    )  # the marker is not replicated
     other = Log.__new__(Log)
-    other.root, other.folder, other.now_ms, other.end = tmp_path / "other", tmp_path / "other" / NAME, NOW_MS, log.end
+    other.root, other.folder, other.now_ms, other.end = (
+        tmp_path / "other",
+        tmp_path / "other" / NAME,
+        NOW_MS,
+        log.end,
+    )
     other.aborted = log.aborted
-    report = compact(other.root, EXPIRING, NOW_MS, like_broker=like_broker, to=str(tmp_path / "copy"))
+    report = compact(
+        other.root, EXPIRING, NOW_MS, like_broker=like_broker, to=str(tmp_path / "copy")
+    )
     assert not report.partitions[0].problems
     other.folder = tmp_path / "copy" / NAME
     other.check()
-    assert any(record.offset in other.aborted for s in other.read() for b in s.batches for record in b.records)
+    assert any(
+        record.offset in other.aborted
+        for s in other.read()
+        for b in s.batches
+        for record in b.records
+    )

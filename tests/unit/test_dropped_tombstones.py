@@ -30,7 +30,9 @@ from tests.model import ModelBatch, ModelRecord, fold, readable
 NOW_MS = 1_700_000_000_000
 PASSED_MS = NOW_MS - 1
 CONFIG = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
-FAR = [f"other-{n}" for n in range(40)]  # enough unchanged records that no neighbour's rewrite takes them along
+FAR = [
+    f"other-{n}" for n in range(40)
+]  # enough unchanged records that no neighbour's rewrite takes them along
 
 both = pytest.mark.parametrize("like_broker", [True, False], ids=["like-a-broker", "sparing"])
 
@@ -40,8 +42,12 @@ def batch(offset: int, *words: str, timestamp_ms: int = NOW_MS) -> ModelBatch:
     records = []
     for n, word in enumerate(words, offset):
         key, _, value = word.partition("=")
-        records.append(ModelRecord(n, timestamp_ms, key.encode(), value.encode() if value else None))
-    return ModelBatch(offset, offset + len(words) - 1, tuple(records), max_timestamp_ms=timestamp_ms)
+        records.append(
+            ModelRecord(n, timestamp_ms, key.encode(), value.encode() if value else None)
+        )
+    return ModelBatch(
+        offset, offset + len(words) - 1, tuple(records), max_timestamp_ms=timestamp_ms
+    )
 
 
 def stamped(made: ModelBatch, horizon_ms: int = PASSED_MS) -> ModelBatch:
@@ -49,7 +55,9 @@ def stamped(made: ModelBatch, horizon_ms: int = PASSED_MS) -> ModelBatch:
     return replace(made, horizon_ms=horizon_ms, base_timestamp_ms=horizon_ms)
 
 
-def write(root: Path, segments: Mapping[int, Iterable[ModelBatch]], checkpoint: int | None = None) -> Path:
+def write(
+    root: Path, segments: Mapping[int, Iterable[ModelBatch]], checkpoint: int | None = None
+) -> Path:
     for base, batches in segments.items():
         write_segment(root / NAME, base, [encode_model(made) for made in batches], mtime_ms=NOW_MS)
     if checkpoint is not None:
@@ -73,11 +81,15 @@ def table(root: Path) -> Mapping[bytes, bytes]:
 def test_the_value_lies_in_a_file_that_would_be_left_alone(
     tmp_path: Path, like_broker: bool, checkpoint: int | None
 ) -> None:
-    root = write(tmp_path, {
-        0: [batch(0, "a=1", *(f"{key}=x" for key in FAR))],
-        41: [stamped(batch(41, "a", "b=1"))],
-        43: [],
-    }, checkpoint)  # fmt: skip
+    root = write(
+        tmp_path,
+        {
+            0: [batch(0, "a=1", *(f"{key}=x" for key in FAR))],
+            41: [stamped(batch(41, "a", "b=1"))],
+            43: [],
+        },
+        checkpoint,
+    )
     compact(root, CONFIG, NOW_MS, like_broker=like_broker)
     # The tombstone goes in the round that first compares it, and takes the value with it: in one swap.
     assert 0 not in offsets(root) and 41 not in offsets(root)
@@ -85,11 +97,18 @@ def test_the_value_lies_in_a_file_that_would_be_left_alone(
 
 
 @both
-def test_nothing_that_is_left_alone_has_a_dropped_tombstones_value(tmp_path: Path, like_broker: bool) -> None:
+def test_nothing_that_is_left_alone_has_a_dropped_tombstones_value(
+    tmp_path: Path, like_broker: bool
+) -> None:
     """Round by round: what is untouched was compared all the same."""
-    root = write(tmp_path, {
-        0: [batch(0, "a=1"), batch(1, *(f"{key}=x" for key in FAR))], 41: [batch(41, "a", "b=1")], 43: []
-    })  # fmt: skip
+    root = write(
+        tmp_path,
+        {
+            0: [batch(0, "a=1"), batch(1, *(f"{key}=x" for key in FAR))],
+            41: [batch(41, "a", "b=1")],
+            43: [],
+        },
+    )
     for number, now_ms in enumerate((NOW_MS, NOW_MS + 999, NOW_MS + 1000), 43):
         compact(root, CONFIG, now_ms, like_broker=like_broker)
         assert 0 not in offsets(root)
@@ -106,14 +125,19 @@ def test_the_value_lies_above_the_range_and_is_older_by_another_order(
     tmp_path: Path, like_broker: bool, strategy: str
 ) -> None:
     """By offset nothing above is older (next test). By the orders of KIP-280 a delete waits for what is above."""
-    delete, value = batch(0, "a", "b=1", timestamp_ms=NOW_MS), batch(2, "a=1", timestamp_ms=NOW_MS - 50)
+    delete, value = (
+        batch(0, "a", "b=1", timestamp_ms=NOW_MS),
+        batch(2, "a=1", timestamp_ms=NOW_MS - 50),
+    )
     if strategy == "header":
         delete, value = with_version(delete, 9), with_version(value, 5)
     config = {**CONFIG, "compaction.strategy": strategy, "compaction.strategy.header": "version"}
     root = write(tmp_path, {0: [stamped(delete)], 2: [value]})
     compact(root, config, NOW_MS, like_broker=like_broker)
     assert offsets(root) == [0, 1, 2]
-    write(root, {3: []})  # rolled: the next round reaches the value, which is the log's last record, and so stays
+    write(
+        root, {3: []}
+    )  # rolled: the next round reaches the value, which is the log's last record, and so stays
     compact(root, config, NOW_MS, like_broker=like_broker)
     assert offsets(root) == [0, 1, 2]
     write(root, {3: [batch(3, "c=1", timestamp_ms=NOW_MS)], 4: []})
@@ -128,7 +152,9 @@ def with_version(made: ModelBatch, version: int) -> ModelBatch:
 
 @both
 def test_by_offset_whatever_is_above_is_newer(tmp_path: Path, like_broker: bool) -> None:
-    root = write(tmp_path, {0: [batch(0, "a=1")], 1: [stamped(batch(1, "a", "b=1"))], 3: [batch(3, "a=2")]})
+    root = write(
+        tmp_path, {0: [batch(0, "a=1")], 1: [stamped(batch(1, "a", "b=1"))], 3: [batch(3, "a=2")]}
+    )
     compact(root, CONFIG, NOW_MS, like_broker=like_broker)
     assert offsets(root) == [2, 3]
 
@@ -142,9 +168,15 @@ def test_the_time_of_a_tombstone_ran_out_before_it_was_compared(
     tmp_path: Path, like_broker: bool, checkpoint: int
 ) -> None:
     """As Kafka leaves it whose map was full: a checkpoint inside a batch, and a tombstone behind it, stamped."""
-    root = write(tmp_path, {
-        0: [batch(0, "a=1")], 1: [batch(1, "b=1", "c=1"), batch(3, "d=1"), stamped(batch(4, "a", "e=1"))], 6: []
-    }, checkpoint)  # fmt: skip
+    root = write(
+        tmp_path,
+        {
+            0: [batch(0, "a=1")],
+            1: [batch(1, "b=1", "c=1"), batch(3, "d=1"), stamped(batch(4, "a", "e=1"))],
+            6: [],
+        },
+        checkpoint,
+    )
     compact(root, CONFIG, NOW_MS, like_broker=like_broker)
     assert offsets(root) == [1, 2, 3, 5]
 
@@ -161,7 +193,9 @@ SPREAD = {
 
 
 @both
-def test_a_crash_between_two_files_never_brings_the_value_back(like_broker: bool, tmp_path: Path) -> None:
+def test_a_crash_between_two_files_never_brings_the_value_back(
+    like_broker: bool, tmp_path: Path
+) -> None:
     """Killed before every file operation of a round: the next run meets all of the old log or all of the new one."""
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         point, survived = 0, 0
@@ -170,10 +204,14 @@ def test_a_crash_between_two_files_never_brings_the_value_back(like_broker: bool
             point += 1
             root = Path(folder) / str(point)
             write(root, SPREAD)
-            killed = run_until(point, lambda root=root: compact(root, CONFIG, NOW_MS, like_broker=like_broker))
+            killed = run_until(
+                point, lambda root=root: compact(root, CONFIG, NOW_MS, like_broker=like_broker)
+            )
             if read_checkpoint(root, "cleaner-offset-checkpoint"):
                 survived += 1
-                assert 0 not in offsets(root), point  # what a checkpoint calls clean has been swapped
+                assert 0 not in offsets(root), (
+                    point
+                )  # what a checkpoint calls clean has been swapped
             compact(root, CONFIG, NOW_MS, like_broker=like_broker)
             assert 0 not in offsets(root) and 44 not in offsets(root), point
         assert point > 20

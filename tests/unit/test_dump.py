@@ -27,9 +27,24 @@ from lastwrite.logstore.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
 FIELDS = [
-    "topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "producer_id",
-    "producer_epoch", "sequence", "transactional", "control", "compression", "leader_epoch", "segment", "position",
-]  # fmt: skip
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestamp_type",
+    "key",
+    "value",
+    "headers",
+    "producer_id",
+    "producer_epoch",
+    "sequence",
+    "transactional",
+    "control",
+    "compression",
+    "leader_epoch",
+    "segment",
+    "position",
+]
 
 
 def coded(data: bytes) -> str:
@@ -38,10 +53,20 @@ def coded(data: bytes) -> str:
 
 def write(root: Path, count: int = 300, topic: str = "orders", codec: Codec = Codec.NONE) -> Path:
     """A partition of several segments, several batches each, with keys that repeat and some tombstones."""
-    settings: dict[str, Any] = {"segment_bytes": 3000, "batch_bytes": 600, "index_interval_bytes": 500, "codec": codec}
+    settings: dict[str, Any] = {
+        "segment_bytes": 3000,
+        "batch_bytes": 600,
+        "index_interval_bytes": 500,
+        "codec": codec,
+    }
     with TopicWriter(str(root), TopicPartition(topic, 0), **settings) as writer:
         for n in range(count):
-            writer.append(b"key-%d" % (n % 20), None if n % 9 == 4 else b"value-%d" % n, 1000 + n, [(b"h", b"%d" % n)])
+            writer.append(
+                b"key-%d" % (n % 20),
+                None if n % 9 == 4 else b"value-%d" % n,
+                1000 + n,
+                [(b"h", b"%d" % n)],
+            )
     return root / f"{topic}-0"
 
 
@@ -76,11 +101,24 @@ def test_every_record_with_every_field(tmp_path: Path, codec: Codec) -> None:
     assert [row["offset"] for row in rows] == list(range(300))
     assert all(list(row) == FIELDS for row in rows)
     assert rows[4] | {"position": 0} == {
-        "topic": "orders", "partition": 0, "offset": 4, "timestamp": 1004, "timestamp_type": "CreateTime",
-        "key": coded(b"key-4"), "value": None, "headers": [["h", coded(b"4")]], "producer_id": -1,
-        "producer_epoch": -1, "sequence": -1, "transactional": False, "control": None, "compression": codec.label,
-        "leader_epoch": 0, "segment": 0, "position": 0,
-    }  # fmt: skip
+        "topic": "orders",
+        "partition": 0,
+        "offset": 4,
+        "timestamp": 1004,
+        "timestamp_type": "CreateTime",
+        "key": coded(b"key-4"),
+        "value": None,
+        "headers": [["h", coded(b"4")]],
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "sequence": -1,
+        "transactional": False,
+        "control": None,
+        "compression": codec.label,
+        "leader_epoch": 0,
+        "segment": 0,
+        "position": 0,
+    }
     filled = [int(path.stem) for path in segments(folder) if path.stat().st_size]
     assert sorted({row["segment"] for row in rows}) == filled
     assert rows == list(lastwrite.dump(str(folder)))
@@ -89,7 +127,9 @@ def test_every_record_with_every_field(tmp_path: Path, codec: Codec) -> None:
 @pytest.mark.parametrize("offset", [0, 1, 57, 100, 299, 300, 10_000])
 def test_from_an_offset(tmp_path: Path, offset: int) -> None:
     write(tmp_path)
-    assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=offset)] == list(range(offset, 300))
+    assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=offset)] == list(
+        range(offset, 300)
+    )
 
 
 def test_from_an_offset_with_an_index_that_lies(tmp_path: Path) -> None:
@@ -99,12 +139,17 @@ def test_from_an_offset_with_an_index_that_lies(tmp_path: Path) -> None:
         for at in range(7, len(entries), 8):
             entries[at] ^= 3
         index.write_bytes(bytes(entries))
-    assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=57)] == list(range(57, 300))
+    assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=57)] == list(
+        range(57, 300)
+    )
 
 
 def test_narrowed_by_limit_and_key(tmp_path: Path) -> None:
     write(tmp_path)
-    assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=250, limit=2)] == [250, 251]
+    assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=250, limit=2)] == [
+        250,
+        251,
+    ]
     assert list(lastwrite.dump(str(tmp_path), limit=0)) == []
     of_key = lastwrite.dump(str(tmp_path), key=b"key-7", offset=200)
     assert [row["offset"] for row in of_key] == [207, 227, 247, 267, 287]
@@ -114,7 +159,11 @@ def test_narrowed_by_limit_and_key(tmp_path: Path) -> None:
 def test_batches(tmp_path: Path) -> None:
     folder = write(tmp_path)
     rows = list(lastwrite.dump(str(tmp_path), batches=True))
-    decoded = [batch.header for path in segments(folder) for _, batch in iter_batches(memoryview(path.read_bytes()))]
+    decoded = [
+        batch.header
+        for path in segments(folder)
+        for _, batch in iter_batches(memoryview(path.read_bytes()))
+    ]
     assert [(row["base_offset"], row["records"], row["crc"]) for row in rows] == [
         (header.base_offset, header.record_count, header.crc) for header in decoded
     ]
@@ -131,21 +180,36 @@ def test_index_entries_lead_to_batches(tmp_path: Path) -> None:
     assert len(by_offset) > 5
     assert all(ends[row["segment"], row["position"]] == row["offset"] for row in by_offset)
     assert [row for row in rows if row["index"] == "time"]
-    assert all(row["offset"] >= 250 for row in lastwrite.dump(str(tmp_path), index=True, offset=250))
+    assert all(
+        row["offset"] >= 250 for row in lastwrite.dump(str(tmp_path), index=True, offset=250)
+    )
 
 
 def test_producers_transactions_and_control_records(tmp_path: Path) -> None:
     data = encode_batch(
-        [Record(0, 5, b"a", b"x"), Record(1, 6, None, b"")], producer_id=7, producer_epoch=2,
-        base_sequence=2**31 - 1, transactional=True, leader_epoch=4, append_time=True, max_timestamp_ms=9,
-    )  # fmt: skip
+        [Record(0, 5, b"a", b"x"), Record(1, 6, None, b"")],
+        producer_id=7,
+        producer_epoch=2,
+        base_sequence=2**31 - 1,
+        transactional=True,
+        leader_epoch=4,
+        append_time=True,
+        max_timestamp_ms=9,
+    )
     marker = encode_batch(
-        [encode_control_record(2, 10, ControlType.COMMIT)], producer_id=7, producer_epoch=2, transactional=True,
+        [encode_control_record(2, 10, ControlType.COMMIT)],
+        producer_id=7,
+        producer_epoch=2,
+        transactional=True,
         control=True,
-    )  # fmt: skip
+    )
     path = single(tmp_path / "t-0", data, marker)
     first, second, commit = lastwrite.dump(str(path))
-    assert (first["timestamp"], first["timestamp_type"], first["leader_epoch"]) == (9, "LogAppendTime", 4)
+    assert (first["timestamp"], first["timestamp_type"], first["leader_epoch"]) == (
+        9,
+        "LogAppendTime",
+        4,
+    )
     assert (first["sequence"], second["sequence"], commit["sequence"]) == (2**31 - 1, 0, -1)
     assert (second["key"], second["value"]) == (None, "")
     assert (first["control"], commit["control"]) == (None, "commit")
@@ -171,10 +235,16 @@ def test_a_flipped_byte_costs_its_batch_and_no_other(tmp_path: Path) -> None:
     path.write_bytes(bytes(data))
     rows, error = rows_and_error(tmp_path)
     lost = {record.offset for record in hurt.records}
-    assert [row["offset"] for row in rows] == [offset for offset in range(300) if offset not in lost]
-    assert error is not None and (error.path, error.at) == (str(path), at) and "crc" in error.problem
+    assert [row["offset"] for row in rows] == [
+        offset for offset in range(300) if offset not in lost
+    ]
+    assert (
+        error is not None and (error.path, error.at) == (str(path), at) and "crc" in error.problem
+    )
     batches, error = rows_and_error(tmp_path, batches=True)
-    assert hurt.header.base_offset not in {row["base_offset"] for row in batches} and error is not None
+    assert (
+        hurt.header.base_offset not in {row["base_offset"] for row in batches} and error is not None
+    )
 
 
 def test_a_lost_frame_costs_the_rest_of_its_segment(tmp_path: Path) -> None:
@@ -226,13 +296,22 @@ def test_old_formats(tmp_path: Path) -> None:
     types = [row["timestamp_type"] for row in rows]
     assert types == ["none", "CreateTime", "CreateTime", "none", "none", "CreateTime"]
     assert [row["compression"] for row in rows] == ["none", "lz4", "lz4", "lz4", "lz4", "none"]
-    assert {(row["producer_id"], row["sequence"], row["leader_epoch"]) for row in rows[:5]} == {(-1, -1, -1)}
+    assert {(row["producer_id"], row["sequence"], row["leader_epoch"]) for row in rows[:5]} == {
+        (-1, -1, -1)
+    }
     batches = list(lastwrite.dump(str(path), batches=True))
-    assert [(row["magic"], row["base_offset"], row["last_offset"], row["records"]) for row in batches] == [
-        (0, 0, 0, 1), (1, 1, 2, 2), (0, 3, 4, 2), (2, 5, 5, 1),
-    ]  # fmt: skip
+    assert [
+        (row["magic"], row["base_offset"], row["last_offset"], row["records"]) for row in batches
+    ] == [
+        (0, 0, 0, 1),
+        (1, 1, 2, 2),
+        (0, 3, 4, 2),
+        (2, 5, 5, 1),
+    ]
     assert [row["max_timestamp"] for row in batches] == [-1, 9, -1, 12]
-    assert [row["position"] for row in batches] == np.cumsum([0, *(row["bytes"] for row in batches)]).tolist()[:-1]
+    assert [row["position"] for row in batches] == np.cumsum(
+        [0, *(row["bytes"] for row in batches)]
+    ).tolist()[:-1]
     assert [row["offset"] for row in lastwrite.dump(str(path), offset=2)] == [2, 3, 4, 5]
     data = bytearray(path.read_bytes())
     data[batches[1]["position"] + 40] ^= 1

@@ -14,7 +14,14 @@ import lastwrite
 from lastwrite.cli import run
 from lastwrite.logstore import lock
 from lastwrite.logstore.uncleanable import set_aside
-from lastwrite.model.explanation import Fate, Part, PartitionExplanation, Reason, RecordExplanation, Rule
+from lastwrite.model.explanation import (
+    Fate,
+    Part,
+    PartitionExplanation,
+    Reason,
+    RecordExplanation,
+    Rule,
+)
 from lastwrite.model.log import TopicPartition
 from lastwrite.pipeline.inline import INLINE
 from tests.logs import NAME, bases, read_segments, write_checkpoint
@@ -33,15 +40,29 @@ def data(*records: Written, at: int = START_MS, **fields: Any) -> ModelBatch:
 
 def sent(producer_id: int, *records: Written, at: int = START_MS) -> ModelBatch:
     """Data in a transaction of the producer."""
-    return data(*records, at=at, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+    return data(
+        *records,
+        at=at,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
 
 
 def marker(producer_id: int, commits: bool, at: int = START_MS) -> ModelBatch:
     record = ModelRecord(0, at, b"\0\0\0\1" if commits else b"\0\0\0\0", b"\0\0\0\0\0\7")
     return ModelBatch(
-        0, 0, (record,), max_timestamp_ms=at, leader_epoch=0, producer_id=producer_id, producer_epoch=0,
-        transactional=True, control=True,
-    )  # fmt: skip
+        0,
+        0,
+        (record,),
+        max_timestamp_ms=at,
+        leader_epoch=0,
+        producer_id=producer_id,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
 
 
 class Log:
@@ -51,11 +72,16 @@ class Log:
         self.root = root
         self.folder = root / NAME
         self.folder.mkdir(parents=True)
-        self.config: dict[str, object] = {"cleanup.policy": "compact", "delete.retention.ms": RETENTION}
+        self.config: dict[str, object] = {
+            "cleanup.policy": "compact",
+            "delete.retention.ms": RETENTION,
+        }
         self.config |= {name.replace("_", "."): value for name, value in config.items()}
         self.end = 0
 
-    def add(self, *segments: Sequence[ModelBatch], changed_ms: int = NOW, replicated: int | None = None) -> None:
+    def add(
+        self, *segments: Sequence[ModelBatch], changed_ms: int = NOW, replicated: int | None = None
+    ) -> None:
         """Append the batches, the first ones to the active segment; the last segment is then active."""
         placed, offset = [], 0
         for segment in segments:
@@ -70,15 +96,23 @@ class Log:
     def replicate(self, offset: int) -> None:
         write_checkpoint(self.root, "replication-offset-checkpoint", {NAME: offset})
 
-    def explain(self, now_ms: int = NOW, key: bytes | None = None, **arguments: Any) -> PartitionExplanation:
-        (found,) = lastwrite.explain(str(self.root), config=self.config, now_ms=now_ms, key=key, **arguments).partitions
+    def explain(
+        self, now_ms: int = NOW, key: bytes | None = None, **arguments: Any
+    ) -> PartitionExplanation:
+        (found,) = lastwrite.explain(
+            str(self.root), config=self.config, now_ms=now_ms, key=key, **arguments
+        ).partitions
         return found
 
     def reason(self, rule: Rule, now_ms: int = NOW, **arguments: Any) -> Reason:
-        (found,) = [reason for reason in self.explain(now_ms, **arguments).reasons if reason.rule is rule]
+        (found,) = [
+            reason for reason in self.explain(now_ms, **arguments).reasons if reason.rule is rule
+        ]
         return found
 
-    def record(self, key: bytes, offset: int, now_ms: int = NOW, **arguments: Any) -> RecordExplanation:
+    def record(
+        self, key: bytes, offset: int, now_ms: int = NOW, **arguments: Any
+    ) -> RecordExplanation:
         found = self.explain(now_ms, key, **arguments).records
         assert found is not None
         return next(record for record in found if record.offset == offset)
@@ -92,9 +126,11 @@ class Log:
     def offsets(self) -> list[int]:
         return [
             record.offset
-            for segment in read_segments(self.folder) for batch in segment.batches if not batch.control
+            for segment in read_segments(self.folder)
+            for batch in segment.batches
+            if not batch.control
             for record in batch.records
-        ]  # fmt: skip
+        ]
 
 
 @pytest.fixture
@@ -115,10 +151,18 @@ def test_a_log_that_is_due(log: Log) -> None:
     assert found.is_due
     assert found.reasons == []
     assert found.summary.startswith("due: a round now cleans offsets 0 to 1; ")
-    assert (found.first_dirty_offset, found.first_uncleanable_offset, found.dirty_ratio) == (0, 2, 1.0)
+    assert (found.first_dirty_offset, found.first_uncleanable_offset, found.dirty_ratio) == (
+        0,
+        2,
+        1.0,
+    )
     assert log.compact() == "cleaned"
     found = log.explain()
-    assert (found.is_due, found.summary, [reason.rule for reason in found.reasons]) == (False, "clean", [Rule.CLEAN])
+    assert (found.is_due, found.summary, [reason.rule for reason in found.reasons]) == (
+        False,
+        "clean",
+        [Rule.CLEAN],
+    )
     assert log.compact() == "skipped"
 
 
@@ -174,7 +218,10 @@ def test_the_active_segment_ends_by_an_append(log: Log) -> None:
     assert not found.is_due
     reason = log.reason(Rule.ACTIVE_SEGMENT)
     assert (reason.from_offset, reason.at_ms) == (0, START_MS + 50_001)
-    assert "larger than segment.bytes, 2000" in reason.change and "by segment.ms, 50000" in reason.change
+    assert (
+        "larger than segment.bytes, 2000" in reason.change
+        and "by segment.ms, 50000" in reason.change
+    )
     assert log.compact() == "skipped"
     assert log.explain(include_active=True).is_due
     assert log.compact(include_active=True) == "cleaned"
@@ -191,7 +238,10 @@ def test_an_open_transaction_is_named(log: Log) -> None:
     log.add([data((A, V), (A, V))], [sent(7, (B, V))], [data((A, V))], [])
     reason = log.reason(Rule.TRANSACTION)
     assert reason.from_offset == 2
-    assert reason.message == "the transaction of producer 7, epoch 0, open since offset 2, is not decided"
+    assert (
+        reason.message
+        == "the transaction of producer 7, epoch 0, open since offset 2, is not decided"
+    )
     found = log.explain()
     assert (found.is_due, found.first_uncleanable_offset) == (True, 2)
     assert log.record(B, 2).message == "producer 7 wrote it in a transaction that is still open"
@@ -220,7 +270,10 @@ def test_a_marker_that_is_not_replicated_holds_like_an_open_transaction(log: Log
 def test_the_high_watermark_holds(log: Log) -> None:
     log.add([data((A, V), (A, V))], [data((A, V))], [], replicated=1)
     reason = log.reason(Rule.HIGH_WATERMARK)
-    assert reason.from_offset == 1 and "offsets from there to 2 are not known to be replicated" in reason.message
+    assert (
+        reason.from_offset == 1
+        and "offsets from there to 2 are not known to be replicated" in reason.message
+    )
     assert log.compact() == "skipped"
     log.replicate(3)
     assert log.explain().reasons == []
@@ -231,7 +284,11 @@ def test_the_policy_and_a_cleaner_that_is_off_come_first(log: Log) -> None:
     log.config |= {"cleanup.policy": "delete", "log.cleaner.enable": "false"}
     log.add([data((A, V), (A, V))], [data((B, V))])
     found = log.explain()
-    assert [reason.rule for reason in found.reasons] == [Rule.POLICY, Rule.CLEANER, Rule.ACTIVE_SEGMENT]
+    assert [reason.rule for reason in found.reasons] == [
+        Rule.POLICY,
+        Rule.CLEANER,
+        Rule.ACTIVE_SEGMENT,
+    ]
     assert found.summary == "not due: cleanup.policy is delete, without compact"
     assert log.compact(now_ms=START_MS) in ("skipped", "unchanged")
     assert log.offsets() == [0, 1, 2]
@@ -244,11 +301,21 @@ def test_an_empty_log(log: Log) -> None:
 
 def test_all_reasons_that_apply_in_kafkas_order(log: Log) -> None:
     log.config |= {"min.compaction.lag.ms": 10_000, "min.cleanable.dirty.ratio": 1}
-    log.add([data((A, V), (A, V))], [data((A, V), at=NOW)], [sent(9, (A, V))], [data((A, V))], replicated=4)
+    log.add(
+        [data((A, V), (A, V))],
+        [data((A, V), at=NOW)],
+        [sent(9, (A, V))],
+        [data((A, V))],
+        replicated=4,
+    )
     found = log.explain()
     assert [reason.rule for reason in found.reasons] == [
-        Rule.ACTIVE_SEGMENT, Rule.TRANSACTION, Rule.HIGH_WATERMARK, Rule.MIN_LAG, Rule.DIRTY_RATIO
-    ]  # fmt: skip
+        Rule.ACTIVE_SEGMENT,
+        Rule.TRANSACTION,
+        Rule.HIGH_WATERMARK,
+        Rule.MIN_LAG,
+        Rule.DIRTY_RATIO,
+    ]
     assert [reason.from_offset for reason in found.reasons] == [4, 3, 4, 2, None]
 
 
@@ -259,7 +326,9 @@ def test_who_holds_it(log: Log) -> None:
     (reason,) = found.reasons
     assert reason.rule is Rule.HELD and "another run" in reason.message
     assert (found.is_due, found.waiting, found.cleanable_bytes) == (True, None, 87)
-    assert "another run" in found.summary and "by the rules due: a round now cleans" in found.summary
+    assert (
+        "another run" in found.summary and "by the rules due: a round now cleans" in found.summary
+    )
     assert log.explain().is_due
 
 
@@ -281,7 +350,12 @@ def test_damage(log: Log) -> None:
     report = lastwrite.explain(str(log.root), config=log.config, now_ms=NOW, key=A)
     (found,) = report.partitions
     assert report.exit_status == 3
-    assert (found.is_due, found.waiting, found.records, found.summary) == (False, None, None, "it is damaged")
+    assert (found.is_due, found.waiting, found.records, found.summary) == (
+        False,
+        None,
+        None,
+        "it is damaged",
+    )
     assert found.reasons[0].rule is Rule.DAMAGE and "checksum" in found.reasons[0].message
     assert log.compact() == "damaged"
 
@@ -303,7 +377,9 @@ def test_each_duplicate_with_its_part(log: Log) -> None:
         (4, 4, Part.ACTIVE, Fate.STAYS, 0),
     ]
     assert found[0].message == "offset 1 is a later write of the key, within the range"
-    assert "active segment (from offset 4), min.compaction.lag.ms (from offset 3)" in (found[1].change or "")
+    assert "active segment (from offset 4), min.compaction.lag.ms (from offset 3)" in (
+        found[1].change or ""
+    )
     assert (found[1].at_ms, found[2].at_ms) == (NOW + 9_999, NOW + 9_999)
     assert log.compact() == "cleaned"
     assert log.offsets() == [1, 2, 3, 4]
@@ -314,8 +390,12 @@ def test_each_duplicate_with_its_part(log: Log) -> None:
 
 
 def test_aborted_records_say_so(log: Log) -> None:
-    log.config["producer.id.expiration.ms"] = 1  # else the producer's last batch stays, as a shell, and so the marker
-    log.add([sent(7, (A, V))], [marker(7, commits=False)], [sent(8, (A, V)), marker(8, commits=False)])
+    log.config["producer.id.expiration.ms"] = (
+        1  # else the producer's last batch stays, as a shell, and so the marker
+    )
+    log.add(
+        [sent(7, (A, V))], [marker(7, commits=False)], [sent(8, (A, V)), marker(8, commits=False)]
+    )
     aborted = log.record(A, 0)
     assert aborted.message == "producer 7 wrote it in a transaction that was aborted"
     assert aborted.fate is Fate.NEXT_ROUND
@@ -352,7 +432,11 @@ def test_duplicates_below_a_checkpoint_that_promises_too_much(log: Log) -> None:
 
 
 def test_a_segment_that_expires_takes_all_with_it(log: Log) -> None:
-    log.config |= {"cleanup.policy": "compact,delete", "retention.ms": 500_000, "min.cleanable.dirty.ratio": 1}
+    log.config |= {
+        "cleanup.policy": "compact,delete",
+        "retention.ms": 500_000,
+        "min.cleanable.dirty.ratio": 1,
+    }
     log.add([data((A, V))], [data((B, V), at=NOW)], [])
     gone = log.record(A, 0)
     assert gone.fate is Fate.NEXT_ROUND and "retention.ms is 500000" in gone.message
@@ -383,7 +467,9 @@ def test_what_lies_below_the_log_start_goes_with_its_segment(log: Log) -> None:
 def test_the_greatest_version_has_words_of_its_own(log: Log) -> None:
     log.config["compaction.strategy"] = "timestamp"
     log.add([data((A, V), at=START_MS + 9)], [data((A, V), at=START_MS)], [data((B, V))], [])
-    assert log.record(A, 1).message == "offset 0 is the greatest version of the key, within the range"
+    assert (
+        log.record(A, 1).message == "offset 0 is the greatest version of the key, within the range"
+    )
     assert log.record(A, 0).fate is Fate.STAYS
     assert log.compact() == "cleaned"
     assert log.offsets() == [0, 2]
@@ -415,7 +501,11 @@ def test_the_life_of_a_tombstone(log: Log) -> None:
     assert "a round needs dirty data" in (second.change or "")
     waiting = log.explain().waiting
     assert waiting is not None
-    assert (waiting.deletes_waiting, waiting.first_horizon_ms, waiting.last_horizon_ms) == (1, horizon, horizon)
+    assert (waiting.deletes_waiting, waiting.first_horizon_ms, waiting.last_horizon_ms) == (
+        1,
+        horizon,
+        horizon,
+    )
 
     # Past its horizon it still takes a round, and a round takes dirty data.
     third = log.record(A, 1, now_ms=horizon + 3)
@@ -438,10 +528,14 @@ def test_a_tombstone_that_is_superseded_above_the_range_still_ages(log: Log) -> 
     log.compact()
     log.add([data((B, V))], [data((A, V))])
     found = log.record(A, 0)
-    assert found.fate is Fate.LATER and found.message.startswith("offset 2 is a later write of the key, but lies above")
+    assert found.fate is Fate.LATER and found.message.startswith(
+        "offset 2 is a later write of the key, but lies above"
+    )
     assert f"so does any round at or after {NOW + RETENTION}" in (found.change or "")
     due = log.record(A, 0, now_ms=NOW + RETENTION)
-    assert due.fate is Fate.NEXT_ROUND and due.message.startswith("it deletes the key; its delete horizon")
+    assert due.fate is Fate.NEXT_ROUND and due.message.startswith(
+        "it deletes the key; its delete horizon"
+    )
     assert log.compact(NOW + RETENTION) == "cleaned"
     assert log.offsets() == [1, 2]
 
@@ -484,11 +578,20 @@ def test_the_command(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", str(log.root), "--key", "a", "--now", str(NOW), "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
     (found,) = document["partitions"]
-    assert (document["now_ms"], found["topic"], found["is_due"], found["end_offset"]) == (NOW, "t", True, 4)
+    assert (document["now_ms"], found["topic"], found["is_due"], found["end_offset"]) == (
+        NOW,
+        "t",
+        True,
+        4,
+    )
     assert [(r["offset"], r["fate"]) for r in found["records"]] == [
-        (0, "goes with the next round"), (1, "goes later"), (3, "stays")
-    ]  # fmt: skip
-    assert found["reasons"][0]["rule"] == "active segment" and found["reasons"][0]["from_offset"] == 3
+        (0, "goes with the next round"),
+        (1, "goes later"),
+        (3, "stays"),
+    ]
+    assert (
+        found["reasons"][0]["rule"] == "active segment" and found["reasons"][0]["from_offset"] == 3
+    )
     assert run(["explain", str(log.root), "--now", str(NOW)]) == 0
     said = capfd.readouterr().out
     assert said.startswith("t-0: due: a round now cleans offsets 0 to 2; ")

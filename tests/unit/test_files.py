@@ -35,7 +35,9 @@ def test_each_operation_does_what_it_says(tmp_path: Path) -> None:
     files.fsync_dir(str(tmp_path))
 
 
-def test_without_links_or_fast_copies_a_link_is_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_links_or_fast_copies_a_link_is_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise OSError(errno.ENOTSUP, "not supported")
 
@@ -60,8 +62,12 @@ def test_without_links_or_fast_copies_a_link_is_a_copy(tmp_path: Path, monkeypat
         (errno.EFBIG, LogError, "so large"),
     ],
 )
-def test_a_refusal_names_the_file_and_a_remedy(number: int, kind: type[LogError], words: str) -> None:
-    error = files.to_log_error(OSError(number, os.strerror(number)), "/logs/t-0/x.log", "write the file")
+def test_a_refusal_names_the_file_and_a_remedy(
+    number: int, kind: type[LogError], words: str
+) -> None:
+    error = files.to_log_error(
+        OSError(number, os.strerror(number)), "/logs/t-0/x.log", "write the file"
+    )
     assert type(error) is kind
     assert words in error.problem and error.path == "/logs/t-0/x.log" and error.remedy
 
@@ -71,7 +77,9 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Callable[[FaultPoints], None]:
     return lambda points: monkeypatch.setattr(files, "faults", points)
 
 
-def test_fault_points_are_logged_and_fail_where_they_should(tmp_path: Path, arm: Callable[[FaultPoints], None]) -> None:
+def test_fault_points_are_logged_and_fail_where_they_should(
+    tmp_path: Path, arm: Callable[[FaultPoints], None]
+) -> None:
     log = tmp_path / "log"
     arm(FaultPoints(4, errno.ENOSPC, str(log)))
     files.write(str(tmp_path / "one"), b"ab")
@@ -80,7 +88,12 @@ def test_fault_points_are_logged_and_fail_where_they_should(tmp_path: Path, arm:
         files.unlink(str(tmp_path / "two"))
     with pytest.raises(LogError):
         files.fsync_dir(str(tmp_path))
-    assert log.read_text().splitlines()[:4] == ["write one", "write the rest one", "rename two", "unlink two"]
+    assert log.read_text().splitlines()[:4] == [
+        "write one",
+        "write the rest one",
+        "rename two",
+        "unlink two",
+    ]
     assert (tmp_path / "two").exists()
 
 
@@ -91,7 +104,9 @@ def test_a_torn_write_is_a_state(tmp_path: Path, arm: Callable[[FaultPoints], No
     assert (tmp_path / "one").read_bytes() == b"ab"
 
 
-def test_an_error_once_lets_the_rest_pass(tmp_path: Path, arm: Callable[[FaultPoints], None]) -> None:
+def test_an_error_once_lets_the_rest_pass(
+    tmp_path: Path, arm: Callable[[FaultPoints], None]
+) -> None:
     arm(FaultPoints(1, errno.EIO, once=True))
     with pytest.raises(LogError):
         files.fsync_dir(str(tmp_path))
@@ -99,7 +114,9 @@ def test_an_error_once_lets_the_rest_pass(tmp_path: Path, arm: Callable[[FaultPo
 
 
 def test_the_environment_sets_the_fault_point() -> None:
-    points = FaultPoints.from_environment({"LASTWRITE_FAULT_POINT": "7", "LASTWRITE_FAULT_ERROR": "28"})
+    points = FaultPoints.from_environment(
+        {"LASTWRITE_FAULT_POINT": "7", "LASTWRITE_FAULT_ERROR": "28"}
+    )
     assert (points.point, points.error, points.is_armed) == (7, 28, True)
     assert not FaultPoints.from_environment({}).is_armed
 
@@ -110,7 +127,9 @@ def test_folders_exchange_their_names_and_trees_go_with_all_that_is_theirs(tmp_p
         (folder / "below").mkdir(parents=True)
         (folder / "below" / "file").write_text(folder.name)
     files.exchange(str(one), str(other))
-    assert (one / "below" / "file").read_text() == "other" and (other / "below" / "file").read_text() == "one"
+    assert (one / "below" / "file").read_text() == "other" and (
+        other / "below" / "file"
+    ).read_text() == "one"
     (one / "link").symlink_to(other)
     files.copy_symlink(str(one / "link"), str(one / "below" / "again"))
     assert os.readlink(one / "below" / "again") == str(other)

@@ -48,16 +48,24 @@ def test_messages_of_a_file(tmp_path: Path, is_compressed: bool) -> None:
     write_queue(tmp_path, "t", 0, [sents])
     assert rows_of(tmp_path) == [
         {
-            "topic": "t", "queue": 0, "offset": sent.offset, "key": sent.key, "value": sent.body or None,
-            "born_timestamp": TIME_MS + sent.offset - 7, "store_timestamp": TIME_MS + sent.offset,
+            "topic": "t",
+            "queue": 0,
+            "offset": sent.offset,
+            "key": sent.key,
+            "value": sent.body or None,
+            "born_timestamp": TIME_MS + sent.offset - 7,
+            "store_timestamp": TIME_MS + sent.offset,
             "properties": [("KEYS", sent.key)] + ([("TAGS", sent.tag)] if sent.tag else []),
         }
-        for sent in sents if sent.key is not None
-    ]  # fmt: skip
+        for sent in sents
+        if sent.key is not None
+    ]
 
 
 def test_broken_text_is_what_it_is_to_java(tmp_path: Path) -> None:
-    data = encode_message(make_message("t", b"1", {"KEYS": "ab"}, queue_offset=4)).replace(b"ab\x02", b"\xff\xfe\x02")
+    data = encode_message(make_message("t", b"1", {"KEYS": "ab"}, queue_offset=4)).replace(
+        b"ab\x02", b"\xff\xfe\x02"
+    )
     log, index = paths_of(tmp_path, "t", 0, 0)
     for path in (log, index):
         path.parent.mkdir(parents=True)
@@ -88,6 +96,11 @@ def test_a_damaged_message(tmp_path: Path) -> None:
 def test_records_of_a_kafka_segment() -> None:
     (folder,) = kafka_store.find_partitions(str(CORPUS), "client-zstd")
     log = kafka_store.read_partition(folder)
-    rows = [row for number in range(len(log.segments)) for b in kafka_batches((log, number)) for row in b.to_pylist()]
+    rows = [
+        row
+        for number in range(len(log.segments))
+        for b in kafka_batches((log, number))
+        for row in b.to_pylist()
+    ]
     assert len(rows) == 60 and {row["topic"] for row in rows} == {"client-zstd"}
     assert [row["offset"] for row in rows] == sorted(row["offset"] for row in rows)

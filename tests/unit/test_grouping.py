@@ -7,13 +7,23 @@ from lastwrite.model.log import Segment
 
 
 def bases(
-    sizes: dict[int, int], end: int, limit: int, index: int = 0, time_index: int = 0, index_limit: int = 10**6
+    sizes: dict[int, int],
+    end: int,
+    limit: int,
+    index: int = 0,
+    time_index: int = 0,
+    index_limit: int = 10**6,
 ) -> list[list[int]]:
     segments = [
-        Segment(base, f"{base:020d}.log", size, 0, 1, index_bytes=index, time_index_bytes=time_index)
+        Segment(
+            base, f"{base:020d}.log", size, 0, 1, index_bytes=index, time_index_bytes=time_index
+        )
         for base, size in sizes.items()
     ]
-    return [[s.base_offset for s in group] for group in group_segments(segments, end, limit, index_limit)]
+    return [
+        [s.base_offset for s in group]
+        for group in group_segments(segments, end, limit, index_limit)
+    ]
 
 
 def test_the_worked_round() -> None:
@@ -37,8 +47,15 @@ def test_offsets_fit_31_bits_relative_to_the_group() -> None:
     far = 2**31
     assert bases({0: 1, 5: 1, far: 1}, far + 1, 100) == [[0, 5], [far]]
     assert bases({0: 1, 5: 1, far + 1: 1}, far + 2, 100) == [[0], [5, far + 1]]
-    assert bases({0: 1, 5: 1, far + 1: 1, far + 9: 1}, far + 10, 100) == [[0], [5], [far + 1, far + 9]]
-    assert bases({0: 1, 5: 0, far + 1: 1}, far + 2, 100) == [[0, 5], [far + 1]]  # empty ones have no entries
+    assert bases({0: 1, 5: 1, far + 1: 1, far + 9: 1}, far + 10, 100) == [
+        [0],
+        [5],
+        [far + 1, far + 9],
+    ]
+    assert bases({0: 1, 5: 0, far + 1: 1}, far + 2, 100) == [
+        [0, 5],
+        [far + 1],
+    ]  # empty ones have no entries
     assert bases({0: 1, 5: 1}, far, 100) == [[0, 5]]
     assert bases({0: 1, 5: 1}, far + 1, 100) == [[0], [5]]
 

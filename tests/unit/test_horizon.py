@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from lastwrite.compaction.horizon import EARLIEST, NOT_BATCHED, Source, Step, last_index, last_source, step
+from lastwrite.compaction.horizon import (
+    EARLIEST,
+    NOT_BATCHED,
+    Source,
+    Step,
+    last_index,
+    last_source,
+    step,
+)
 
 
 def at(ledger: int, entry: int) -> int:
@@ -70,9 +78,21 @@ def test_who_names_the_last_message(
         (Source.BACKLOG, 1, [], [], 0),
         (Source.BACKLOG, 4, [], [], 3),
         (Source.COMPACTED, None, [], [], NOT_BATCHED),
-        (Source.COMPACTED, 1, [0], [False], NOT_BATCHED),  # sic: not 0, as it would be in the backlog
+        (
+            Source.COMPACTED,
+            1,
+            [0],
+            [False],
+            NOT_BATCHED,
+        ),  # sic: not 0, as it would be in the backlog
         (Source.COMPACTED, 4, [0, 2], [], 2),
-        (Source.COMPACTED, 4, [], [False, True, False, True], 2),  # written before batches named survivors
+        (
+            Source.COMPACTED,
+            4,
+            [],
+            [False, True, False, True],
+            2,
+        ),  # written before batches named survivors
         (Source.COMPACTED, 4, [], [], 3),  # encrypted: nobody can look inside
     ],
 )

@@ -54,8 +54,13 @@ def test_kafkas_entries() -> None:
 def test_offset_lookup() -> None:
     index = decode_offset_index(offset_entry(5, 4200) + offset_entry(9, 8400), 1000)
     assert [index.lookup(o) for o in (0, 1004, 1005, 1008, 1009, 2**62)] == [
-        (1000, 0), (1000, 0), (1005, 4200), (1005, 4200), (1009, 8400), (1009, 8400),
-    ]  # fmt: skip
+        (1000, 0),
+        (1000, 0),
+        (1005, 4200),
+        (1005, 4200),
+        (1009, 8400),
+        (1009, 8400),
+    ]
     assert decode_offset_index(b"", 7).lookup(9) == (7, 0)
 
 
@@ -114,7 +119,13 @@ def test_broken_time_indexes(data: bytes, at: int) -> None:
 
 def test_time_lookup() -> None:
     times = decode_time_index(time_entry(50, 3) + time_entry(70, 3), 10)
-    assert [times.lookup(t) for t in (0, 50, 69, 70, 999)] == [(-1, 10), (50, 13), (50, 13), (70, 13), (70, 13)]
+    assert [times.lookup(t) for t in (0, 50, 69, 70, 999)] == [
+        (-1, 10),
+        (50, 13),
+        (50, 13),
+        (70, 13),
+        (70, 13),
+    ]
 
 
 @given(st.binary(max_size=96))
@@ -136,7 +147,9 @@ def test_what_does_not_fit_is_not_written() -> None:
 # ------------------------------------------------------------------------- building
 
 
-def plain_indexes(base_offset: int, interval_bytes: int, rows: Sequence[Row]) -> tuple[bytes, bytes]:
+def plain_indexes(
+    base_offset: int, interval_bytes: int, rows: Sequence[Row]
+) -> tuple[bytes, bytes]:
     """What the indexer means, in the words of spec/kafka-cleanup 20.1 and S.11."""
     offsets, times = b"", b""
     since, largest, largest_offset, written = 0, -1, base_offset, -1
@@ -188,7 +201,9 @@ def segments(draw: st.DrawFn) -> tuple[int, list[Row]]:
     base = draw(st.integers(0, 2**62))
     rows, position, offset = [], 0, base - 1
     for size, gap, timestamp in draw(
-        st.lists(st.tuples(st.integers(61, 6000), st.integers(1, 500), st.integers(-1, 40)), max_size=60)
+        st.lists(
+            st.tuples(st.integers(61, 6000), st.integers(1, 500), st.integers(-1, 40)), max_size=60
+        )
     ):
         offset += gap
         rows.append((position, size, offset, timestamp))
@@ -214,7 +229,9 @@ def test_the_indexer_says_what_the_plain_one_says(
         start = index.lookup(last_offset)[1]
         assert start <= position and all(o < last_offset for p, s, o, _ in rows if p + s <= start)
         entry_ms, bound = times.lookup(timestamp - 1)
-        assert entry_ms == -1 or last_offset > bound  # without an entry the search begins at the base, included
+        assert (
+            entry_ms == -1 or last_offset > bound
+        )  # without an entry the search begins at the base, included
         assert size > 0
 
 
@@ -252,7 +269,9 @@ def test_a_refused_portion_leaves_no_trace() -> None:
 # ------------------------------------------------------------------------- transactions
 
 ABORTED = AbortedTransaction(0, 1, 0, 6, 2)
-ABORTED_BYTES = bytes.fromhex("00000000000000000001000000000000000000000000000000060000000000000002")
+ABORTED_BYTES = bytes.fromhex(
+    "00000000000000000001000000000000000000000000000000060000000000000002"
+)
 
 
 def test_transaction_index() -> None:

@@ -27,7 +27,10 @@ END = 400
         ((39, 250), True),
         ((24, 0), True),  # of the first batch's begin: a reader scans more, and misses nothing
         ((30, 250), True),
-        ((29, 250), False),  # 24 < 29 < 30: whoever looks for 29 gets 30, but an entry for 29 would be no batch's end
+        (
+            (29, 250),
+            False,
+        ),  # 24 < 29 < 30: whoever looks for 29 gets 30, but an entry for 29 would be no batch's end
         ((24, 250), False),  # the batch that holds 24 lies before
         ((24, 101), False),
         ((24, 399), False),
@@ -53,7 +56,10 @@ def test_offset_entries(entry: tuple[int, int], is_true: bool) -> None:
         ((8, 30), False),
         ((9, 40), True),
         ((10, 40), False),
-        ((10, 31), True),  # names no batch: whoever looks for 10 or later finds nothing before it, and there is nothing
+        (
+            (10, 31),
+            True,
+        ),  # names no batch: whoever looks for 10 or later finds nothing before it, and there is nothing
         ((7, 41), True),  # of the next piece
     ],
 )
@@ -110,14 +116,19 @@ RIGHT = [(7, 12, 25, 20), (8, 20, 30, 31)]
 
 
 def first_lie(
-    entries: list[tuple[int, int, int, int]], base: int = 0, end: int = 99, first_open: int | None = 33
+    entries: list[tuple[int, int, int, int]],
+    base: int = 0,
+    end: int = 99,
+    first_open: int | None = 33,
 ) -> Lie | None:
     return TransactionTruth(TRANSACTIONS, first_open).first_lie(entries, base, end)
 
 
 def test_true_transaction_indexes() -> None:
     assert first_lie(RIGHT) is None
-    assert first_lie([(7, 11, 25, 20), (9, 26, 27, 20), (8, 19, 30, 31)]) is None  # more than needed
+    assert (
+        first_lie([(7, 11, 25, 20), (9, 26, 27, 20), (8, 19, 30, 31)]) is None
+    )  # more than needed
     assert first_lie([(7, 12, 25, 3), (8, 20, 30, 31)]) is None  # a reader searches on
     assert first_lie(RIGHT[:1], 0, 30) is None and first_lie(RIGHT[1:], 30) is None
     assert first_lie([], 0, 25) is None and first_lie([], 31) is None
@@ -131,7 +142,11 @@ def test_true_transaction_indexes() -> None:
         (RIGHT[:1], 1, "missing for producer 8"),
         (RIGHT[1:], 0, "missing for producer 7"),
         ([(7, 13, 25, 20), RIGHT[1]], 0, "begins behind data of its transaction, at offset 12"),
-        ([(7, 9, 25, 20), RIGHT[1]], 0, "reaches back over data that was committed, up to offset 9"),
+        (
+            [(7, 9, 25, 20), RIGHT[1]],
+            0,
+            "reaches back over data that was committed, up to offset 9",
+        ),
         ([(8, 12, 25, 20), RIGHT[1]], 0, "names a marker that is not there"),
         ([(7, 0, 10, 11), *RIGHT], 0, "names a marker that is not there"),  # it was committed
         ([(7, 12, 26, 20), RIGHT[1]], 0, "names a marker that is not there"),
@@ -140,7 +155,9 @@ def test_true_transaction_indexes() -> None:
         ([RIGHT[0], (8, 20, 30, 32)], 1, "calls 32 stable, but that is 31"),
     ],
 )
-def test_transaction_indexes_that_lie(entries: list[tuple[int, int, int, int]], row: int, words: str) -> None:
+def test_transaction_indexes_that_lie(
+    entries: list[tuple[int, int, int, int]], row: int, words: str
+) -> None:
     lie = first_lie(entries)
     assert lie is not None and lie.row == row
     assert words in lie.problem
@@ -151,8 +168,14 @@ def test_below_the_logs_start_nothing_counts() -> None:
         return TransactionTruth(TRANSACTIONS, None, log_start).first_lie(entries, 0, 99)
 
     assert lie(RIGHT[1:], 19) is not None and lie(RIGHT[1:], 20) is None
-    assert lie([(7, 9, 25, 20), RIGHT[1]], 9) is not None and lie([(7, 9, 25, 20), RIGHT[1]], 10) is None
-    assert lie([(7, 13, 25, 20), RIGHT[1]], 25) is not None and lie([(7, 13, 25, 20), RIGHT[1]], 26) is None
+    assert (
+        lie([(7, 9, 25, 20), RIGHT[1]], 9) is not None
+        and lie([(7, 9, 25, 20), RIGHT[1]], 10) is None
+    )
+    assert (
+        lie([(7, 13, 25, 20), RIGHT[1]], 25) is not None
+        and lie([(7, 13, 25, 20), RIGHT[1]], 26) is None
+    )
 
 
 def test_what_is_open_holds_the_stable_offset() -> None:

@@ -40,7 +40,11 @@ def inspected(path: Path, **options: object) -> PartitionInspection:
 @pytest.mark.parametrize("codec", list(Codec))
 def test_counts_are_those_of_the_slow_decoder(tmp_path: Path, codec: Codec) -> None:
     folder = write(tmp_path, codec=codec)
-    batches = [batch for path in segments(folder) for _, batch in iter_batches(memoryview(path.read_bytes()))]
+    batches = [
+        batch
+        for path in segments(folder)
+        for _, batch in iter_batches(memoryview(path.read_bytes()))
+    ]
     records = [record for batch in batches for record in batch.records]
     found = inspected(tmp_path)
     assert not found.is_damaged and found.problem_count == 0
@@ -53,13 +57,18 @@ def test_counts_are_those_of_the_slow_decoder(tmp_path: Path, codec: Codec) -> N
     assert (found.contents.first_offset, found.contents.last_offset) == (0, 299)
     assert found.contents.max_timestamp == 1299
     assert (found.log_start, found.high_watermark, found.end_offset) == (0, 300, 300)
-    assert [segment.base_offset for segment in found.segments] == [int(path.stem) for path in segments(folder)]
+    assert [segment.base_offset for segment in found.segments] == [
+        int(path.stem) for path in segments(folder)
+    ]
     assert [segment.is_active for segment in found.segments][-2:] == [False, True]
     assert sum(segment.contents.records for segment in found.segments) == 300
     assert found.bytes == sum(path.stat().st_size for path in segments(folder))
     for segment in found.segments:
         assert segment.index_entries == Path(segment.file).with_suffix(".index").stat().st_size // 8
-        assert segment.time_index_entries == Path(segment.file).with_suffix(".timeindex").stat().st_size // 12
+        assert (
+            segment.time_index_entries
+            == Path(segment.file).with_suffix(".timeindex").stat().st_size // 12
+        )
     assert found.keys == len({record.key for record in records if record.key is not None})
 
 
@@ -83,16 +92,28 @@ def test_all_sorts_of_batches(tmp_path: Path) -> None:
     path = single(
         tmp_path / "t-0",
         encode_batch(
-            [Record(0, 5, None, b"x"), Record(1, 6, b"", None)], producer_id=7, producer_epoch=2, base_sequence=0
+            [Record(0, 5, None, b"x"), Record(1, 6, b"", None)],
+            producer_id=7,
+            producer_epoch=2,
+            base_sequence=0,
         ),
-        encode_batch([Record(2, 7, b"k", b"v")], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True),
         encode_batch(
-            [encode_control_record(3, 10, ControlType.ABORT)], producer_id=9, producer_epoch=0, transactional=True,
+            [Record(2, 7, b"k", b"v")],
+            producer_id=9,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        ),
+        encode_batch(
+            [encode_control_record(3, 10, ControlType.ABORT)],
+            producer_id=9,
+            producer_epoch=0,
+            transactional=True,
             control=True,
         ),
         encode_batch([], base_offset=4, last_offset=8, max_timestamp_ms=3),
         encode_batch([Record(9, 7, b"k", None)], delete_horizon_ms=500),
-    )  # fmt: skip
+    )
     found = inspected(path.parent)
     contents = found.contents
     assert (contents.batches, contents.records, contents.empty_batches) == (5, 5, 1)
@@ -105,9 +126,12 @@ def test_all_sorts_of_batches(tmp_path: Path) -> None:
 def test_old_formats_are_counted(tmp_path: Path) -> None:
     records = [Record(offset, 7 + offset, b"a", None) for offset in range(6)]
     path = single(
-        tmp_path / "t-0", encode_message(records[0], 0), encode_wrapper(records[1:3], 1, Codec.LZ4),
-        encode_wrapper(records[3:5], 0, Codec.GZIP), encode_batch(records[5:], codec=Codec.LZ4),
-    )  # fmt: skip
+        tmp_path / "t-0",
+        encode_message(records[0], 0),
+        encode_wrapper(records[1:3], 1, Codec.LZ4),
+        encode_wrapper(records[3:5], 0, Codec.GZIP),
+        encode_batch(records[5:], codec=Codec.LZ4),
+    )
     found = inspected(path.parent)
     assert found.contents.formats == {"v0": 2, "v1": 1, "v2": 1}
     assert found.contents.codecs == {"none": 1, "lz4": 2, "gzip": 1}
@@ -137,7 +161,10 @@ def test_each_flipped_byte_of_a_segment_is_found_and_placed(tmp_path: Path) -> N
         found = inspected(tmp_path)
         assert found.is_damaged, at
         places = [problem.position for problem in found.problems if problem.path == str(path)]
-        assert any(position is not None and start <= position < end for position in places), (at, places)
+        assert any(position is not None and start <= position < end for position in places), (
+            at,
+            places,
+        )
         assert found.contents.batches < len(batches)
 
 
@@ -150,7 +177,10 @@ def test_one_bad_batch_hides_no_other(tmp_path: Path) -> None:
         data[batches[number][0] + 80] ^= 1
     path.write_bytes(bytes(data))
     found = inspected(tmp_path)
-    assert [problem.position for problem in found.problems] == [batches[0][0] + 17, batches[2][0] + 17]
+    assert [problem.position for problem in found.problems] == [
+        batches[0][0] + 17,
+        batches[2][0] + 17,
+    ]
     lost = batches[0][1].header.record_count + batches[2][1].header.record_count
     assert found.contents.records == 300 - lost
 
@@ -217,15 +247,21 @@ def test_a_damaged_partition_does_not_hide_the_others(tmp_path: Path) -> None:
     assert (totals["partitions"], totals["damaged"], totals["records"]) == (2, 1, 20)
 
 
-def test_batches_larger_than_a_chunk_and_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_larger_than_a_chunk_and_than_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(window, "CHUNK_BYTES", 1000)
     values = [b"v" * size for size in (10, 900, 5000, 20, 30_000, 40)]
-    path = single(tmp_path / "t-0", *(encode_batch([Record(n, n, b"k", v)]) for n, v in enumerate(values)))
+    path = single(
+        tmp_path / "t-0", *(encode_batch([Record(n, n, b"k", v)]) for n, v in enumerate(values))
+    )
     assert inspected(path.parent).contents.records == 6
     found = inspected(path.parent, memory=10_000)
     assert found.contents.records < 6
     (problem,) = [problem for problem in found.problems if "held at once" in problem.message]
-    assert problem.position == sum(len(encode_batch([Record(n, n, b"k", v)])) for n, v in enumerate(values[:4]))
+    assert problem.position == sum(
+        len(encode_batch([Record(n, n, b"k", v)])) for n, v in enumerate(values[:4])
+    )
 
 
 def test_single_files(tmp_path: Path) -> None:
@@ -258,16 +294,25 @@ def test_refusals(tmp_path: Path) -> None:
 
 def test_nothing_on_disk_changes(tmp_path: Path) -> None:
     write(tmp_path)
-    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(tmp_path.rglob("*"))}
+    before = {
+        path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(tmp_path.rglob("*"))
+    }
     lastwrite.inspect(str(tmp_path))
     list(lastwrite.dump(str(tmp_path)))
-    assert before == {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(tmp_path.rglob("*"))}
+    assert before == {
+        path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(tmp_path.rglob("*"))
+    }
 
 
 def test_transactions_and_who_has_one_open(tmp_path: Path) -> None:
     found = inspected(LOG.write(tmp_path), now_ms=T + DAY + 9)
     assert found.transactions is not None
-    assert found.transactions.to_dict() == {"open": 1, "aborted": 1, "committed": 2, "aborted_records": 4}
+    assert found.transactions.to_dict() == {
+        "open": 1,
+        "aborted": 1,
+        "committed": 2,
+        "aborted_records": 4,
+    }
     assert [transaction.to_dict() for transaction in found.open_transactions] == [
         {"producer_id": 3, "first_offset": 12}
     ]
@@ -280,8 +325,12 @@ def test_transactions_and_who_has_one_open(tmp_path: Path) -> None:
     assert [segment["commit_markers"] for segment in told["segments"]] == [1, 1, 0]
 
 
-@pytest.mark.parametrize("aborted", [LOG.aborted, (), ((1, 5, 7, 4),), ((1, 2, 7, 4), (1, 8, 10, 11))], ids=str)
-def test_aborted_records_have_no_keys(aborted: tuple[tuple[int, int, int, int], ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "aborted", [LOG.aborted, (), ((1, 5, 7, 4),), ((1, 2, 7, 4), (1, 8, 10, 11))], ids=str
+)
+def test_aborted_records_have_no_keys(
+    aborted: tuple[tuple[int, int, int, int], ...], tmp_path: Path
+) -> None:
     """Even where the transaction index contradicts the log."""
     found = inspected(replace(LOG, aborted=aborted).write(tmp_path))
     assert found.keys == len({"a", "b", "e", "z"})

@@ -21,7 +21,8 @@ from lastwrite.model.log import TopicPartition
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "internal-topics"
 WRITTEN = [
-    json.loads(line) for line in gzip.decompress((CORPUS / "coordinator-records.jsonl.gz").read_bytes()).splitlines()
+    json.loads(line)
+    for line in gzip.decompress((CORPUS / "coordinator-records.jsonl.gz").read_bytes()).splitlines()
 ]
 COMMIT_KEY = bytes.fromhex("0001 0004 6c617773 0006 6f7264657273 00000002")
 
@@ -31,9 +32,13 @@ def test_every_type_in_every_version_reads_as_kafka_reads_it() -> None:
     for line in WRITTEN:
         found = decode(line["topic"], bytes.fromhex(line["key"]), bytes.fromhex(line["value"]))
         assert found == (
-            line["type"], line["name"].removesuffix("Value"), line["key_fields"], line["version"],
-            line["value_fields"], None,
-        )  # fmt: skip
+            line["type"],
+            line["name"].removesuffix("Value"),
+            line["key_fields"],
+            line["version"],
+            line["value_fields"],
+            None,
+        )
         seen.add((line["topic"], line["type"], line["version"]))
     known = {
         (topic, number, version)
@@ -68,7 +73,18 @@ def test_cut_at_every_byte_it_says_so_and_never_fails() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        (COMMIT_KEY, None, (1, "OffsetCommit", {"group": "laws", "topic": "orders", "partition": 2}, None, None, None)),
+        (
+            COMMIT_KEY,
+            None,
+            (
+                1,
+                "OffsetCommit",
+                {"group": "laws", "topic": "orders", "partition": 2},
+                None,
+                None,
+                None,
+            ),
+        ),
         (b"\x00\x63abc", b"\x00\x07xyz", (99, None, None, 7, None, "type 99 is not known")),
         (b"\x00\x63abc", None, (99, None, None, None, None, "type 99 is not known")),
         (b"\x01", b"", (None, None, None, None, None, "key of 1 bytes")),
@@ -76,7 +92,9 @@ def test_cut_at_every_byte_it_says_so_and_never_fails() -> None:
         (None, b"", (None, None, None, None, None, "no key")),
     ],
 )
-def test_what_is_not_known_is_named(key: bytes | None, value: bytes | None, expected: tuple[Any, ...]) -> None:
+def test_what_is_not_known_is_named(
+    key: bytes | None, value: bytes | None, expected: tuple[Any, ...]
+) -> None:
     assert decode(GROUPS_TOPIC, key, value) == expected
 
 
@@ -104,10 +122,16 @@ def test_what_a_broker_wrote() -> None:
     records = [row["decoded"] for row in rows if not row["control"]]
     assert [record["problem"] for record in records if record["problem"]] == []
     assert {record["name"] for record in records} == {
-        "OffsetCommit", "GroupMetadata", "ConsumerGroupMetadata", "ConsumerGroupMemberMetadata",
-        "ConsumerGroupTargetAssignmentMember", "ConsumerGroupTargetAssignmentMetadata",
-        "ConsumerGroupCurrentMemberAssignment", "ConsumerGroupRegularExpression", "TransactionLog",
-    }  # fmt: skip
+        "OffsetCommit",
+        "GroupMetadata",
+        "ConsumerGroupMetadata",
+        "ConsumerGroupMemberMetadata",
+        "ConsumerGroupTargetAssignmentMember",
+        "ConsumerGroupTargetAssignmentMetadata",
+        "ConsumerGroupCurrentMemberAssignment",
+        "ConsumerGroupRegularExpression",
+        "TransactionLog",
+    }
     offsets: dict[tuple[str, str], int | None] = {}
     for row in rows:
         record = row["decoded"]
@@ -115,9 +139,14 @@ def test_what_a_broker_wrote() -> None:
             key, value = record["key"], record["value"]
             offsets[key["group"], key["topic"]] = value and value["offset"]
     assert offsets == {
-        ("classic", "orders"): 6, ("classic", "payments"): 7, ("static", "orders"): 1, ("new", "orders"): 11,
-        ("new", "payments"): 12, ("pattern", "orders"): 21, ("gone", "orders"): None,
-    }  # fmt: skip
+        ("classic", "orders"): 6,
+        ("classic", "payments"): 7,
+        ("static", "orders"): 1,
+        ("new", "orders"): 11,
+        ("new", "payments"): 12,
+        ("pattern", "orders"): 21,
+        ("gone", "orders"): None,
+    }
 
 
 def test_members_of_a_classic_group_say_what_they_want() -> None:
@@ -130,13 +159,17 @@ def test_members_of_a_classic_group_say_what_they_want() -> None:
     static = next(member for member in members if member["groupInstanceId"] == "first")
     assert static["subscription"]["topics"] == ["orders"]
     assert static["assignment"] == {
-        "version": 0, "assignedPartitions": [{"topic": "orders", "partitions": [0]}], "userData": ""
-    }  # fmt: skip
+        "version": 0,
+        "assignedPartitions": [{"topic": "orders", "partitions": [0]}],
+        "userData": "",
+    }
 
 
 def test_transactions_by_state() -> None:
     lines = [as_text(row) for row in decoded_rows() if row["topic"] == TRANSACTIONS_TOPIC]
-    states = [line.split("transactionStatus: ")[1].split(",")[0] for line in lines if "aborted}" in line]
+    states = [
+        line.split("transactionStatus: ")[1].split(",")[0] for line in lines if "aborted}" in line
+    ]
     assert states == ["Empty", "Ongoing", "PrepareAbort", "CompleteAbort"]
 
 
@@ -147,10 +180,13 @@ def test_as_text() -> None:
     assert said.startswith(
         "OffsetCommit {group: classic, topic: orders, partition: 0} = v4 {offset: 5, leaderEpoch: -1, metadata: "
     )
-    gone = [as_text(row) for row in decoded_rows() if row["value"] is None and "gone" in as_text(row)]
+    gone = [
+        as_text(row) for row in decoded_rows() if row["value"] is None and "gone" in as_text(row)
+    ]
     assert [line.split("  ")[2] for line in gone] == [
-        "OffsetCommit {group: gone, topic: orders, partition: 0} = null", "GroupMetadata {group: gone} = null"
-    ]  # fmt: skip
+        "OffsetCommit {group: gone, topic: orders, partition: 0} = null",
+        "GroupMetadata {group: gone} = null",
+    ]
 
 
 def test_topics_of_users_show_text(tmp_path: Path) -> None:
@@ -158,6 +194,9 @@ def test_topics_of_users_show_text(tmp_path: Path) -> None:
         writer.append("schlüssel".encode(), b"\xff", 1000)
         writer.append(b"", None, 1000)
     rows = list(lastwrite.dump(str(tmp_path), decode=True))
-    assert [row["decoded"] for row in rows] == [{"key": "schlüssel", "value": None}, {"key": "", "value": None}]
+    assert [row["decoded"] for row in rows] == [
+        {"key": "schlüssel", "value": None},
+        {"key": "", "value": None},
+    ]
     assert rows[0]["value"] == base64.b64encode(b"\xff").decode()
     assert as_text(rows[0]).endswith('"schlüssel" = 0xff')

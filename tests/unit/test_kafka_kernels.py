@@ -26,7 +26,9 @@ def records(draw: st.DrawFn, base: int) -> list[Record]:
     places = sorted(draw(st.sets(st.integers(0, 300), max_size=12)))
     content = st.none() | st.binary(max_size=40) | st.binary(min_size=60, max_size=200)
     stamps = st.integers(START - 1000, START + 1000) | st.sampled_from([-1, 0, 2**62])
-    headers = st.lists(st.tuples(st.binary(max_size=5), st.none() | st.binary(max_size=80)), max_size=3)
+    headers = st.lists(
+        st.tuples(st.binary(max_size=5), st.none() | st.binary(max_size=80)), max_size=3
+    )
     return [
         Record(
             base + place,
@@ -87,8 +89,14 @@ def test_split_and_walk_see_what_the_twin_sees(encoded: list[bytes]) -> None:
     for row, raw in zip(table, encoded, strict=True):
         twin = decode_batch(raw, 0)
         assert int(row["position"]) == place and int(row["size"]) == len(raw)
-        assert int(row["base_offset"]) == twin.header.base_offset and int(row["next_offset"]) == twin.header.next_offset
-        assert int(row["records"]) == len(twin.records) and int(row["max_timestamp"]) == twin.header.max_timestamp_ms
+        assert (
+            int(row["base_offset"]) == twin.header.base_offset
+            and int(row["next_offset"]) == twin.header.next_offset
+        )
+        assert (
+            int(row["records"]) == len(twin.records)
+            and int(row["max_timestamp"]) == twin.header.max_timestamp_ms
+        )
         horizon = twin.header.delete_horizon_ms
         assert int(row["horizon"]) == (NO_HORIZON if horizon is None else horizon)
         for record in twin.records:
@@ -104,7 +112,10 @@ def test_split_and_walk_see_what_the_twin_sees(encoded: list[bytes]) -> None:
     assert (entries[:filled, 1] & np.uint64(0xFFFFFFFF)).tolist() == ordinals
     by_key = {}
     for key, one, two in zip(
-        expected_keys, entries[:filled, 0].tolist(), (entries[:filled, 1] >> np.uint64(32)).tolist(), strict=True
+        expected_keys,
+        entries[:filled, 0].tolist(),
+        (entries[:filled, 1] >> np.uint64(32)).tolist(),
+        strict=True,
     ):
         assert by_key.setdefault(key, (one, two)) == (one, two)
     assert len(set(by_key.values())) == len(by_key)
@@ -115,14 +126,18 @@ def test_rebuild_writes_what_the_twin_writes(encoded: list[bytes], data: st.Data
     format, buffer = KafkaFormat(), array(b"".join(encoded))
     table = format.split(buffer, 0, len(buffer), 0).table.copy()
     total = int(table["records"].sum())
-    keep = np.array(data.draw(st.lists(st.booleans(), min_size=total, max_size=total)), dtype=np.uint8)
+    keep = np.array(
+        data.draw(st.lists(st.booleans(), min_size=total, max_size=total)), dtype=np.uint8
+    )
     actions, horizons = np.zeros(len(table), np.uint8), np.array(table["horizon"])
     expected: list[bytes] = []
     at = 0
     for b, raw in enumerate(encoded):
         twin = decode_batch(raw, 0)
         chosen = [
-            record for record, stays in zip(twin.records, keep[at : at + len(twin.records)], strict=True) if stays
+            record
+            for record, stays in zip(twin.records, keep[at : at + len(twin.records)], strict=True)
+            if stays
         ]
         at += len(twin.records)
         horizon = twin.header.delete_horizon_ms
@@ -148,7 +163,11 @@ def test_rebuild_writes_what_the_twin_writes(encoded: list[bytes], data: st.Data
         found = out[position : position + length].tobytes()
         twin = decode_batch(want, 0)
         header = twin.header
-        assert (next_offset, largest, base_offset) == (header.next_offset, header.max_timestamp_ms, header.base_offset)
+        assert (next_offset, largest, base_offset) == (
+            header.next_offset,
+            header.max_timestamp_ms,
+            header.base_offset,
+        )
         assert found == want
     assert size == sum(len(want) for want in expected)
 
@@ -180,7 +199,10 @@ def test_a_batch_cut_short_is_asked_for() -> None:
 
 
 def test_offsets_must_rise_over_batches() -> None:
-    later, sooner = encode_batch([Record(9, START, b"k", b"v")]), encode_batch([Record(3, START, b"k", b"v")])
+    later, sooner = (
+        encode_batch([Record(9, START, b"k", b"v")]),
+        encode_batch([Record(3, START, b"k", b"v")]),
+    )
     buffer = array(later + sooner)
     format = KafkaFormat()
     _, consumed, _, _ = format.split(buffer, 0, len(buffer), 0)

@@ -17,7 +17,9 @@ from lastwrite.model.log import PartitionLog, ProblemKind, TopicPartition
 from tests.crashing import CLOCK_MS, INTERVAL_BYTES, Layout, batch, contents, write_layout
 from tests.logs import write_checkpoint, write_segment
 
-LAYOUT = Layout("", {0: range(20), 20: range(20, 30), 40: range(40, 45)}, [], set(), 0, snapshots=[20, 40, 45])
+LAYOUT = Layout(
+    "", {0: range(20), 20: range(20, 30), 40: range(40, 45)}, [], set(), 0, snapshots=[20, 40, 45]
+)
 
 
 @pytest.fixture
@@ -55,7 +57,13 @@ def test_topic_and_partition_narrow(folder: Path) -> None:
 def test_folders_that_kafka_leaves_alone_are_left_out(folder: Path) -> None:
     root = folder.parent
     drawn = "0123456789abcdef0123456789abcdef"
-    for name in (f"t-1.{drawn}-delete", f"t-0.{drawn}-future", f"t-1.{drawn}-stray", "__cluster_metadata-0", "notes"):
+    for name in (
+        f"t-1.{drawn}-delete",
+        f"t-0.{drawn}-future",
+        f"t-1.{drawn}-stray",
+        "__cluster_metadata-0",
+        "notes",
+    ):
         write_segment(root / name, 0, [])
     (root / "remote-log-index-cache").mkdir()
     (root / "empty-0").mkdir()
@@ -119,7 +127,10 @@ def test_an_active_segment_with_preallocated_or_missing_indexes(folder: Path) ->
         path.write_bytes(path.read_bytes().ljust(1000 * entry, b"\0"))
     log = kafka.read_partition(str(folder))
     assert not log.problems and log.end_offset == 45
-    assert log.segments[-1].index_bytes < 100 and log.segments[-1].largest_timestamp_ms == CLOCK_MS + 44
+    assert (
+        log.segments[-1].index_bytes < 100
+        and log.segments[-1].largest_timestamp_ms == CLOCK_MS + 44
+    )
     # A new time index that a broker has not written to yet: the walk knows the largest timestamp.
     (folder / f"{40:020d}.timeindex").write_bytes(bytes(1200))
     assert kafka.read_partition(str(folder)).segments[-1].largest_timestamp_ms == CLOCK_MS + 44
@@ -139,7 +150,9 @@ def test_a_long_active_segment_is_walked_from_its_last_entry(tmp_path: Path) -> 
     assert log.end_offset == 1007 and not log.problems
     # An index that lies does not hide the end.
     index = folder / f"{7:020d}.index"
-    index.write_bytes(index.read_bytes()[:-8] + (3000).to_bytes(4, "big") + (100).to_bytes(4, "big"))
+    index.write_bytes(
+        index.read_bytes()[:-8] + (3000).to_bytes(4, "big") + (100).to_bytes(4, "big")
+    )
     assert kafka.read_partition(str(folder)).end_offset == 1007
 
 
@@ -158,7 +171,10 @@ def test_indexes_of_one_segment(folder: Path) -> None:
     times, ends = kafka.read_time_index(segment)
     assert times[-1] == CLOCK_MS + 19 and ends[-1] == 19
     assert kafka.index_path("/a/00000000000000000000.log") == "/a/00000000000000000000.index"
-    assert kafka.time_index_path("/a/00000000000000000000.log.swap") == "/a/00000000000000000000.timeindex.swap"
+    assert (
+        kafka.time_index_path("/a/00000000000000000000.log.swap")
+        == "/a/00000000000000000000.timeindex.swap"
+    )
     os.unlink(folder / f"{0:020d}.index")
     assert len(kafka.read_offset_index(segment)[0]) == 0
 
@@ -199,8 +215,18 @@ ONE_BATCH = len(batch(40))
     [
         (cut(f"{LAST}.log", 3), f"{LAST}.log", 4 * ONE_BATCH, "cut short"),
         (put(f"{LAST}.log", batch(40) + b"xyz"), f"{LAST}.log", ONE_BATCH, "cut short"),
-        (overwrite(f"{LAST}.log", ONE_BATCH + 8, bytes(4)), f"{LAST}.log", ONE_BATCH + 8, "length 0"),
-        (overwrite(f"{LAST}.log", ONE_BATCH + 16, b"\x09"), f"{LAST}.log", ONE_BATCH + 16, "magic 9"),
+        (
+            overwrite(f"{LAST}.log", ONE_BATCH + 8, bytes(4)),
+            f"{LAST}.log",
+            ONE_BATCH + 8,
+            "length 0",
+        ),
+        (
+            overwrite(f"{LAST}.log", ONE_BATCH + 16, b"\x09"),
+            f"{LAST}.log",
+            ONE_BATCH + 16,
+            "magic 9",
+        ),
         (put(f"{LAST}.log", batch(40) + batch(40)), f"{LAST}.log", ONE_BATCH, "out of order"),
         (overwrite(f"{FIRST}.log", 16, b"\x05"), f"{FIRST}.log", 16, "magic 5"),
         (put(f"{20:020d}.log", batch(19)), f"{20:020d}.log", 0, "a batch at offset 19"),
@@ -208,18 +234,48 @@ ONE_BATCH = len(batch(40))
         (cut(f"{FIRST}.timeindex", 5), f"{FIRST}.timeindex", None, "no multiple of 12"),
         (remove(f"{FIRST}.index"), f"{FIRST}.index", None, "is missing"),
         (remove(f"{FIRST}.timeindex"), f"{FIRST}.timeindex", None, "is missing"),
-        (put(f"{20:020d}.index", b"\0\0\0\1\0\1\0\0"), f"{20:020d}.index", 0, "leads to byte 65536"),
+        (
+            put(f"{20:020d}.index", b"\0\0\0\1\0\1\0\0"),
+            f"{20:020d}.index",
+            0,
+            "leads to byte 65536",
+        ),
         (put(f"{LAST}.index", b"\0\0\0\1\0\1\0\0"), f"{LAST}.index", 0, "behind the segment's end"),
         (put("notes.txt", b"hello"), "notes.txt", None, "foreign"),
         (put("5.log", b""), "5.log", None, "foreign"),
         (lambda folder: (folder / "folder").mkdir(), "folder", None, "foreign"),
-        (put("leader-epoch-checkpoint", b"0\n2\n0 0\n"), "leader-epoch-checkpoint", 8, "announces 2"),
-        (put("partition.metadata", b"version: 0\ntopic_id: x"), "partition.metadata", 11, "no topic id"),
-        (put("../cleaner-offset-checkpoint", b"0\n1\nt 0 x\n"), "../cleaner-offset-checkpoint", 4, "not a number"),
-        (put("../replication-offset-checkpoint", b"0\n1\n"), "../replication-offset-checkpoint", 4, "announces 1"),
-        (put("../log-start-offset-checkpoint", b"\xff\n"), "../log-start-offset-checkpoint", 0, "not a number"),
+        (
+            put("leader-epoch-checkpoint", b"0\n2\n0 0\n"),
+            "leader-epoch-checkpoint",
+            8,
+            "announces 2",
+        ),
+        (
+            put("partition.metadata", b"version: 0\ntopic_id: x"),
+            "partition.metadata",
+            11,
+            "no topic id",
+        ),
+        (
+            put("../cleaner-offset-checkpoint", b"0\n1\nt 0 x\n"),
+            "../cleaner-offset-checkpoint",
+            4,
+            "not a number",
+        ),
+        (
+            put("../replication-offset-checkpoint", b"0\n1\n"),
+            "../replication-offset-checkpoint",
+            4,
+            "announces 1",
+        ),
+        (
+            put("../log-start-offset-checkpoint", b"\xff\n"),
+            "../log-start-offset-checkpoint",
+            0,
+            "not a number",
+        ),
     ],
-)  # fmt: skip
+)
 def test_damage_is_named_by_file_and_byte(
     folder: Path, harm: Callable[[Path], None], file: str, position: int | None, words: str
 ) -> None:
@@ -242,7 +298,11 @@ def test_old_formats_are_listed(tmp_path: Path) -> None:
     write_segment(tmp_path / "t-0", 0, [])
     write_segment(tmp_path / "t-0", 1, [])
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(encode_message(records[0], 1))
-    entries = [encode_wrapper(records[1:3], 1, Codec.LZ4), encode_batch(records[3:4]), encode_message(records[4], 0)]
+    entries = [
+        encode_wrapper(records[1:3], 1, Codec.LZ4),
+        encode_batch(records[3:4]),
+        encode_message(records[4], 0),
+    ]
     (tmp_path / "t-0" / f"{1:020d}.log").write_bytes(b"".join(entries))
     log = kafka.read_partition(str(tmp_path / "t-0"))
     assert not log.problems and log.end_offset == 5
@@ -265,7 +325,9 @@ def test_what_a_brokers_cleaner_left_half_done_is_seen_as_its_loader_sees_it(fol
     assert contents(folder) == before
     kafka.recover(str(folder))
     again = kafka.read_partition(str(folder))
-    assert [segment.size_bytes for segment in again.segments] == [segment.size_bytes for segment in log.segments]
+    assert [segment.size_bytes for segment in again.segments] == [
+        segment.size_bytes for segment in log.segments
+    ]
     assert {path.name for path in folder.iterdir() if path.name[0].isdigit()} == {
         f"{base:020d}.{kind}" for base in (0, 40) for kind in ("log", "index", "timeindex")
     } | {f"{base:020d}.snapshot" for base in (40, 45)}

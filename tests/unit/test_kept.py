@@ -43,7 +43,9 @@ def small() -> Iterator[None]:
 
 
 def batch(offset: int, keys: list[bytes]) -> bytes:
-    return encode_batch([Record(offset + n, NOW_MS - 9, key, b"value %d" % offset) for n, key in enumerate(keys)])
+    return encode_batch(
+        [Record(offset + n, NOW_MS - 9, key, b"value %d" % offset) for n, key in enumerate(keys)]
+    )
 
 
 def add(root: Path, base: int, keys: list[bytes]) -> None:
@@ -66,7 +68,9 @@ def make_log(root: Path) -> None:
         add(root, base, fresh(base))
 
 
-def round_of(root: Path, keep_scans: bool = True, config: dict[str, str] = CONFIG, **more: object) -> PartitionReport:
+def round_of(
+    root: Path, keep_scans: bool = True, config: dict[str, str] = CONFIG, **more: object
+) -> PartitionReport:
     [report] = compact(root, config, NOW_MS, keep_scans=keep_scans, **more).partitions
     return report
 
@@ -84,7 +88,11 @@ def kept_file(root: Path, base: int) -> Path:
 
 
 def log_files(root: Path) -> dict[str, bytes]:
-    found = {file.name: file.read_bytes() for file in (root / NAME).iterdir() if not file.name.startswith("lastwrite")}
+    found = {
+        file.name: file.read_bytes()
+        for file in (root / NAME).iterdir()
+        if not file.name.startswith("lastwrite")
+    }
     return {name: content for name, content in found.items() if ".kept" not in name}
 
 
@@ -98,7 +106,11 @@ def second_round(root: Path, before: Callable[[Path], None] = lambda root: None)
     shutil.copytree(root, wanted)
     plain = round_of(wanted, keep_scans=False)
     report = round_of(root)
-    assert report.status is plain.status and report.verdicts == plain.verdicts and report.keys == plain.keys
+    assert (
+        report.status is plain.status
+        and report.verdicts == plain.verdicts
+        and report.keys == plain.keys
+    )
     assert log_files(root) == log_files(wanted)
     return report
 
@@ -114,7 +126,11 @@ def test_a_clean_segment_is_not_read_again(tmp_path: Path) -> None:
     assert kept(root) == [f"{base:020d}.kept" for base in (0, EACH, 2 * EACH)]
     add(root, 3 * EACH, fresh(3 * EACH))
     second = round_of(root)
-    assert second.status is Status.UNCHANGED and second.records_before == 4 * EACH and second.keys == 4 * EACH
+    assert (
+        second.status is Status.UNCHANGED
+        and second.records_before == 4 * EACH
+        and second.keys == 4 * EACH
+    )
     assert second.bytes_read == size(root, 3 * EACH)
 
 
@@ -165,7 +181,9 @@ def test_a_piece_with_a_tombstone_is_read_again_and_the_others_are_not(tmp_path:
     assert size(root, 2 * EACH + 1) < report.bytes_read < size(root, EACH, 2 * EACH + 1)
 
 
-def test_without_the_switch_nothing_is_kept_and_what_was_goes_with_its_segment(tmp_path: Path) -> None:
+def test_without_the_switch_nothing_is_kept_and_what_was_goes_with_its_segment(
+    tmp_path: Path,
+) -> None:
     root = tmp_path / "log"
     make_log(root)
     round_of(root, keep_scans=False)
@@ -300,11 +318,21 @@ def touched_index(root: Path) -> None:
 
 
 HARMS = {
-    "header": flip(0, 10), "identity": flip(0, 20), "block": flip(0, 200), "last entry": flip(EACH, -200),
-    "tables": flip(0, -1), "cut": cut, "empty": empty, "exchanged": exchange, "other secret": other_secret,
-    "no secret": no_secret, "open secret": open_secret, "odd secret": odd_secret, "copied": copied_segment,
+    "header": flip(0, 10),
+    "identity": flip(0, 20),
+    "block": flip(0, 200),
+    "last entry": flip(EACH, -200),
+    "tables": flip(0, -1),
+    "cut": cut,
+    "empty": empty,
+    "exchanged": exchange,
+    "other secret": other_secret,
+    "no secret": no_secret,
+    "open secret": open_secret,
+    "odd secret": odd_secret,
+    "copied": copied_segment,
     "touched index": touched_index,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
@@ -387,10 +415,16 @@ def kept_operations(root: Path, log: Path) -> list[int]:
     finally:
         files.faults = FaultPoints()
     lines = log.read_text().splitlines()
-    return [n for n, line in enumerate(lines, 1) if re.search(r"[0-9]{20}\.kept|lastwrite\.secret", line)]
+    return [
+        n
+        for n, line in enumerate(lines, 1)
+        if re.search(r"[0-9]{20}\.kept|lastwrite\.secret", line)
+    ]
 
 
-def test_killed_anywhere_while_it_keeps_the_log_is_whole_and_the_next_round_goes_on(tmp_path: Path) -> None:
+def test_killed_anywhere_while_it_keeps_the_log_is_whole_and_the_next_round_goes_on(
+    tmp_path: Path,
+) -> None:
     log_that_is_due(tmp_path / "first")
     points = kept_operations(tmp_path / "first", tmp_path / "operations")
     assert len(points) > 5

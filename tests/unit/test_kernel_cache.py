@@ -14,7 +14,11 @@ def test_a_changed_source_drops_what_was_compiled_in_every_folder(tmp_path: Path
         (folder / "__pycache__").mkdir(parents=True)
         (folder / "code.py").write_text("x = 1")
     assert not drop_stale_kernels(folders)
-    compiled = [folder / "__pycache__" / f"code.kernel.{kind}" for folder in folders for kind in ("nbi", "1.nbc")]
+    compiled = [
+        folder / "__pycache__" / f"code.kernel.{kind}"
+        for folder in folders
+        for kind in ("nbi", "1.nbc")
+    ]
     for file in compiled:
         file.write_bytes(b"machine code")
     assert not drop_stale_kernels(folders)

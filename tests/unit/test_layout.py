@@ -40,7 +40,10 @@ def test_packs_without_gaps() -> None:
     table = layout(Mixed, byte_order=">", size=7)
     assert table.pack(-1, 2**32 - 2, -3) == bytes.fromhex("ff fffffffe fffd")
     assert table.unpack_from(b"\0" + table.pack(-1, 2**32 - 2, -3), 1) == (-1, 2**32 - 2, -3)
-    assert list(table.iter_unpack(table.pack(1, 2, 3) + table.pack(4, 5, 6))) == [(1, 2, 3), (4, 5, 6)]
+    assert list(table.iter_unpack(table.pack(1, 2, 3) + table.pack(4, 5, 6))) == [
+        (1, 2, 3),
+        (4, 5, 6),
+    ]
     assert (table.size, table.offset_of("third")) == (7, 5)
 
 
@@ -52,7 +55,9 @@ def test_numpy_sees_the_same_table() -> None:
     assert (int(row["first"]), int(row["second"])) == (513, 2**64 - 1)
 
 
-@pytest.mark.parametrize(("table", "size"), [(Gap, 8), (Overlap, 12), (Unplaced, 12), (Mixed, 8), (Mixed, 6)])
+@pytest.mark.parametrize(
+    ("table", "size"), [(Gap, 8), (Overlap, 12), (Unplaced, 12), (Mixed, 8), (Mixed, 6)]
+)
 def test_tables_that_lie_are_refused(table: type, size: int) -> None:
     with pytest.raises(TypeError):
         layout(table, byte_order=">", size=size)

@@ -66,7 +66,9 @@ for n in range(first, first + 40):
 @contextmanager
 def other_process(script: str, root: Path) -> Iterator[subprocess.Popen[str]]:
     arguments = [sys.executable, "-c", script, str(root)]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == "held\n"
         yield process
         process.communicate()
@@ -145,7 +147,10 @@ def test_what_we_hold_others_and_ourselves_cannot(tmp_path: Path) -> None:
     with lock.hold(str(tmp_path), [A]):
         assert lock.holds(str(tmp_path), A) and not lock.holds(str(tmp_path), B)
         assert lock.is_held(str(tmp_path)) and lock.is_held(str(tmp_path), [A])
-        with pytest.raises(LogHeld, match="in this process"), lock.hold(str(tmp_path / "." / ""), [B, A]):
+        with (
+            pytest.raises(LogHeld, match="in this process"),
+            lock.hold(str(tmp_path / "." / ""), [B, A]),
+        ):
             pass
         with lock.hold(str(tmp_path), [B]):
             pass
@@ -190,8 +195,9 @@ def test_a_turn_at_the_root_takes_no_partition_and_is_waited_for(tmp_path: Path)
 
 def test_processes_that_write_one_checkpoint_lose_no_entry(tmp_path: Path) -> None:
     runs = [
-        subprocess.Popen([sys.executable, "-c", _COUNT, str(tmp_path), str(first)]) for first in (100, 200, 300)
-    ]  # fmt: skip
+        subprocess.Popen([sys.executable, "-c", _COUNT, str(tmp_path), str(first)])
+        for first in (100, 200, 300)
+    ]
     for n in range(40):
         write_offset(str(tmp_path), "recovery-point-offset-checkpoint", TopicPartition("a", n), n)
     assert [run.wait() for run in runs] == [0, 0, 0]
@@ -209,11 +215,16 @@ def test_many_entries_of_a_checkpoint_change_at_once(tmp_path: Path) -> None:
     write_offsets(str(tmp_path), CLEANER_OFFSETS, {a: 1, b: 2, gone: 9})
     assert dict(read_offsets(str(tmp_path), CLEANER_OFFSETS)) == {a: 1, b: 2, gone: 9}
     write_offsets(str(tmp_path), CLEANER_OFFSETS, {a: None, b: 3, c: 4})
-    assert dict(read_offsets(str(tmp_path), CLEANER_OFFSETS)) == {b: 3, c: 4}  # one has no folder any more
+    assert dict(read_offsets(str(tmp_path), CLEANER_OFFSETS)) == {
+        b: 3,
+        c: 4,
+    }  # one has no folder any more
 
 
 def test_every_partition_has_its_byte_and_none_the_turns(tmp_path: Path) -> None:
-    bytes_ = {lock.byte_of(TopicPartition(topic, n)) for topic in ("a", "a-1", "1") for n in range(500)}
+    bytes_ = {
+        lock.byte_of(TopicPartition(topic, n)) for topic in ("a", "a-1", "1") for n in range(500)
+    }
     assert len(bytes_) == 1500 and min(bytes_) > 0 and max(bytes_) < 2**63 - 1
 
 

@@ -18,7 +18,9 @@ from lastwrite.model.columns import ByteArray
 
 HEADER = bytes.fromhex("04224d18604082")
 GUARD = 64  # bytes around what the kernel may touch
-WORDS = b"".join(b"key-%06d some words that repeat, some that do not %x;" % (i, i * i * i) for i in range(6000))
+WORDS = b"".join(
+    b"key-%06d some words that repeat, some that do not %x;" % (i, i * i * i) for i in range(6000)
+)
 
 
 def decoded(frame: bytes, room: int, before: int = 0, tight: bool = True) -> bytes | None:
@@ -31,10 +33,17 @@ def decoded(frame: bytes, room: int, before: int = 0, tight: bool = True) -> byt
     source[GUARD : GUARD + len(frame)] = np.frombuffer(frame, np.uint8)
     target = np.full(before + room + 2 * GUARD, 0x5A, np.uint8)
     end = decode_frame(
-        source.ctypes.data + GUARD, 0, len(frame), len(frame) + (0 if tight else GUARD),
-        target.ctypes.data + GUARD, before, before + room,
-    )  # fmt: skip
-    assert (target[: GUARD + before] == 0x5A).all() and (target[GUARD + before + room :] == 0x5A).all()
+        source.ctypes.data + GUARD,
+        0,
+        len(frame),
+        len(frame) + (0 if tight else GUARD),
+        target.ctypes.data + GUARD,
+        before,
+        before + room,
+    )
+    assert (target[: GUARD + before] == 0x5A).all() and (
+        target[GUARD + before + room :] == 0x5A
+    ).all()
     if end == REFUSED:
         return None
     assert before <= end <= before + room
@@ -75,12 +84,16 @@ def plains(draw: st.DrawFn) -> bytes:
 def test_what_the_library_wrote_comes_back(plain: bytes, before: int, tight: bool) -> None:
     frame = compress(Codec.LZ4, plain)
     assert decoded(frame, len(plain) + GUARD, before, tight) == plain
-    assert decoded(frame, len(plain), before, tight) == plain, "also where nothing may be written behind it"
+    assert decoded(frame, len(plain), before, tight) == plain, (
+        "also where nothing may be written behind it"
+    )
     if plain:
         assert decoded(frame, len(plain) - 1, before, tight) is None
 
 
-@pytest.mark.parametrize("size", [0, 1, 5, 12, 13, 65535, 65536, 65537, 131072, 200_000, len(WORDS)])
+@pytest.mark.parametrize(
+    "size", [0, 1, 5, 12, 13, 65535, 65536, 65537, 131072, 200_000, len(WORDS)]
+)
 @pytest.mark.parametrize("level", [0, 9])
 def test_frames_of_several_blocks(size: int, level: int) -> None:
     frame = lz4.frame.compress(
@@ -106,12 +119,17 @@ def test_matches_that_reach_into_themselves(period: int) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"block_size": 5}, {"store_size": True}, {"block_checksum": True}, {"content_checksum": True},
+        {"block_size": 5},
+        {"store_size": True},
+        {"block_checksum": True},
+        {"content_checksum": True},
         {"block_linked": True},
     ],
-)  # fmt: skip
+)
 def test_other_frames_are_left_to_the_library(options: dict[str, Any]) -> None:
-    frame = lz4.frame.compress(WORDS, **{"block_size": 4, "block_linked": False, "store_size": False, **options})
+    frame = lz4.frame.compress(
+        WORDS, **{"block_size": 4, "block_linked": False, "store_size": False, **options}
+    )
     assert decoded(frame, len(WORDS) + GUARD) is None
 
 
@@ -179,7 +197,10 @@ def test_noise_does_no_harm(noise: bytes, room: int) -> None:
         ours = decoded(frame, room)
         if ours is not None:
             out = np.empty(room, np.uint8)
-            assert decompress_into(Codec.LZ4, frame, out) == len(ours) and out[: len(ours)].tobytes() == ours
+            assert (
+                decompress_into(Codec.LZ4, frame, out) == len(ours)
+                and out[: len(ours)].tobytes() == ours
+            )
 
 
 def test_a_refusal_for_room_is_the_librarys_too() -> None:

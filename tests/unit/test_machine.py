@@ -17,11 +17,21 @@ def group(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) 
         path.write_text(text)
     read = machine._read
     monkeypatch.setattr(machine, "_CGROUP", folder)
-    monkeypatch.setattr(machine, "_read", lambda file: "0::/a/b\n" if str(file) == "/proc/self/cgroup" else read(file))
+    monkeypatch.setattr(
+        machine,
+        "_read",
+        lambda file: "0::/a/b\n" if str(file) == "/proc/self/cgroup" else read(file),
+    )
 
 
-def test_the_lowest_limit_above_the_process_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"a/memory.max": "1000000\n", "a/b/memory.max": "max\n", "a/b/cpu.max": "100000 100000"}
+def test_the_lowest_limit_above_the_process_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {
+        "a/memory.max": "1000000\n",
+        "a/b/memory.max": "max\n",
+        "a/b/cpu.max": "100000 100000",
+    }
     group(monkeypatch, tmp_path, limits)
     assert machine.memory_bytes() == 1_000_000
     assert machine.available_bytes() <= 1_000_000

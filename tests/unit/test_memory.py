@@ -30,7 +30,10 @@ def test_beside_what_is_fixed_each_worker_gets_the_same() -> None:
 
 def test_a_session_of_spark_s_making_takes_more() -> None:
     assert fixed_bytes(2, lean=False) > 2 * fixed_bytes(2)
-    assert plan_memory("2g", 2, lean=False).worker_bytes == (2048 * MIB - fixed_bytes(2, lean=False)) // 2
+    assert (
+        plan_memory("2g", 2, lean=False).worker_bytes
+        == (2048 * MIB - fixed_bytes(2, lean=False)) // 2
+    )
 
 
 def test_what_a_worker_would_not_profit_from_is_for_scratch_files() -> None:
@@ -76,7 +79,9 @@ def write(folder: Path, batch: bytes, count: int, records: int) -> None:
     indexer = SegmentIndexer(0, 4096)
     places = np.arange(count, dtype=np.int64)
     last_offsets = (places + 1) * records - 1
-    indexer.append(places * len(batch), np.full(count, len(batch)), last_offsets, np.full(count, _STAMP_MS))
+    indexer.append(
+        places * len(batch), np.full(count, len(batch)), last_offsets, np.full(count, _STAMP_MS)
+    )
     offsets, times = indexer.finish()
     (folder / f"{0:020d}.index").write_bytes(offsets)
     (folder / f"{0:020d}.timeindex").write_bytes(times)
@@ -84,13 +89,17 @@ def write(folder: Path, batch: bytes, count: int, records: int) -> None:
 
 
 def batch_of(count: int, value: bytes, codec: Codec, keys: int) -> bytes:
-    return encode_batch([Record(i, _STAMP_MS, b"%x" % (i % keys), value) for i in range(count)], codec=codec)
+    return encode_batch(
+        [Record(i, _STAMP_MS, b"%x" % (i % keys), value) for i in range(count)], codec=codec
+    )
 
 
 @pytest.fixture
 def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The least share a worker can have, and what Python and NumPy allocate followed."""
-    monkeypatch.setattr("lastwrite.pipeline.compact.plan_memory", lambda *_, **__: MemoryPlan(0, _SHARE))
+    monkeypatch.setattr(
+        "lastwrite.pipeline.compact.plan_memory", lambda *_, **__: MemoryPlan(0, _SHARE)
+    )
     write(tmp_path / "warm" / "t-0", LOGS["a thousand bytes to one"][0], 4, 4000)
     for exact in (False, True):  # kernels are compiled, modules imported
         compact(tmp_path / "warm", {"cleanup.policy": "compact"}, _NOW_MS, exact=exact)

@@ -44,13 +44,17 @@ BEGIN, END, ABORT = b"\1\x17\0\0", b"\1\x18\0\0", b"\1\x19\0\0"
 def test_records_are_decoded_whole_and_never_in_part() -> None:
     expected = {
         topic("orders"): Topic("orders", ID),
-        setting("orders", "cleanup.policy", "compact"): TopicSetting("orders", "cleanup.policy", "compact"),
+        setting("orders", "cleanup.policy", "compact"): TopicSetting(
+            "orders", "cleanup.policy", "compact"
+        ),
         setting("orders", "cleanup.policy", None): TopicSetting("orders", "cleanup.policy", None),
         removed(): RemovedTopic(ID),
     }
     for encoded, record in expected.items():
         assert decode_metadata_record(encoded) == record
-        for cut in range(len(encoded) - 1):  # the last byte says that no tagged fields follow; we need none
+        for cut in range(
+            len(encoded) - 1
+        ):  # the last byte says that no tagged fields follow; we need none
             with pytest.raises(TruncatedLog):
                 decode_metadata_record(encoded[:cut])
     assert decode_metadata_record(BEGIN) is Transaction.BEGIN
@@ -82,28 +86,52 @@ LOG = f"{0:020d}.log"
 
 def test_settings_are_set_changed_and_taken_back(tmp_path: Path) -> None:
     write(
-        tmp_path, LOG, 0,
-        topic("a"), setting("a", "cleanup.policy", "compact"), setting("a", "retention.ms", "5"),
-        topic("b", OTHER_ID), setting("b", "retention.ms", "7"),
-        setting("a", "cleanup.policy", "compact,delete"), setting("a", "retention.ms", None),
-    )  # fmt: skip
-    assert topic_configs(str(tmp_path)) == {"a": {"cleanup.policy": "compact,delete"}, "b": {"retention.ms": "7"}}
+        tmp_path,
+        LOG,
+        0,
+        topic("a"),
+        setting("a", "cleanup.policy", "compact"),
+        setting("a", "retention.ms", "5"),
+        topic("b", OTHER_ID),
+        setting("b", "retention.ms", "7"),
+        setting("a", "cleanup.policy", "compact,delete"),
+        setting("a", "retention.ms", None),
+    )
+    assert topic_configs(str(tmp_path)) == {
+        "a": {"cleanup.policy": "compact,delete"},
+        "b": {"retention.ms": "7"},
+    }
 
 
 def test_a_topic_that_was_deleted_takes_its_settings_with_it(tmp_path: Path) -> None:
     write(
-        tmp_path, LOG, 0,
-        topic("a"), setting("a", "cleanup.policy", "compact"), removed(), topic("a", OTHER_ID), topic("b"),
-    )  # fmt: skip
+        tmp_path,
+        LOG,
+        0,
+        topic("a"),
+        setting("a", "cleanup.policy", "compact"),
+        removed(),
+        topic("a", OTHER_ID),
+        topic("b"),
+    )
     assert topic_configs(str(tmp_path)) == {"a": {}, "b": {}}
 
 
 def test_transactions_count_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     write(
-        tmp_path, LOG, 0,
-        topic("a"), BEGIN, setting("a", "x", "1"), ABORT, BEGIN, setting("a", "y", "2"), END,
-        BEGIN, setting("a", "z", "3"),
-    )  # fmt: skip
+        tmp_path,
+        LOG,
+        0,
+        topic("a"),
+        BEGIN,
+        setting("a", "x", "1"),
+        ABORT,
+        BEGIN,
+        setting("a", "y", "2"),
+        END,
+        BEGIN,
+        setting("a", "z", "3"),
+    )
     assert topic_configs(str(tmp_path)) == {"a": {"y": "2"}}
 
 
@@ -111,7 +139,16 @@ def test_the_newest_snapshot_comes_before_the_log_behind_it(tmp_path: Path) -> N
     write(tmp_path, f"{2:020d}-0000000001.checkpoint", 0, topic("old"))
     write(tmp_path, f"{4:020d}-0000000001.checkpoint", 0, topic("a"), setting("a", "x", "1"))
     write(tmp_path, f"{9:020d}-0000000001.checkpoint.deleted", 0, topic("gone"))
-    write(tmp_path, LOG, 0, topic("gone"), topic("gone"), topic("gone"), topic("gone"), setting("a", "x", "2"))
+    write(
+        tmp_path,
+        LOG,
+        0,
+        topic("gone"),
+        topic("gone"),
+        topic("gone"),
+        topic("gone"),
+        setting("a", "x", "2"),
+    )
     assert topic_configs(str(tmp_path)) == {"a": {"x": "2"}}
 
 
@@ -144,6 +181,10 @@ def test_a_real_brokers_log() -> None:
         "delete.retention.ms": "0",
         "internal.segment.bytes": "1500",
     }
-    assert configs["keyless"]["cleanup.policy"] == "compact", "it was created with delete, and changed"
+    assert configs["keyless"]["cleanup.policy"] == "compact", (
+        "it was created with delete, and changed"
+    )
     assert configs["broker-gzip"]["compression.type"] == "gzip"
-    assert {path.name.rsplit("-", 1)[0] for path in CORPUS.glob("*-0")} - {"__cluster_metadata"} <= configs.keys()
+    assert {path.name.rsplit("-", 1)[0] for path in CORPUS.glob("*-0")} - {
+        "__cluster_metadata"
+    } <= configs.keys()

@@ -31,9 +31,15 @@ HEX = "0123456789abcdef" * 2
         ("00000000000000000000.log", FileName(FileKind.LOG, Suffix.LIVE, 0)),
         ("00000000000000004711.index", FileName(FileKind.INDEX, Suffix.LIVE, 4711)),
         ("09223372036854775807.timeindex", FileName(FileKind.TIME_INDEX, Suffix.LIVE, LARGEST)),
-        ("00000000000000000007.txnindex.swap", FileName(FileKind.TRANSACTION_INDEX, Suffix.SWAP, 7)),
+        (
+            "00000000000000000007.txnindex.swap",
+            FileName(FileKind.TRANSACTION_INDEX, Suffix.SWAP, 7),
+        ),
         ("00000000000000000007.log.cleaned", FileName(FileKind.LOG, Suffix.CLEANED, 7)),
-        ("00000000000000000007.log.r1-a_2.cleaned", FileName(FileKind.LOG, Suffix.CLEANED, 7, "r1-a_2")),
+        (
+            "00000000000000000007.log.r1-a_2.cleaned",
+            FileName(FileKind.LOG, Suffix.CLEANED, 7, "r1-a_2"),
+        ),
         ("00000000000000000007.index.deleted", FileName(FileKind.INDEX, Suffix.DELETED, 7)),
         ("00000000000000000007.snapshot", FileName(FileKind.SNAPSHOT, Suffix.LIVE, 7)),
         ("00000000000000000007.snapshot.deleted", FileName(FileKind.SNAPSHOT, Suffix.DELETED, 7)),
@@ -41,15 +47,24 @@ HEX = "0123456789abcdef" * 2
         ("leader-epoch-checkpoint.tmp", FileName(FileKind.LEADER_EPOCHS, Suffix.TEMPORARY)),
         ("partition.metadata", FileName(FileKind.PARTITION_METADATA)),
         ("partition.metadata.tmp", FileName(FileKind.PARTITION_METADATA, Suffix.TEMPORARY)),
-        ("00000000000000000010-0000000001.checkpoint", FileName(FileKind.METADATA_SNAPSHOT, Suffix.LIVE, 10)),
+        (
+            "00000000000000000010-0000000001.checkpoint",
+            FileName(FileKind.METADATA_SNAPSHOT, Suffix.LIVE, 10),
+        ),
         (
             "00000000000000000010-0000000001.checkpoint.deleted",
             FileName(FileKind.METADATA_SNAPSHOT, Suffix.DELETED, 10),
         ),
-        ("00000000000000000010-0000000001.checkpoint.part", FileName(FileKind.METADATA_SNAPSHOT, Suffix.TEMPORARY, 10)),
+        (
+            "00000000000000000010-0000000001.checkpoint.part",
+            FileName(FileKind.METADATA_SNAPSHOT, Suffix.TEMPORARY, 10),
+        ),
         ("quorum-state", FileName(FileKind.QUORUM_STATE)),
         ("00000000000000000007.kept", FileName(FileKind.KEPT, Suffix.LIVE, 7)),
-        ("00000000000000000007.kept.r1-a_2.tmp", FileName(FileKind.KEPT, Suffix.TEMPORARY, 7, "r1-a_2")),
+        (
+            "00000000000000000007.kept.r1-a_2.tmp",
+            FileName(FileKind.KEPT, Suffix.TEMPORARY, 7, "r1-a_2"),
+        ),
         ("lastwrite.secret", FileName(FileKind.KEPT_SECRET)),
         ("lastwrite.secret.a.tmp", FileName(FileKind.KEPT_SECRET, Suffix.TEMPORARY, attempt="a")),
     ],
@@ -62,25 +77,49 @@ def test_kafkas_names(name: str, expected: FileName) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "", ".", "5.log", "00000000000000000005", "00000000000000000005.", "00000000000000000005.LOG",
-        "000000000000000000005.log", "-0000000000000000005.log", "+0000000000000000005.log", "09223372036854775808.log",
-        "99999999999999999999.log", "00000000000000000005.log\n", "00000000000000000005.log.bak",
-        "00000000000000000005.log.a.swap", "00000000000000000005.log.a.b.cleaned", "00000000000000000005.log..cleaned",
-        "00000000000000000005.snapshot.swap", "00000000000000000005.snapshot.cleaned", "00000000000000000005.log.tmp",
-        "\u0660" * 20 + ".log", "a.log", "notes.txt", ".DS_Store", "00000000000000000005.log.cleaned.swap",
-        "99999999999999999999-0000000001.checkpoint", "7.kept", "99999999999999999999.kept", "lastwrite.secret.tmp",
-        "00000000000000000007.kept.tmp", "00000000000000000007.kept.deleted", "00000000000000000007.kept.a",
+        "",
+        ".",
+        "5.log",
+        "00000000000000000005",
+        "00000000000000000005.",
+        "00000000000000000005.LOG",
+        "000000000000000000005.log",
+        "-0000000000000000005.log",
+        "+0000000000000000005.log",
+        "09223372036854775808.log",
+        "99999999999999999999.log",
+        "00000000000000000005.log\n",
+        "00000000000000000005.log.bak",
+        "00000000000000000005.log.a.swap",
+        "00000000000000000005.log.a.b.cleaned",
+        "00000000000000000005.log..cleaned",
+        "00000000000000000005.snapshot.swap",
+        "00000000000000000005.snapshot.cleaned",
+        "00000000000000000005.log.tmp",
+        "\u0660" * 20 + ".log",
+        "a.log",
+        "notes.txt",
+        ".DS_Store",
+        "00000000000000000005.log.cleaned.swap",
+        "99999999999999999999-0000000001.checkpoint",
+        "7.kept",
+        "99999999999999999999.kept",
+        "lastwrite.secret.tmp",
+        "00000000000000000007.kept.tmp",
+        "00000000000000000007.kept.deleted",
+        "00000000000000000007.kept.a",
     ],
-)  # fmt: skip
+)
 def test_foreign_names(name: str) -> None:
     assert classify(name) is FOREIGN
     assert FOREIGN.is_foreign
 
 
 @given(
-    st.integers(0, LARGEST), st.sampled_from(SEGMENT_KINDS),
+    st.integers(0, LARGEST),
+    st.sampled_from(SEGMENT_KINDS),
     st.sampled_from([Suffix.LIVE, Suffix.CLEANED, Suffix.SWAP, Suffix.DELETED]),
-)  # fmt: skip
+)
 def test_what_we_name_we_know_again(offset: int, kind: FileKind, suffix: Suffix) -> None:
     assert classify(segment_file_name(offset, kind, suffix)) == FileName(kind, suffix, offset)
 
@@ -92,13 +131,19 @@ def test_names_sort_as_offsets_do(offsets: list[int]) -> None:
 
 
 def test_names_that_we_do_not_give() -> None:
-    assert segment_file_name(3, FileKind.LOG, Suffix.CLEANED, attempt="0-1") == "00000000000000000003.log.0-1.cleaned"
+    assert (
+        segment_file_name(3, FileKind.LOG, Suffix.CLEANED, attempt="0-1")
+        == "00000000000000000003.log.0-1.cleaned"
+    )
     for offset, kind, suffix, attempt in (
-        (-1, FileKind.LOG, Suffix.LIVE, None), (LARGEST + 1, FileKind.LOG, Suffix.LIVE, None),
-        (0, FileKind.FOREIGN, Suffix.LIVE, None), (0, FileKind.LOG, Suffix.SWAP, "a"),
-        (0, FileKind.LOG, Suffix.CLEANED, "../x"), (0, FileKind.LOG, Suffix.TEMPORARY, None),
+        (-1, FileKind.LOG, Suffix.LIVE, None),
+        (LARGEST + 1, FileKind.LOG, Suffix.LIVE, None),
+        (0, FileKind.FOREIGN, Suffix.LIVE, None),
+        (0, FileKind.LOG, Suffix.SWAP, "a"),
+        (0, FileKind.LOG, Suffix.CLEANED, "../x"),
+        (0, FileKind.LOG, Suffix.TEMPORARY, None),
         (0, FileKind.SNAPSHOT, Suffix.SWAP, None),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ValueError):
             segment_file_name(offset, kind, suffix, attempt=attempt)
 
@@ -125,16 +170,34 @@ def test_folders(name: str, topic: str, partition: int, state: FolderState) -> N
 @pytest.mark.parametrize(
     "name",
     [
-        "", "orders", "-0", "orders-", "orders-x", "orders-01", "orders-+1", "orders-2147483648", "or ders-0", "..-0",
-        ".-0", "orders-0\n", "ordérs-0", "a" * 250 + "-0", "orders-\u0661", "remote-log-index-cache",
-        f"orders-3.{HEX}-gone", f"orders-3.{HEX[:-1]}-delete", f"orders-3.{HEX}delete",
+        "",
+        "orders",
+        "-0",
+        "orders-",
+        "orders-x",
+        "orders-01",
+        "orders-+1",
+        "orders-2147483648",
+        "or ders-0",
+        "..-0",
+        ".-0",
+        "orders-0\n",
+        "ordérs-0",
+        "a" * 250 + "-0",
+        "orders-\u0661",
+        "remote-log-index-cache",
+        f"orders-3.{HEX}-gone",
+        f"orders-3.{HEX[:-1]}-delete",
+        f"orders-3.{HEX}delete",
     ],
-)  # fmt: skip
+)
 def test_folders_without_a_partition(name: str) -> None:
     assert decode_folder_name(name) is None
 
 
-@pytest.mark.parametrize("partition", [TopicPartition("", 0), TopicPartition("a", -1), TopicPartition("a/b", 0)])
+@pytest.mark.parametrize(
+    "partition", [TopicPartition("", 0), TopicPartition("a", -1), TopicPartition("a/b", 0)]
+)
 def test_partitions_without_a_folder(partition: TopicPartition) -> None:
     with pytest.raises(ValueError):
         folder_name(partition)

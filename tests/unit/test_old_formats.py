@@ -13,11 +13,19 @@ from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
 from lastwrite.formats.compression import Codec, compress
-from lastwrite.formats.kafka.batch import Batch, Record, decode_batch, decode_batch_header, rebuild_batch
+from lastwrite.formats.kafka.batch import (
+    Batch,
+    Record,
+    decode_batch,
+    decode_batch_header,
+    rebuild_batch,
+)
 from lastwrite.formats.kafka.old import encode_message, encode_wrapper
 
 TWO = (Record(0, 283843, b"key1", b"value1"), Record(1, 1234, b"key2", b"value2"))
-V1 = bytes.fromhex("0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531")
+V1 = bytes.fromhex(
+    "0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"
+)
 V1_LZ4 = bytes.fromhex(
     "00000000000000010000006c53e1bee7010300000000000454c3ffffffff0000005604224d18604082470000001600010062200685b36401"
     "1000f0050454c3000000046b6579310000000676616c75650a0000020000230050200509300509000002002304d22c00b0320000000676"
@@ -51,7 +59,10 @@ def wrapped(inside: bytes, magic: int = 1, codec: Codec = Codec.GZIP, offset: in
     shell = encode_wrapper([Record(offset, START, None, b"")], magic, codec)
     blob = compress(codec, inside)
     at = 34 if magic else 26
-    return resealed(shell, lambda data: data.__setitem__(slice(at - 4, None), struct.pack(">i", len(blob)) + blob))
+    return resealed(
+        shell,
+        lambda data: data.__setitem__(slice(at - 4, None), struct.pack(">i", len(blob)) + blob),
+    )
 
 
 # ---------------------------------------------------------------------- what Kafka wrote
@@ -66,14 +77,20 @@ def test_messages_of_kafka() -> None:
     assert encode_message(TWO[0], 1) == V1
 
 
-@pytest.mark.parametrize(("encoded", "magic", "crc"), [(V1_LZ4, 1, 1407303399), (V0_LZ4, 0, 66944826)])
+@pytest.mark.parametrize(
+    ("encoded", "magic", "crc"), [(V1_LZ4, 1, 1407303399), (V0_LZ4, 0, 66944826)]
+)
 def test_wrappers_of_kafka(encoded: bytes, magic: int, crc: int) -> None:
     batch = decode_batch(encoded, 0)
     header = batch.header
     assert batch.records == (TWO if magic else timeless(TWO))
     assert (header.magic, header.crc, header.size_bytes) == (magic, crc, len(encoded))
     assert (header.base_offset, header.last_offset, header.record_count) == (0, 1, 2)
-    assert (header.partition_leader_epoch, header.producer_id, header.producer_epoch) == (-1, -1, -1)
+    assert (header.partition_leader_epoch, header.producer_id, header.producer_epoch) == (
+        -1,
+        -1,
+        -1,
+    )
     assert (header.base_sequence, header.delete_horizon_ms, header.last_sequence) == (-1, None, -1)
     assert header.max_timestamp_ms == (283843 if magic else -1)
     assert batch.attributes.codec is Codec.LZ4
@@ -84,7 +101,10 @@ def test_a_header_says_what_the_entry_says_of_itself() -> None:
     for encoded in (V1, V1_LZ4, V0_LZ4):
         header, whole = decode_batch_header(encoded[:30], 0), decode_batch(encoded, 0).header
         assert header == whole._replace(
-            base_offset=whole.last_offset, last_offset_delta=0, record_count=1, base_timestamp_ms=whole.max_timestamp_ms
+            base_offset=whole.last_offset,
+            last_offset_delta=0,
+            record_count=1,
+            base_timestamp_ms=whole.max_timestamp_ms,
         )
 
 
@@ -112,18 +132,31 @@ contents = st.none() | st.binary(max_size=300)
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 9), contents, contents, st.integers(-1, 2**62)), min_size=1, max_size=20),
-    st.integers(0, 1), st.sampled_from(CODECS), st.none() | st.integers(0, 2**62), st.integers(0, 2**40),
-)  # fmt: skip
+    st.lists(
+        st.tuples(st.integers(1, 9), contents, contents, st.integers(-1, 2**62)),
+        min_size=1,
+        max_size=20,
+    ),
+    st.integers(0, 1),
+    st.sampled_from(CODECS),
+    st.none() | st.integers(0, 2**62),
+    st.integers(0, 2**40),
+)
 def test_what_was_encoded_is_decoded(
-    drawn: list[tuple[int, bytes | None, bytes | None, int]], magic: int, codec: Codec, append_ms: int | None, base: int
+    drawn: list[tuple[int, bytes | None, bytes | None, int]],
+    magic: int,
+    codec: Codec,
+    append_ms: int | None,
+    base: int,
 ) -> None:
     records = []
     for step, key, value, time in drawn:
         base += step
         records.append(Record(base, time, key, value))
     for record in records:
-        assert decode_batch(encode_message(record, magic), 0).records == ((record,) if magic else timeless((record,)))
+        assert decode_batch(encode_message(record, magic), 0).records == (
+            (record,) if magic else timeless((record,))
+        )
     batch = decode_batch(encode_wrapper(records, magic, codec, append_time_ms=append_ms), 0)
     assert batch.attributes.append_time == (magic == 1 and append_ms is not None)
     if not magic:
@@ -141,7 +174,9 @@ def test_offsets_inside(codec: Codec) -> None:
     for inner in ([0, 1, 2, 3, 4], [7, 8, 9, 10, 11], None):
         assert decode_batch(encode_wrapper(MANY, 1, codec, inner_offsets=inner), 0).records == MANY
     holes = [Record(100, 5, b"a", b""), Record(107, 6, b"b", b"")]
-    assert decode_batch(encode_wrapper(holes, 1, codec, inner_offsets=[2, 9]), 0).records == tuple(holes)
+    assert decode_batch(encode_wrapper(holes, 1, codec, inner_offsets=[2, 9]), 0).records == tuple(
+        holes
+    )
     assert decode_batch(encode_wrapper(holes, 0, codec), 0).records == timeless(tuple(holes))
 
 
@@ -149,7 +184,11 @@ def test_a_wrapper_at_offset_0_counts_from_0() -> None:
     """Old third-party clients did not set its offset; a broker did, so in a log it has one message."""
     counted = [Record(n, 5, b"k", b"v") for n in range(3)]
     batch = decode_batch(encode_wrapper(counted, 1, Codec.GZIP, offset=0), 0)
-    assert [record.offset for record in batch.records] == [0, 1, 2] and batch.header.last_offset == 2
+    assert [record.offset for record in batch.records] == [
+        0,
+        1,
+        2,
+    ] and batch.header.last_offset == 2
     batch = decode_batch(encode_wrapper(counted[:1], 1, Codec.GZIP), 0)
     assert batch.header.last_offset == batch.header.base_offset == 0
 
@@ -189,10 +228,19 @@ def test_rebuilt_it_is_of_magic_2_and_ends_with_its_records(codec: Codec) -> Non
     batch = decode_batch(encode_wrapper(MANY, 1, codec), 0)
     rebuilt = decode_batch(rebuild_batch(batch.header, batch.records[1:3], delete_horizon_ms=9), 0)
     assert rebuilt.records == MANY[1:3]
-    assert (rebuilt.header.magic, rebuilt.header.base_offset, rebuilt.header.last_offset) == (2, 101, 102)
+    assert (rebuilt.header.magic, rebuilt.header.base_offset, rebuilt.header.last_offset) == (
+        2,
+        101,
+        102,
+    )
     assert (rebuilt.attributes.codec, rebuilt.header.delete_horizon_ms) == (codec, 9)
     emptied = decode_batch(rebuild_batch(batch.header, []), 0).header
-    assert (emptied.magic, emptied.base_offset, emptied.last_offset, emptied.record_count) == (2, 100, 104, 0)
+    assert (emptied.magic, emptied.base_offset, emptied.last_offset, emptied.record_count) == (
+        2,
+        100,
+        104,
+        0,
+    )
 
 
 # ---------------------------------------------------------------------- lies
@@ -205,16 +253,28 @@ def check_refused(encoded: bytes, words: str) -> None:
     assert 5 <= caught.value.at < 5 + len(encoded)
 
 
-@pytest.mark.parametrize(("place", "lie", "words"), [
-    (0, b"\xff" * 8, "offset"), (0, b"\x7f" + b"\xff" * 7, "offset"),
-    (17, b"\x04", "codec 4"), (17, b"\x05", "codec 5"), (17, b"\x07", "codec 7"),
-    (26, b"\xff\xff\xff\xfe", "key of length -2"), (26, b"\x7f\xff\xff\xff", "key of length"),
-    (26, b"\x00\x00\x00\x0b", "key of length 11"), (26, b"\x00\x00\x00\x03", "value of length"),
-    (34, b"\xff\xff\xff\xff", "value of length -1"), (34, b"\xff\xff\xff\xfe", "value of length -2"),
-    (34, b"\x00\x00\x00\x05", "value of length 5"), (34, b"\x7f\xff\xff\xff", "value of length"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "lie", "words"),
+    [
+        (0, b"\xff" * 8, "offset"),
+        (0, b"\x7f" + b"\xff" * 7, "offset"),
+        (17, b"\x04", "codec 4"),
+        (17, b"\x05", "codec 5"),
+        (17, b"\x07", "codec 7"),
+        (26, b"\xff\xff\xff\xfe", "key of length -2"),
+        (26, b"\x7f\xff\xff\xff", "key of length"),
+        (26, b"\x00\x00\x00\x0b", "key of length 11"),
+        (26, b"\x00\x00\x00\x03", "value of length"),
+        (34, b"\xff\xff\xff\xff", "value of length -1"),
+        (34, b"\xff\xff\xff\xfe", "value of length -2"),
+        (34, b"\x00\x00\x00\x05", "value of length 5"),
+        (34, b"\x7f\xff\xff\xff", "value of length"),
+    ],
+)
 def test_fields_that_lie(place: int, lie: bytes, words: str) -> None:
-    check_refused(resealed(V1, lambda data: data.__setitem__(slice(place, place + len(lie)), lie)), words)
+    check_refused(
+        resealed(V1, lambda data: data.__setitem__(slice(place, place + len(lie)), lie)), words
+    )
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 13, 14, 21])
@@ -225,27 +285,34 @@ def test_sizes_below_the_fields(size: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize(("inside", "words"), [
-    (b"", "without a message"),
-    (b"\0" * 16, "cut short"),
-    (b"\0" * 40, "size 0"),
-    (V1[:-1], "cut short"),
-    (V1 + b"\0", "cut short"),
-    (V1 + V1, "behind 0"),
-    (V1_LZ4, "inside a wrapper"),
-    (resealed(V1, lambda data: data.__setitem__(16, 2)), "magic 2"),
-    (V1[:-1] + b"2", "crc"),
-    (b"\xff" + V1[1:], "offset"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [
+        (b"", "without a message"),
+        (b"\0" * 16, "cut short"),
+        (b"\0" * 40, "size 0"),
+        (V1[:-1], "cut short"),
+        (V1 + b"\0", "cut short"),
+        (V1 + V1, "behind 0"),
+        (V1_LZ4, "inside a wrapper"),
+        (resealed(V1, lambda data: data.__setitem__(16, 2)), "magic 2"),
+        (V1[:-1] + b"2", "crc"),
+        (b"\xff" + V1[1:], "offset"),
+    ],
+)
 def test_wrappers_that_lie(magic: int, inside: bytes, words: str) -> None:
     check_refused(wrapped(inside, magic), words)
 
 
 def test_wrappers_around_nothing() -> None:
-    null = resealed(V1, lambda data: (data.__setitem__(17, 1), data.__setitem__(slice(26, None), b"\xff" * 8)))
+    null = resealed(
+        V1, lambda data: (data.__setitem__(17, 1), data.__setitem__(slice(26, None), b"\xff" * 8))
+    )
     check_refused(null, "null")
     check_refused(encode_message(Record(3, 5, None, b""), 1)[:17] + b"\x01" + V1[18:], "crc")
-    empty = resealed(encode_message(Record(3, 5, None, b""), 1), lambda data: data.__setitem__(17, 2))
+    empty = resealed(
+        encode_message(Record(3, 5, None, b""), 1), lambda data: data.__setitem__(17, 2)
+    )
     with pytest.raises(CorruptLog, match="no bytes"):
         decode_batch(empty, 0)
 
@@ -280,6 +347,11 @@ def test_random_bytes_end_in_our_errors(noise: bytes, magic: int, inside: bool) 
 def test_what_cannot_be_encoded() -> None:
     with pytest.raises(ValueError, match="no headers"):
         encode_message(Record(0, 1, b"k", b"v", ((b"h", b"x"),)), 1)
-    for codec, records in ((Codec.NONE, TWO), (Codec.ZSTD, TWO), (Codec.GZIP, ()), (Codec.GZIP, TWO[::-1])):
+    for codec, records in (
+        (Codec.NONE, TWO),
+        (Codec.ZSTD, TWO),
+        (Codec.GZIP, ()),
+        (Codec.GZIP, TWO[::-1]),
+    ):
         with pytest.raises(ValueError, match="wrapper"):
             encode_wrapper(records, 1, codec)

@@ -65,17 +65,22 @@ def entries(draw: st.DrawFn, new_too: bool = True) -> list[bytes]:
         magic = draw(st.integers(0, 2 if new_too else 1))
         append_time = draw(st.booleans())
         if magic == 2:
-            out.append(encode_batch(records, base_offset=base, codec=draw(st.sampled_from(list(Codec)))))
+            out.append(
+                encode_batch(records, base_offset=base, codec=draw(st.sampled_from(list(Codec))))
+            )
         elif draw(st.booleans()):
             records = records[:1]
             out.append(encode_message(records[0], magic, append_time=append_time))
         else:
             out.append(
                 encode_wrapper(
-                    records, magic, draw(st.sampled_from(CODECS)), append_time_ms=START if append_time else None,
+                    records,
+                    magic,
+                    draw(st.sampled_from(CODECS)),
+                    append_time_ms=START if append_time else None,
                     inner_magic=draw(st.integers(0, magic)),
                 )
-            )  # fmt: skip
+            )
         base = records[-1].offset + 1 + draw(st.integers(0, 9))
     return out
 
@@ -108,34 +113,55 @@ def converted(row: np.void, buffer: ByteArray) -> Batch:
     header = BatchHeader._make(BATCH_HEADER.unpack_from(raw))
     assert header.crc == 0
     plain = header._replace(attributes=header.attributes & ~CODEC_BITS)
-    return Batch(header, decode_attributes(header.attributes), decode_batch(seal_batch(plain, raw[61:]), 0).records)
+    return Batch(
+        header,
+        decode_attributes(header.attributes),
+        decode_batch(seal_batch(plain, raw[61:]), 0).records,
+    )
 
 
 @given(entries())
 def test_what_is_converted_is_what_the_twin_sees(encoded: list[bytes]) -> None:
     format = KafkaFormat()
     expected = list(iter_batches(b"".join(encoded)))
-    seen = [(row, part.buffer) for part in parts(format, array(b"".join(encoded))) for row in part.table]
+    seen = [
+        (row, part.buffer) for part in parts(format, array(b"".join(encoded))) for row in part.table
+    ]
     assert len(seen) == len(expected)
     for (row, buffer), (at, twin), raw in zip(seen, expected, encoded, strict=True):
         header = twin.header
         assert (int(row["origin"]), int(row["origin_size"])) == (at, len(raw))
-        assert (int(row["base_offset"]), int(row["next_offset"])) == (header.base_offset, header.next_offset)
-        assert (int(row["records"]), int(row["codec"])) == (len(twin.records), twin.attributes.codec)
-        assert (int(row["max_timestamp"]), int(row["horizon"])) == (header.max_timestamp_ms, NO_HORIZON)
+        assert (int(row["base_offset"]), int(row["next_offset"])) == (
+            header.base_offset,
+            header.next_offset,
+        )
+        assert (int(row["records"]), int(row["codec"])) == (
+            len(twin.records),
+            twin.attributes.codec,
+        )
+        assert (int(row["max_timestamp"]), int(row["horizon"])) == (
+            header.max_timestamp_ms,
+            NO_HORIZON,
+        )
         assert bool(row["flags"] & IS_OLD) == (header.magic < 2)
         if header.magic < 2:
             assert int(row["producer_id"]) == int(row["producer_epoch"]) == -1
             made = converted(row, buffer)
             assert made.records == twin.records
-            assert made.header == header._replace(magic=2, crc=0, batch_length=int(row["size"]) - 12)
+            assert made.header == header._replace(
+                magic=2, crc=0, batch_length=int(row["size"]) - 12
+            )
 
 
 @given(entries())
 def test_walk_sees_what_the_twin_sees(encoded: list[bytes]) -> None:
     format = KafkaFormat()
     expected = [record for _, batch in iter_batches(b"".join(encoded)) for record in batch.records]
-    states, rows, keys = np.zeros(100, np.uint8), np.zeros((100, 2), np.uint64), np.zeros((100, 2), np.int64)
+    states, rows, keys = (
+        np.zeros(100, np.uint8),
+        np.zeros((100, 2), np.uint64),
+        np.zeros((100, 2), np.int64),
+    )
     at = filled = 0
     seen_keys: list[bytes] = []
     for part in parts(format, array(b"".join(encoded))):
@@ -146,7 +172,8 @@ def test_walk_sees_what_the_twin_sees(encoded: list[bytes]) -> None:
             seen_keys += [run.plain[k : k + n].tobytes() for k, n in keys[before:filled]]
     assert seen_keys == [record.key for record in expected if record.key is not None]
     assert states[:at].tolist() == [
-        KEYLESS if record.key is None else TOMBSTONE if record.value is None else 0 for record in expected
+        KEYLESS if record.key is None else TOMBSTONE if record.value is None else 0
+        for record in expected
     ]
 
 
@@ -155,7 +182,9 @@ def test_rebuild_writes_what_the_twin_writes(encoded: list[bytes], data: st.Data
     format = KafkaFormat()
     for table, buffer in parts(format, array(b"".join(encoded))):
         total = int(table["records"].sum())
-        keep = np.array(data.draw(st.lists(st.booleans(), min_size=total, max_size=total)), dtype=np.uint8)
+        keep = np.array(
+            data.draw(st.lists(st.booleans(), min_size=total, max_size=total)), dtype=np.uint8
+        )
         actions, horizons = np.zeros(len(table), np.uint8), np.array(table["horizon"])
         expected: list[bytes] = []
         at = 0
@@ -178,13 +207,22 @@ def test_rebuild_writes_what_the_twin_writes(encoded: list[bytes], data: st.Data
                 expected.append(encoded_of(encoded, int(row["origin"])))
             else:
                 expected.append(rebuild_batch(twin.header, chosen, delete_horizon_ms=horizon))
-        out, rows = np.zeros(format.rebuilt_size(table, total), np.uint8), np.zeros((len(table), 5), np.int64)
+        out, rows = (
+            np.zeros(format.rebuilt_size(table, total), np.uint8),
+            np.zeros((len(table), 5), np.int64),
+        )
         out, size, filled = format.rebuild(buffer, table, actions, horizons, keep, out, rows)
         assert filled == len(expected)
-        for (position, length, next_offset, largest, base), want in zip(rows[:filled].tolist(), expected, strict=True):
+        for (position, length, next_offset, largest, base), want in zip(
+            rows[:filled].tolist(), expected, strict=True
+        ):
             assert out[position : position + length].tobytes() == want
             header = decode_batch(want, 0).header
-            assert (base, next_offset, largest) == (header.base_offset, header.next_offset, header.max_timestamp_ms)
+            assert (base, next_offset, largest) == (
+                header.base_offset,
+                header.next_offset,
+                header.max_timestamp_ms,
+            )
         assert size == sum(map(len, expected))
 
 
@@ -261,7 +299,9 @@ def test_more_than_a_table_holds() -> None:
     encoded = b"".join(encode_message(Record(n, -1, b"k%d" % n, b""), 0) for n in range(10_000))
     found = parts(KafkaFormat(), array(encoded))
     assert [len(part.table) for part in found] == [4096, 4096, 1808]
-    assert np.concatenate([part.table["base_offset"] for part in found]).tolist() == list(range(10_000))
+    assert np.concatenate([part.table["base_offset"] for part in found]).tolist() == list(
+        range(10_000)
+    )
 
 
 def test_more_than_the_output_holds() -> None:
@@ -269,7 +309,9 @@ def test_more_than_the_output_holds() -> None:
     value = bytes(1 << 19)
     wrappers = [encode_wrapper([Record(n, START, b"k", value)], 1, Codec.LZ4) for n in range(20)]
     messages = [encode_message(Record(20 + n, START, b"k", value), 1) for n in range(20)]
-    large = encode_wrapper([Record(40 + n, START, b"k", value) for n in range(11)], 1, Codec.LZ4, offset=50)
+    large = encode_wrapper(
+        [Record(40 + n, START, b"k", value) for n in range(11)], 1, Codec.LZ4, offset=50
+    )
     found = parts(KafkaFormat(12 << 20), array(b"".join([*wrappers, *messages, large])))
     assert np.concatenate([part.table["base_offset"] for part in found]).tolist() == list(range(41))
     assert [int(part.table["records"][-1]) for part in found][-1] == 11
@@ -307,7 +349,10 @@ def mixed() -> list[bytes]:
     """Sixty entries of all magics, of very different sizes."""
     found = []
     for n in range(60):
-        records = [Record(10 * n + k, START + n, b"k%d" % k, b"v" * (n * n % 400)) for k in range(1 + n % 5)]
+        records = [
+            Record(10 * n + k, START + n, b"k%d" % k, b"v" * (n * n % 400))
+            for k in range(1 + n % 5)
+        ]
         if n % 7 == 3:
             found.append(encode_batch(records, codec=Codec.LZ4))
         elif n % 3:
@@ -333,11 +378,16 @@ def test_chunks_of_any_size_give_the_same_batches(tmp_path: Path, chunk_bytes: i
         for run in format.opened(chunk.buffer, chunk.table):
             for row in chunk.table[run.first : run.last]:
                 plain = run.plain[int(row["plain_start"]) : int(row["plain_end"])].tobytes()
-                seen.append((int(row["origin"]) + chunk.shift, int(row["base_offset"]), zlib.crc32(plain)))
+                seen.append(
+                    (int(row["origin"]) + chunk.shift, int(row["base_offset"]), zlib.crc32(plain))
+                )
     starts = np.cumsum([0, *map(len, encoded)]).tolist()[:-1]
     assert [at for at, _, _ in seen] == starts
     twins = [decode_batch(raw, 0) for raw in encoded]
-    plain = [encode_records(twin.records, twin.header.base_offset, twin.records[0].timestamp_ms) for twin in twins]
+    plain = [
+        encode_records(twin.records, twin.header.base_offset, twin.records[0].timestamp_ms)
+        for twin in twins
+    ]
     assert [(base, crc) for _, base, crc in seen] == [
         (twin.header.base_offset, zlib.crc32(raw)) for twin, raw in zip(twins, plain, strict=True)
     ]

@@ -38,7 +38,9 @@ def test_an_error_is_raised_where_its_result_would_be() -> None:
     assert 2 not in done
 
 
-def test_armed_fault_points_see_one_operation_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_armed_fault_points_see_one_operation_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(files, "faults", FaultPoints(point=1000))
     threads = list(overlapped(lambda _: threading.current_thread(), range(4)))
     assert threads == [threading.main_thread()] * 4
@@ -71,11 +73,13 @@ def test_works_take_their_steps_side_by_side_and_one_that_fails_leaves_the_other
         done.append(f"{name} ends")
 
     lost = OSError("disk")
-    found = side_by_side([
-        work("a", 2, lambda _: [lambda: done.append("sync")]),
-        work("b", 3, lambda step: [failing(lost)] if step == 1 else []),
-        work("c", 0, lambda _: []),
-    ])  # fmt: skip
+    found = side_by_side(
+        [
+            work("a", 2, lambda _: [lambda: done.append("sync")]),
+            work("b", 3, lambda step: [failing(lost)] if step == 1 else []),
+            work("c", 0, lambda _: []),
+        ]
+    )
     assert found == [None, lost, None]
     assert done == ["a0", "b0", "c ends", "sync", "a1", "b1", "sync", "a ends"]
 

@@ -13,13 +13,24 @@ from lastwrite.formats.kafka.chunk import KafkaFormat
 from lastwrite.model.columns import COPY, DROP, NO_HORIZON, REBUILD, ByteArray
 
 STAMP = 1_700_000_000_000
-MIXED = [Codec.LZ4, Codec.LZ4, Codec.ZSTD, Codec.NONE, Codec.LZ4, Codec.GZIP, Codec.SNAPPY, Codec.ZSTD]
+MIXED = [
+    Codec.LZ4,
+    Codec.LZ4,
+    Codec.ZSTD,
+    Codec.NONE,
+    Codec.LZ4,
+    Codec.GZIP,
+    Codec.SNAPPY,
+    Codec.ZSTD,
+]
 
 
 def batch(base: int, codec: Codec, records: int, value: int) -> bytes:
     draw = np.random.default_rng(base)
     made = [
-        Record(base + i, STAMP + i, b"key-%d" % draw.integers(1000), draw.bytes(9) * (value // 9), ())
+        Record(
+            base + i, STAMP + i, b"key-%d" % draw.integers(1000), draw.bytes(9) * (value // 9), ()
+        )
         for i in range(records)
     ]
     return encode_batch(made, base_offset=base, codec=codec)
@@ -45,7 +56,9 @@ def opened(data: ByteArray, limit: int, wanted: ByteArray | None = None) -> list
     ]
 
 
-def rebuilt(data: ByteArray, actions: ByteArray, keep: ByteArray, limit: int) -> tuple[bytes, list[list[int]]]:
+def rebuilt(
+    data: ByteArray, actions: ByteArray, keep: ByteArray, limit: int
+) -> tuple[bytes, list[list[int]]]:
     form = KafkaFormat(limit)
     table = form.split(data, 0, len(data), 0).table
     horizons = np.full(len(table), NO_HORIZON, np.int64)
@@ -62,7 +75,9 @@ def test_runs_give_what_each_batch_gives(limit: int) -> None:
     assert [b for b, _ in found] == list(range(len(MIXED) * 6))
     table = KafkaFormat().split(data, 0, len(data), 0).table
     for b, plain in found:
-        alone = data[int(table["position"][b]) : int(table["position"][b] + table["size"][b])].copy()
+        alone = data[
+            int(table["position"][b]) : int(table["position"][b] + table["size"][b])
+        ].copy()
         assert opened(alone, limit) == [(0, plain)]
     wanted = (np.random.default_rng(1).random(len(found)) < 0.6).astype(np.uint8)
     assert opened(data, limit, wanted) == [entry for entry in found if wanted[entry[0]]]
@@ -101,7 +116,9 @@ def test_the_first_damaged_batch_is_named(codec: Codec) -> None:
     for b in (5, 6):
         end = places[b] + int(table["size"][b])
         data[end - 9 : end] ^= 0xFF
-        data[places[b] + 17 : places[b] + 21] = np.array([crc32c(data, places[b] + 21, end)], ">u4").view(np.uint8)
+        data[places[b] + 17 : places[b] + 21] = np.array(
+            [crc32c(data, places[b] + 21, end)], ">u4"
+        ).view(np.uint8)
     form = KafkaFormat()
     table = form.split(data, 0, len(data), 0).table
     seen = 0

@@ -11,11 +11,18 @@ from lastwrite.model.uncleanable import Uncleanable
 NOW_MS = 1_700_000_000_000
 
 
-def candidate(name: str, ratio: float = 0.0, *, due: bool = True, size: int = 100, root: str = "/r") -> Candidate:
+def candidate(
+    name: str, ratio: float = 0.0, *, due: bool = True, size: int = 100, root: str = "/r"
+) -> Candidate:
     return Candidate(
-        root=root, folder=f"{root}/{name}-0", name=TopicPartition(name, 0), size_bytes=size, compacts=True, is_due=due,
+        root=root,
+        folder=f"{root}/{name}-0",
+        name=TopicPartition(name, 0),
+        size_bytes=size,
+        compacts=True,
+        is_due=due,
         dirty_ratio=ratio,
-    )  # fmt: skip
+    )
 
 
 def names(order: list[Candidate]) -> str:
@@ -29,8 +36,18 @@ def test_the_dirtiest_comes_first_and_an_overdue_one_has_no_precedence() -> None
 
 
 def test_equal_ones_come_by_root_and_name_over_all_roots() -> None:
-    found = [candidate("b", 0.5, root="/s"), candidate("b", 0.5), candidate("a", 0.5, root="/s"), candidate("c", 0.6)]
-    assert [each.folder for each in in_order(found, (), {}, NOW_MS, False)] == ["/r/c-0", "/r/b-0", "/s/a-0", "/s/b-0"]
+    found = [
+        candidate("b", 0.5, root="/s"),
+        candidate("b", 0.5),
+        candidate("a", 0.5, root="/s"),
+        candidate("c", 0.6),
+    ]
+    assert [each.folder for each in in_order(found, (), {}, NOW_MS, False)] == [
+        "/r/c-0",
+        "/r/b-0",
+        "/s/a-0",
+        "/s/b-0",
+    ]
 
 
 def test_what_is_not_due_or_in_progress_is_left_out() -> None:
@@ -48,7 +65,9 @@ def test_what_is_set_aside_waits_for_its_next_try() -> None:
 
 
 def test_retention_comes_after_rounds_and_for_delete_only_topics_at_its_own_times() -> None:
-    deletes = replace(candidate("a", due=False), compacts=False, expired_segments=2, expired_bytes=50)
+    deletes = replace(
+        candidate("a", due=False), compacts=False, expired_segments=2, expired_bytes=50
+    )
     both = replace(candidate("b", due=False), expired_segments=1)
     found = [deletes, both, candidate("c", 0.6)]
     assert names(in_order(found, (), {}, NOW_MS, False)) == "c b"
@@ -61,7 +80,12 @@ def test_a_damaged_one_is_tried_so_that_it_is_noted() -> None:
 
 
 def test_small_ones_go_together_up_to_a_budget_and_large_ones_alone() -> None:
-    order = [candidate("a", size=40), candidate("b", size=50), candidate("c", size=500), candidate("d", size=1)]
+    order = [
+        candidate("a", size=40),
+        candidate("b", size=50),
+        candidate("c", size=500),
+        candidate("d", size=1),
+    ]
     assert [names(wave) for wave in in_waves(order, 1, wave_bytes=100)] == ["a b", "c", "d"]
     assert [names(wave) for wave in in_waves(order, 2, wave_bytes=1000)] == ["a b", "c d"]
     assert [names(wave) for wave in in_waves(order, 9, wave_bytes=1000)] == ["a", "b", "c", "d"]
@@ -70,4 +94,9 @@ def test_small_ones_go_together_up_to_a_budget_and_large_ones_alone() -> None:
 
 def test_after_a_failure_of_a_wave_its_members_go_alone() -> None:
     order = [candidate(name) for name in "abcd"]
-    assert [names(wave) for wave in in_waves(order, 1, alone={"/r/b-0", "/r/c-0"})] == ["a", "b", "c", "d"]
+    assert [names(wave) for wave in in_waves(order, 1, alone={"/r/b-0", "/r/c-0"})] == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]

@@ -13,7 +13,9 @@ def test_the_last_batch_is_remembered() -> None:
     states = ProducerStates()
     states.data(7, 0, 0, 3, 100, False)
     states.data(7, 0, 4, 5, 90, False)
-    assert states.producers == (Producer(7, 0, 5, 90),), "its timestamp is the last batch's, not the largest"
+    assert states.producers == (Producer(7, 0, 5, 90),), (
+        "its timestamp is the last batch's, not the largest"
+    )
 
 
 def test_a_new_epoch_is_a_new_life() -> None:
@@ -66,7 +68,9 @@ def test_an_abort_is_an_entry_of_the_index() -> None:
 
 
 def test_several_open_ones_are_told_by_their_first_offsets() -> None:
-    states = ProducerStates([Producer(1, 0, 30, 0, open_from=20), Producer(2, 0, 9, 0, open_from=5)])
+    states = ProducerStates(
+        [Producer(1, 0, 30, 0, open_from=20), Producer(2, 0, 9, 0, open_from=5)]
+    )
     assert states.open == ((2, 5), (1, 20)) and states.first_unstable_offset == 5
     states.marker(2, 0, 31, 0, COMMITS)
     states.data(2, 0, 32, 32, 0, True)
@@ -74,7 +78,11 @@ def test_several_open_ones_are_told_by_their_first_offsets() -> None:
 
 
 def test_the_silent_expire_and_the_undecided_never_do() -> None:
-    young, old, undecided = Producer(1, 0, 1, 1001), Producer(2, 0, 2, 1000), Producer(3, 0, 3, 0, open_from=3)
+    young, old, undecided = (
+        Producer(1, 0, 1, 1001),
+        Producer(2, 0, 2, 1000),
+        Producer(3, 0, 3, 0, open_from=3),
+    )
     assert active((young, old, undecided), 1000 + DAY_MS, DAY_MS) == (young, undecided)
     assert active((young, old, undecided), 999 + DAY_MS, DAY_MS) == (young, old, undecided)
 

@@ -59,7 +59,13 @@ class Rec:
 def row(record: Rec, is_after: bool) -> list[int]:
     key = 1000 + record.offset if record.key is None else record.key
     # Keys 2n and 2n + 1 share the first lane: the second must tell them apart.
-    return [key // 2 << 40, key << 16 | record.flags | AFTER * is_after, record.offset, record.content, record.content]
+    return [
+        key // 2 << 40,
+        key << 16 | record.flags | AFTER * is_after,
+        record.offset,
+        record.content,
+        record.content,
+    ]
 
 
 def array(before: Sequence[Rec], after: Sequence[Rec]) -> np.ndarray:
@@ -68,7 +74,11 @@ def array(before: Sequence[Rec], after: Sequence[Rec]) -> np.ndarray:
 
 
 def twin(
-    before: Sequence[Rec], after: Sequence[Rec], log_start: int, limit: int, by_version: bool = False
+    before: Sequence[Rec],
+    after: Sequence[Rec],
+    log_start: int,
+    limit: int,
+    by_version: bool = False,
 ) -> tuple[Found, int, int]:
     """What the module's text says, key by key; the distinct keys; those alive."""
     found: Found = Counter()
@@ -136,7 +146,9 @@ def twin(
         shown = [record for record in now[key] if not record.flags & DISCARDABLE]
         if isinstance(key, int) and shown:
             alive += not sorted(shown, key=rank)[-1].flags & TOMBSTONE
-    keys = {record.key for record in before if record.key is not None and not record.flags & DISCARDABLE}
+    keys = {
+        record.key for record in before if record.key is not None and not record.flags & DISCARDABLE
+    }
     return found, len(keys), alive
 
 
@@ -151,7 +163,9 @@ def kernel(
     for first, end in reversed(list(zip(borders, borders[1:], strict=False))):
         part = rows[(rows[:, 2] >= np.uint64(first)) & (rows[:, 2] < np.uint64(end))]
         rows_now = np.concatenate([carried, part])
-        ordered, findings, carried = judged(rows_now, log_start, limit, counts, first > 0, by_version, LAST)
+        ordered, findings, carried = judged(
+            rows_now, log_start, limit, counts, first > 0, by_version, LAST
+        )
         for entry, finding in zip(ordered, findings.tolist(), strict=True):
             if not int(entry[1]) & CARRIED:
                 found[bool(int(entry[1]) & AFTER), int(entry[2]), Finding(finding)] += 1
@@ -162,7 +176,9 @@ def kernel(
 def logs(draw: st.DrawFn) -> tuple[list[Rec], list[Rec]]:
     before = []
     for offset in range(draw(st.integers(0, 14))):
-        kind = draw(st.sampled_from([0, 0, 0, TOMBSTONE, TOMBSTONE | DUE, KEYLESS, CONTROL, CONTROL | DUE]))
+        kind = draw(
+            st.sampled_from([0, 0, 0, TOMBSTONE, TOMBSTONE | DUE, KEYLESS, CONTROL, CONTROL | DUE])
+        )
         key = None if kind & (KEYLESS | CONTROL) else draw(st.integers(0, 5))
         kind |= draw(st.sampled_from([0, 0, DISCARDABLE]))
         before.append(Rec(key, offset, kind, draw(st.integers(0, 1))))
@@ -179,7 +195,9 @@ def logs(draw: st.DrawFn) -> tuple[list[Rec], list[Rec]]:
 
 
 @given(logs(), st.integers(0, 5), st.integers(0, 15))
-def test_the_judgement_is_that_of_the_twin(both: tuple[list[Rec], list[Rec]], log_start: int, limit: int) -> None:
+def test_the_judgement_is_that_of_the_twin(
+    both: tuple[list[Rec], list[Rec]], log_start: int, limit: int
+) -> None:
     before, after = both
     for by_version in (True, False):
         expected, keys, alive = twin(before, after, log_start, limit, by_version)
@@ -191,11 +209,15 @@ def test_the_judgement_is_that_of_the_twin(both: tuple[list[Rec], list[Rec]], lo
         sums: Counter[Finding] = Counter()
         for (side, _, finding), times in expected.items():
             sums[finding] += times * (side == is_after)
-        assert counts[FINDINGS * is_after :][:FINDINGS].tolist() == [sums[finding] for finding in Finding]
+        assert counts[FINDINGS * is_after :][:FINDINGS].tolist() == [
+            sums[finding] for finding in Finding
+        ]
 
 
 @given(logs(), st.integers(0, 5), st.integers(0, 15), st.sets(st.integers(1, 14)))
-def test_in_parts_it_is_the_same(both: tuple[list[Rec], list[Rec]], log_start: int, limit: int, cuts: set[int]) -> None:
+def test_in_parts_it_is_the_same(
+    both: tuple[list[Rec], list[Rec]], log_start: int, limit: int, cuts: set[int]
+) -> None:
     rows = array(*both)
     whole, whole_counts = kernel(rows, log_start, limit)
     parts, counts = kernel(rows, log_start, limit, sorted(cuts))
@@ -206,7 +228,9 @@ def test_in_parts_it_is_the_same(both: tuple[list[Rec], list[Rec]], log_start: i
     assert counts[FINDINGS:KEYS].tolist() == whole_counts[FINDINGS:KEYS].tolist()
 
 
-def batch(is_after: bool, *, base: int = 7, flags: int = HONEST, horizon: int = NO_HORIZON, head: int = 1) -> list[int]:
+def batch(
+    is_after: bool, *, base: int = 7, flags: int = HONEST, horizon: int = NO_HORIZON, head: int = 1
+) -> list[int]:
     return [1 << 50, 9 << 16 | BATCH | flags | AFTER * is_after, base, horizon % (1 << 64), head]
 
 
@@ -253,11 +277,22 @@ def test_batches(was: dict[str, int] | None, now: dict[str, int] | None, expecte
 
 def test_what_is_looked_up() -> None:
     """Stretches hold records of transactions only, owed batches are those of a base offset."""
-    flags = [IN_TRANSACTION, 0, BATCH | HONEST, CARRIED | IN_TRANSACTION, IN_TRANSACTION | CONTROL | AFTER]
-    rows = np.array([[0, 5 << 16 | flag, offset, 0, 0] for flag in flags for offset in range(12)], dtype=np.uint64)
+    flags = [
+        IN_TRANSACTION,
+        0,
+        BATCH | HONEST,
+        CARRIED | IN_TRANSACTION,
+        IN_TRANSACTION | CONTROL | AFTER,
+    ]
+    rows = np.array(
+        [[0, 5 << 16 | flag, offset, 0, 0] for flag in flags for offset in range(12)],
+        dtype=np.uint64,
+    )
 
     def marked(bit: int) -> list[tuple[int, int]]:
-        return [(flags[n // 12], n % 12) for n in np.flatnonzero(rows[:, 1] & np.uint64(bit)).tolist()]
+        return [
+            (flags[n // 12], n % 12) for n in np.flatnonzero(rows[:, 1] & np.uint64(bit)).tolist()
+        ]
 
     mark_discardable(rows, np.empty((0, 2), dtype=np.int64))
     mark_owed(rows, np.empty(0, dtype=np.int64))
@@ -275,9 +310,14 @@ def test_every_finding_says_what_it_means() -> None:
     assert [finding for finding in Finding if finding.is_broken] == list(Finding)[Finding.LOST :]
 
 
-@given(st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.integers(0, 99)), max_size=50), st.integers(0, 5))
+@given(
+    st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.integers(0, 99)), max_size=50),
+    st.integers(0, 5),
+)
 def test_buckets_keep_the_order_inside(entries: list[tuple[int, int]], bits: int) -> None:
-    rows = np.array([[key, n, at, 0, 0] for at, (key, n) in enumerate(entries)], dtype=np.uint64).reshape(-1, ROW_WORDS)
+    rows = np.array(
+        [[key, n, at, 0, 0] for at, (key, n) in enumerate(entries)], dtype=np.uint64
+    ).reshape(-1, ROW_WORDS)
     out, ends = np.empty_like(rows), np.empty(1 << bits, dtype=np.uint32)
     by_bucket(rows, len(rows), bits, out, ends)
 
@@ -286,4 +326,6 @@ def test_buckets_keep_the_order_inside(entries: list[tuple[int, int]], bits: int
 
     expected = sorted(rows.tolist(), key=bucket)
     assert out.tolist() == expected
-    assert ends.tolist() == [sum(bucket(entry) <= b for entry in expected) for b in range(1 << bits)]
+    assert ends.tolist() == [
+        sum(bucket(entry) <= b for entry in expected) for b in range(1 << bits)
+    ]

@@ -29,7 +29,10 @@ def test_equal_is_well() -> None:
         ({**TREE, b"\xff": b"100644 3"}, r"1 keys of the topic are not in the tree: '\\xff'"),
         ({**TREE, b"b": b"100755 2"}, "1 keys have another mode or blob in the tree: 'b'"),
         ({}, "2 paths of the tree are not in the topic: 'a', 'b'"),
-        ({**TREE, **{b"%d" % n: b"" for n in range(9)}}, "9 keys of the topic are not in the tree: '0', '1', '2', …"),
+        (
+            {**TREE, **{b"%d" % n: b"" for n in range(9)}},
+            "9 keys of the topic are not in the tree: '0', '1', '2', …",
+        ),
     ],
 )
 def test_a_difference_is_named(live: dict[bytes, bytes], said: str) -> None:
@@ -44,8 +47,17 @@ def test_a_key_may_be_there_once() -> None:
 
 
 def write(root: Path) -> Path:
-    with TopicWriter(str(root), TopicPartition("t", 0), segment_bytes=150, batch_bytes=50) as writer:
-        for key, value in ((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", None), (b"c", None), (b"c", b"3")):
+    with TopicWriter(
+        str(root), TopicPartition("t", 0), segment_bytes=150, batch_bytes=50
+    ) as writer:
+        for key, value in (
+            (b"a", b"1"),
+            (b"b", b"1"),
+            (b"a", b"2"),
+            (b"b", None),
+            (b"c", None),
+            (b"c", b"3"),
+        ):
             writer.append(key, value, 1)
     return root / "t-0"
 
@@ -54,7 +66,12 @@ def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
     folder = write(tmp_path)
     read = read_table(str(folder))
     assert read.live == {b"a": b"2", b"c": b"3"}
-    assert (read.records, read.tombstones, read.keys, read.repeated) == (6, 2, 3, (b"a", b"b", b"c"))
+    assert (read.records, read.tombstones, read.keys, read.repeated) == (
+        6,
+        2,
+        3,
+        (b"a", b"b", b"c"),
+    )
     assert read.segments == len(list(folder.glob("*.log"))) > 1
     assert read.bytes == sum(path.stat().st_size for path in folder.glob("*.log"))
 

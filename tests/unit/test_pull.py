@@ -44,7 +44,11 @@ def test_a_pair_without_a_unit() -> None:
     assert outcome(answer(0, [None, R(5, 9)])) == (PullStatus.OFFSET_FOUND_NULL, 0, None)
     assert outcome(answer(3, [R(0, 2), None, R(5, 9)])) == (PullStatus.OFFSET_FOUND_NULL, 0, None)
     assert outcome(answer(6, [R(0, 2), None, R(5, 9)])) == (PullStatus.FOUND, 6, 2)
-    assert outcome(answer(3, [R(0, 2), None])) == (PullStatus.OFFSET_OVERFLOW_ONE, 3, None)  # a new active pair
+    assert outcome(answer(3, [R(0, 2), None])) == (
+        PullStatus.OFFSET_OVERFLOW_ONE,
+        3,
+        None,
+    )  # a new active pair
     # The maximum is looked for in the last two files and in no other.
     assert outcome(answer(1, [R(0, 2), None, None])) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0, None)
 

@@ -19,7 +19,9 @@ from lastwrite.formats.pulsar.ledger_metadata import Digest, Ensemble, LedgerMet
 from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
 
 LEDGER = 7
-Answer = Callable[[int, int, int], bytes | list[bytes]]  # to operation, ledger, entry: one, or several; empty: hang up
+Answer = Callable[
+    [int, int, int], bytes | list[bytes]
+]  # to operation, ledger, entry: one, or several; empty: hang up
 
 
 def packet(entry: int, payload: bytes, confirmed: int = -1, ledger: int = LEDGER) -> bytes:
@@ -48,7 +50,9 @@ def bookie(answer: Answer) -> Iterator[str]:
         data = b""
         with connection:
             while True:
-                while len(data) >= 4 and len(data) >= 4 + (size := struct.unpack_from(">i", data)[0]):
+                while len(data) >= 4 and len(data) >= 4 + (
+                    size := struct.unpack_from(">i", data)[0]
+                ):
                     frame, data = data[4 : 4 + size], data[4 + size :]
                     operation = frame[1]
                     ledger, entry = struct.unpack_from(">qq", frame, 4 if operation == 2 else 24)
@@ -87,9 +91,13 @@ def _quietly(talk: Callable[[socket.socket], None], connection: socket.socket) -
 
 def ledger(*bookies: str, quorum: int = 0, digest: int = Digest.CRC32) -> Ledger:
     metadata = LedgerMetadata(
-        quorum=quorum or len(bookies), ensemble=len(bookies), length=0, state=LedgerState.OPEN, digest=digest,
+        quorum=quorum or len(bookies),
+        ensemble=len(bookies),
+        length=0,
+        state=LedgerState.OPEN,
+        digest=digest,
         ensembles=(Ensemble(bookies=bookies, first_entry=0),),
-    )  # fmt: skip
+    )
     return Ledger(LEDGER, metadata)
 
 
@@ -105,9 +113,15 @@ LIES: dict[str, Answer] = {
     "says nothing": lambda operation, ledger, entry: b"\0",
     "another ledger": lambda operation, ledger, entry: honest(operation, ledger + 1, entry),
     "another operation": lambda operation, ledger, entry: answered(1, 0, ledger, entry),
-    "another version": lambda operation, ledger, entry: b"\3" + honest(operation, ledger, entry)[1:],
-    "another entry": lambda operation, ledger, entry: answered(2, 0, ledger, entry + 1, packet(entry + 1, b"")),
-    "another entry inside": lambda operation, ledger, entry: answered(2, 0, ledger, entry, packet(entry + 1, b"x")),
+    "another version": lambda operation, ledger, entry: (
+        b"\3" + honest(operation, ledger, entry)[1:]
+    ),
+    "another entry": lambda operation, ledger, entry: answered(
+        2, 0, ledger, entry + 1, packet(entry + 1, b"")
+    ),
+    "another entry inside": lambda operation, ledger, entry: answered(
+        2, 0, ledger, entry, packet(entry + 1, b"x")
+    ),
     "another ledger inside": lambda operation, ledger, entry: answered(
         2, 0, ledger, entry, packet(entry, b"x", ledger=8)
     ),
@@ -128,7 +142,9 @@ def test_whoever_fails_is_passed_over_and_what_nobody_has_is_said(lie: str) -> N
         assert read(good) == EXPECTED
         for order in ((good, bad), (bad, good)):
             assert read(*order) == EXPECTED
-        with pytest.raises(CorruptLog if "not there" in lie or "no such" in lie else LogError) as caught:
+        with pytest.raises(
+            CorruptLog if "not there" in lie or "no such" in lie else LogError
+        ) as caught:
             read(bad)
     assert caught.value.remedy
     assert f"ledger {LEDGER}" in caught.value.problem
@@ -178,7 +194,11 @@ def test_a_bookie_that_takes_no_entry_is_named(code: int) -> None:
     def refusing(operation: int, number: int, entry: int) -> bytes:
         return answered(1, code if entry == 3 else 0, number, entry)
 
-    with bookie(honest) as good, bookie(refusing) as bad, Bookies(lambda address: address, timeout=1.0) as bookies:
+    with (
+        bookie(honest) as good,
+        bookie(refusing) as bad,
+        Bookies(lambda address: address, timeout=1.0) as bookies,
+    ):
         writer = LedgerWriter(bookies, ledger(good, bad))
         for _ in range(6):
             writer.add(b"x" * 100)

@@ -31,7 +31,11 @@ OVER = {"compactionThreshold": "1K"}
 
 def entries(count: int, size: int = 100, keys: int = 5) -> list[bytes]:
     return [
-        encode_entry(*encode_single(Message(key=b"k%d" % (n % keys), value=b"%0*d" % (size, n), publish_time=NOW + n)))
+        encode_entry(
+            *encode_single(
+                Message(key=b"k%d" % (n % keys), value=b"%0*d" % (size, n), publish_time=NOW + n)
+            )
+        )
         for n in range(count)
     ]
 
@@ -56,13 +60,18 @@ def cleaned(events: list[Event]) -> list[str]:
 
 def test_a_topic_with_more_than_the_threshold_to_compact_is_compacted(archive: Path) -> None:
     status, events = clean(archive, OVER)
-    assert (status, cleaned(events)) == (0, ["persistent://public/default/a", "persistent://public/default/b-3"])
+    assert (status, cleaned(events)) == (
+        0,
+        ["persistent://public/default/a", "persistent://public/default/b-3"],
+    )
     assert "b-3: entries 10:0 to 10:19, read" in "".join(map(event_line, events))
     assert len(read_compacted(topic_folder(archive, TOPICS[0]))) == 5
     assert clean(archive, OVER) == (0, []), "nothing has come since"
     put_ledger(topic_folder(archive, TOPICS[0]), 12, entries(3))
     assert clean(archive, OVER) == (0, []), "not enough has"
-    assert cleaned(clean(archive, {"compactionThreshold": 300})[1]) == ["persistent://public/default/a"]
+    assert cleaned(clean(archive, {"compactionThreshold": 300})[1]) == [
+        "persistent://public/default/a"
+    ]
     last, _ = read_compacted(topic_folder(archive, TOPICS[0]))[-1]
     assert last == Position(12, 2)
 
@@ -98,7 +107,10 @@ def test_a_damaged_topic_is_set_aside_and_released(archive: Path) -> None:
     status, events = clean(archive, OVER)
     assert (status, cleaned(events)) == (3, ["persistent://public/default/a"])
     [told] = [event for event in events if isinstance(event, SetAside)]
-    assert told.name == TopicPartition("persistent://public/default/b", 3) and path.name in told.entry.reason
+    assert (
+        told.name == TopicPartition("persistent://public/default/b", 3)
+        and path.name in told.entry.reason
+    )
     assert list(json.loads((folder / FILE).read_text())["partitions"]) == [TOPICS[1]]
     assert clean(archive, OVER) == (0, []), "until its next try is due"
     [_, report] = lastwrite.plan(str(archive), spark=INLINE).partitions
@@ -112,9 +124,10 @@ def test_the_daemon_sees_what_comes_and_stops_when_asked(archive: Path) -> None:
     cleaners: list[Cleaner] = []
     config = {**OVER, "brokerServiceCompactionMonitorIntervalInSeconds": 1}
     thread = threading.Thread(
-        target=lastwrite.clean, args=([str(archive)], config),
+        target=lastwrite.clean,
+        args=([str(archive)], config),
         kwargs={"spark": INLINE, "tell": events.append, "started": cleaners.append},
-    )  # fmt: skip
+    )
     thread.start()
     wait_for(lambda: len(cleaned(events)) == 2)
     put_ledger(topic_folder(archive, "persistent://t/n/late"), 7, entries(20))
@@ -151,7 +164,9 @@ def test_plan_says_what_the_backlog_costs_and_what_could_go(tmp_path: Path) -> N
         some = entries(20)
         put_ledger(folder, ledger, some)
         sizes.append(sum(map(len, some)))
-    managed_ledger(folder, (10, 20, sizes[0], NOW - 120_000), (12, 20, sizes[1], NOW - 30_000), (15, 0, 0, 0))
+    managed_ledger(
+        folder, (10, 20, sizes[0], NOW - 120_000), (12, 20, sizes[1], NOW - 30_000), (15, 0, 0, 0)
+    )
     config = {"defaultRetentionTimeInMinutes": 1, "defaultRetentionSizeInMB": -1}
     whole = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE)
     [report] = whole.partitions
@@ -161,15 +176,27 @@ def test_plan_says_what_the_backlog_costs_and_what_could_go(tmp_path: Path) -> N
     )
     found = report.backlog
     assert found is not None and report.to_dict()["backlog"]["segments"] == 2
-    assert (found.segments, found.bytes, found.segments_beyond, found.bytes_beyond) == (2, sum(sizes), 1, 0)
+    assert (found.segments, found.bytes, found.segments_beyond, found.bytes_beyond) == (
+        2,
+        sum(sizes),
+        1,
+        0,
+    )
     assert (found.segments_free, found.bytes_free) == (1, sizes[0])
     assert found.reason == "ledger 12: it was closed 30000 ms ago, and retention is 60000 ms"
-    assert lastwrite.plan(str(folder), now_ms=NOW, spark=INLINE).partitions[0].backlog == pytest.approx(
+    assert lastwrite.plan(str(folder), now_ms=NOW, spark=INLINE).partitions[
+        0
+    ].backlog == pytest.approx(
         found.__class__(
-            segments=2, bytes=sum(sizes), segments_beyond=1, bytes_beyond=0, segments_free=2, bytes_free=sum(sizes),
+            segments=2,
+            bytes=sum(sizes),
+            segments_beyond=1,
+            bytes_beyond=0,
+            segments_free=2,
+            bytes_free=sum(sizes),
             reason=None,
         )
-    )  # fmt: skip
+    )
 
 
 def test_of_a_backlog_beyond_the_horizon_nothing_could_go(tmp_path: Path) -> None:
@@ -181,7 +208,11 @@ def test_of_a_backlog_beyond_the_horizon_nothing_could_go(tmp_path: Path) -> Non
     put_ledger(folder, 12, [*entries(2), pending])
     [report] = lastwrite.compact(str(folder), now_ms=NOW, spark=INLINE).partitions
     assert report.backlog is not None
-    assert (report.backlog.segments, report.backlog.segments_beyond, report.backlog.segments_free) == (1, 1, 1)
+    assert (
+        report.backlog.segments,
+        report.backlog.segments_beyond,
+        report.backlog.segments_free,
+    ) == (1, 1, 1)
     [again] = lastwrite.plan(str(folder), now_ms=NOW, spark=INLINE).partitions
     assert str(again.status) == "skipped" and again.backlog == report.backlog
 

@@ -6,7 +6,12 @@ import pytest
 
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
 from lastwrite.formats.pulsar.codecs import Codec, Codecs
-from lastwrite.formats.pulsar.compacted import decode_record, encode_record, is_record, ledger_custom_metadata
+from lastwrite.formats.pulsar.compacted import (
+    decode_record,
+    encode_record,
+    is_record,
+    ledger_custom_metadata,
+)
 from lastwrite.formats.pulsar.entry import (
     TXN_COMMIT,
     BrokerMetadata,
@@ -43,12 +48,25 @@ def test_a_single_message() -> None:
     entry = checked(entry_of("A"))
     meta = entry.metadata
     assert (meta.producer_name, meta.sequence_id, meta.publish_time) == ("p-1", 7, T)
-    assert (meta.partition_key, meta.uncompressed_size, meta.compression, entry.payload) == (b"k1", 2, None, b"v1")
+    assert (meta.partition_key, meta.uncompressed_size, meta.compression, entry.payload) == (
+        b"k1",
+        2,
+        None,
+        b"v1",
+    )
     assert not (entry.is_batch or entry.is_marker or entry.is_encrypted or entry.is_readable_batch)
     assert entry.value_bytes == 2 and entry.prefix == b"" and entry.broker is None
     (message,) = messages_of(entry)
-    assert (message.index, message.key, message.value, message.sequence_id) == (None, b"k1", b"v1", 7)
-    assert encode_entry(*encode_single(Message(key=b"k1", value=b"v1", sequence_id=7, publish_time=T))) == EXAMPLES["A"]
+    assert (message.index, message.key, message.value, message.sequence_id) == (
+        None,
+        b"k1",
+        b"v1",
+        7,
+    )
+    assert (
+        encode_entry(*encode_single(Message(key=b"k1", value=b"v1", sequence_id=7, publish_time=T)))
+        == EXAMPLES["A"]
+    )
 
 
 def test_a_broker_s_prefix_lies_outside_the_checksum() -> None:
@@ -58,7 +76,10 @@ def test_a_broker_s_prefix_lies_outside_the_checksum() -> None:
     assert entry.crc_holds and entry.checksum == entry_of("A").checksum
     assert entry.prefix + EXAMPLES["A"] == EXAMPLES["B"]
     meta, payload = encode_single(Message(key=b"k1", value=b"v1", sequence_id=7, publish_time=T))
-    assert encode_entry(meta, payload, broker=BrokerMetadata(broker_timestamp=T + 123, index=41)) == EXAMPLES["B"]
+    assert (
+        encode_entry(meta, payload, broker=BrokerMetadata(broker_timestamp=T + 123, index=41))
+        == EXAMPLES["B"]
+    )
 
 
 @pytest.mark.parametrize(("name", "states_size"), [("C", True), ("C2", False)])
@@ -83,7 +104,9 @@ def test_the_length_of_a_message_is_what_its_metadata_say() -> None:
 def test_a_batch_in_each_compression(name: str) -> None:
     assert seen(name) == [(0, b"k1", b"v1a"), (1, b"k2", b"v2"), (2, b"k1", b"v1b")]
     assert [m.sequence_id for m in messages_of(entry_of(name))] == [9, 10, 11]
-    assert all(m.publish_time == T + 2 and m.producer_name == "p-1" for m in messages_of(entry_of(name)))
+    assert all(
+        m.publish_time == T + 2 and m.producer_name == "p-1" for m in messages_of(entry_of(name))
+    )
     assert entry_of(name).is_readable_batch
 
 
@@ -98,7 +121,11 @@ def test_a_batch_is_encoded_as_in_the_example() -> None:
 
 def test_a_marker_is_no_message() -> None:
     entry = entry_of("I")
-    assert entry.is_marker and entry.metadata.marker_type == TXN_COMMIT and entry.metadata.transaction == (1, 5)
+    assert (
+        entry.is_marker
+        and entry.metadata.marker_type == TXN_COMMIT
+        and entry.metadata.transaction == (1, 5)
+    )
     assert messages_of(entry) == []
 
 
@@ -106,7 +133,11 @@ def test_an_encrypted_batch_is_one_thing() -> None:
     entry = entry_of("J")
     assert entry.is_batch and entry.is_encrypted and not entry.is_readable_batch
     (message,) = messages_of(entry)
-    assert message.is_encrypted and message.key == b"k3" and message.value == bytes.fromhex("deadbeef" * 4)
+    assert (
+        message.is_encrypted
+        and message.key == b"k3"
+        and message.value == bytes.fromhex("deadbeef" * 4)
+    )
     (key,) = entry.metadata.encryption_keys
     assert EncryptionKey.decode(key).key == "app.key"
 
@@ -126,7 +157,12 @@ def test_a_key_of_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("source", "record", "position", "keeps"),
-    [("D", "N0", (10, 1), {2}), ("K", "N1", (10, 2), {2}), ("K", "N1r", (10, 2), {0, 2}), ("D", "F", (10, 4), {1, 2})],
+    [
+        ("D", "N0", (10, 1), {2}),
+        ("K", "N1", (10, 2), {2}),
+        ("K", "N1r", (10, 2), {0, 2}),
+        ("D", "F", (10, 4), {1, 2}),
+    ],
 )
 def test_a_batch_is_rebuilt_as_the_real_compactor_does(
     source: str, record: str, position: tuple[int, int], keeps: set[int]
@@ -150,18 +186,29 @@ def test_the_framed_entry_of_a_record() -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_a_batch_keeps_its_codec_and_its_prefix(codec: Codec) -> None:
-    messages = [Message(key=b"k%d" % i, value=b"v" * 50, sequence_id=i, publish_time=T) for i in range(20)]
+    messages = [
+        Message(key=b"k%d" % i, value=b"v" * 50, sequence_id=i, publish_time=T) for i in range(20)
+    ]
     meta, payload = encode_batch(messages, codec=codec)
     entry = decode_entry(encode_entry(meta, payload, broker=BrokerMetadata(index=19)), 1, 0)
     body = rebatched(entry, lambda index: index % 3 == 0)
     assert body is not None
     again = decode_entry(body, 1, 0)
-    assert again.prefix == entry.prefix and again.crc_holds and again.metadata.compression == entry.metadata.compression
-    assert [m for m in messages_of(again) if not m.compacted_out] == [m for m in messages_of(entry) if m.index % 3 == 0]  # type: ignore[operator]
+    assert (
+        again.prefix == entry.prefix
+        and again.crc_holds
+        and again.metadata.compression == entry.metadata.compression
+    )
+    assert [m for m in messages_of(again) if not m.compacted_out] == [
+        m for m in messages_of(entry) if m.index % 3 == 0
+    ]  # type: ignore[operator]
 
 
 def test_unknown_fields_stay_where_they_are() -> None:
-    messages = [Message(key=b"a", value=b"1", sequence_id=1), Message(key=b"b", value=b"2", sequence_id=2)]
+    messages = [
+        Message(key=b"a", value=b"1", sequence_id=1),
+        Message(key=b"b", value=b"2", sequence_id=2),
+    ]
     meta, payload = encode_batch(messages)
     odd = put(40, b"later") + meta.encode() + put(9, 1) + put(35, 7) + put(31, 0)
     entry = decode_entry(encode_entry(odd, payload), 1, 0)
@@ -171,11 +218,15 @@ def test_unknown_fields_stay_where_they_are() -> None:
     found = decode_entry(body, 1, 0)
     assert found.metadata.unknown == entry.metadata.unknown
     assert found.metadata.compacted_batch_indexes == (1,) and found.metadata.uncompressed_size == 20
-    assert found.metadata_bytes == put(9, 20) + put(31, 1) + put(40, b"later") + meta.encode() + put(35, 7)
+    assert found.metadata_bytes == put(9, 20) + put(31, 1) + put(
+        40, b"later"
+    ) + meta.encode() + put(35, 7)
 
 
 def test_patched_metadata_keep_ascending_order() -> None:
-    meta = Metadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=3, schema_id=b"s")
+    meta = Metadata(
+        producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=3, schema_id=b"s"
+    )
     assert patched(meta.encode(), [0, 2], 9) == (
         Metadata(
             producer_name="p",
@@ -190,10 +241,17 @@ def test_patched_metadata_keep_ascending_order() -> None:
 
 
 def test_the_denser_layout_is_read() -> None:
-    messages = [Message(key=b"a", value=b"1", sequence_id=1), Message(key=b"b", value=b"2", sequence_id=2)]
+    messages = [
+        Message(key=b"a", value=b"1", sequence_id=1),
+        Message(key=b"b", value=b"2", sequence_id=2),
+    ]
     plain = b"".join(encode_part(m) for m in messages)
     meta = Metadata(
-        producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=9, compacted_batch_indexes=(3, 7)
+        producer_name="p",
+        sequence_id=0,
+        publish_time=0,
+        num_messages_in_batch=9,
+        compacted_batch_indexes=(3, 7),
     )
     entry = decode_entry(encode_entry(meta, plain), 1, 0)
     assert [(m.index, m.key) for m in messages_of(entry)] == [(3, b"a"), (7, b"b")]
@@ -203,11 +261,17 @@ def test_the_denser_layout_is_read() -> None:
     assert len(parts) == 9 and [m.index for m in parts if not m.compacted_out] == [7]
 
 
-@pytest.mark.parametrize(("count", "kept"), [(1 << 30, (3, 7)), (9, (7, 3)), (9, (3, 9)), (9, (-1, 3)), (9, (3, 3))])
+@pytest.mark.parametrize(
+    ("count", "kept"), [(1 << 30, (3, 7)), (9, (7, 3)), (9, (3, 9)), (9, (-1, 3)), (9, (3, 3))]
+)
 def test_a_denser_layout_that_lies(count: int, kept: tuple[int, ...]) -> None:
     plain = b"".join(encode_part(Message(key=b"a", value=b"1")) for _ in range(2))
     meta = Metadata(
-        producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=count, compacted_batch_indexes=kept
+        producer_name="p",
+        sequence_id=0,
+        publish_time=0,
+        num_messages_in_batch=count,
+        compacted_batch_indexes=kept,
     )
     with pytest.raises(CorruptLog):
         batch_parts(meta, plain)
@@ -235,13 +299,20 @@ def test_an_unknown_codec_is_undecodable() -> None:
     assert is_undecodable(entry)
     with pytest.raises(UnsupportedFormat):
         messages_of(entry)
-    assert not is_undecodable(entry_of("D")) and not is_undecodable(entry_of("A")) and not is_undecodable(entry_of("J"))
+    assert (
+        not is_undecodable(entry_of("D"))
+        and not is_undecodable(entry_of("A"))
+        and not is_undecodable(entry_of("J"))
+    )
 
 
 @pytest.mark.parametrize("name", "A B C D E G H I J K M".split())
 def test_an_entry_cut_anywhere_never_gives_the_same(name: str) -> None:
     data = EXAMPLES[name]
-    assert encode_entry(entry_of(name).metadata, entry_of(name).payload, broker=entry_of(name).broker) == data
+    assert (
+        encode_entry(entry_of(name).metadata, entry_of(name).payload, broker=entry_of(name).broker)
+        == data
+    )
     for cut in range(len(data)):
         try:
             entry = decode_entry(data[:cut], 10, 0)
@@ -269,9 +340,13 @@ def test_metadata_need_their_required_fields(number: int) -> None:
 
 def test_properties_keep_their_order_and_repeats() -> None:
     properties = (("b", "1"), ("a", ""), ("b", "2"))
-    (message,) = messages_of(decode_entry(encode_entry(*encode_single(Message(properties=properties))), 1, 0))
+    (message,) = messages_of(
+        decode_entry(encode_entry(*encode_single(Message(properties=properties))), 1, 0)
+    )
     assert message.properties == properties
-    meta = Metadata(producer_name="p", sequence_id=0, publish_time=0, property_fields=(b"\x0a\x01k",))
+    meta = Metadata(
+        producer_name="p", sequence_id=0, publish_time=0, property_fields=(b"\x0a\x01k",)
+    )
     with pytest.raises(CorruptLog, match="KeyValue without value"):
         _ = meta.properties
     assert encode_properties(()) == ()
@@ -293,7 +368,11 @@ def test_a_record_is_told_from_an_entry(name: str) -> None:
 
 @pytest.mark.parametrize("partition", [None, -1, 0, 7])
 def test_a_record_s_partition(partition: int | None) -> None:
-    assert decode_record(encode_record(Position(3, 4), partition, b"x")) == (Position(3, 4), partition, b"x")
+    assert decode_record(encode_record(Position(3, 4), partition, b"x")) == (
+        Position(3, 4),
+        partition,
+        b"x",
+    )
 
 
 def test_a_record_without_a_place_is_damage() -> None:
@@ -309,7 +388,9 @@ def test_a_compacted_ledger_s_custom_metadata() -> None:
         "pulsar/compactedTopic": b"persistent://public/default/t",
         "pulsar/compactedTo": bytes.fromhex("080a10023000"),
     }
-    assert ledger_custom_metadata("t", Position(10, 2), 3)["pulsar/compactedTo"] == bytes.fromhex("080a100218033000")
+    assert ledger_custom_metadata("t", Position(10, 2), 3)["pulsar/compactedTo"] == bytes.fromhex(
+        "080a100218033000"
+    )
 
 
 # ---------------------------------------------------------------- payloads

@@ -23,18 +23,28 @@ from tests.pulsar_bytes import EXAMPLES
 FIRST = encode_record(10, 0, b"first")
 SECOND = encode_record(11, 3, b"", digest=Digest.CRC32)
 THIRD = encode_record(10, 1, b"x" * 300)
-BOOKIE_S_OWN = bytes.fromhex("00000018") + (10).to_bytes(8, "big") + (-4096).to_bytes(8, "big", signed=True) + bytes(8)
+BOOKIE_S_OWN = (
+    bytes.fromhex("00000018")
+    + (10).to_bytes(8, "big")
+    + (-4096).to_bytes(8, "big", signed=True)
+    + bytes(8)
+)
 
 
 def found(data: bytes, digests: dict[int, Digest] | None = None) -> list[tuple[int, int, bytes]]:
-    return [(one.ledger, one.entry, data[one.at : one.at + one.size]) for one in walk_entry_log(data, digests)]
+    return [
+        (one.ledger, one.entry, data[one.at : one.at + one.size])
+        for one in walk_entry_log(data, digests)
+    ]
 
 
 def test_the_worked_records() -> None:
     data = encode_header() + EXAMPLES["Q"] + EXAMPLES["R"]
     first, second = walk_entry_log(data)
     assert first == LogRecord(HEADER_BYTES, 10, 0, -1, 32, Digest.CRC32C, HEADER_BYTES + 40, 32)
-    assert second == LogRecord(HEADER_BYTES + 72, 77, 0, -1, 70, Digest.CRC32, HEADER_BYTES + 72 + 44, 70)
+    assert second == LogRecord(
+        HEADER_BYTES + 72, 77, 0, -1, 70, Digest.CRC32, HEADER_BYTES + 72 + 44, 70
+    )
     assert found(data) == [(10, 0, EXAMPLES["A"]), (77, 0, EXAMPLES["F2"])]
     assert encode_record(10, 0, EXAMPLES["A"]) == EXAMPLES["Q"]
     assert encode_record(77, 0, EXAMPLES["F2"], digest=Digest.CRC32) == EXAMPLES["R"]
@@ -124,7 +134,11 @@ def test_an_entry_whose_digest_nobody_knows() -> None:
     data = bytearray(encode_header() + FIRST)
     data[-1] ^= 1
     (record,) = walk_entry_log(bytes(data))
-    assert record.digest is None and (record.ledger, record.entry, record.size) == (10, 0, 4 + len(b"first"))
+    assert record.digest is None and (record.ledger, record.entry, record.size) == (
+        10,
+        0,
+        4 + len(b"first"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,7 +176,9 @@ def padded(record: bytes) -> bytes:
 
 def test_a_journal() -> None:
     data = JOURNAL + padded(BOOKIE_S_OWN + FIRST) + padded(SECOND) + THIRD + bytes(4096)
-    entries = [(one.ledger, one.entry, data[one.at : one.at + one.size]) for one in walk_journal(data)]
+    entries = [
+        (one.ledger, one.entry, data[one.at : one.at + one.size]) for one in walk_journal(data)
+    ]
     assert entries == ENTRIES
     assert list(walk_journal(JOURNAL)) == [] and list(walk_journal(JOURNAL + bytes(3))) == []
 

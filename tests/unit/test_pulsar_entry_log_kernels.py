@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 
 from lastwrite.errors import LogError
 from lastwrite.formats.pulsar import entry_log_kernels as kernels
-from lastwrite.formats.pulsar.entry_log import encode_header, encode_map, encode_record, walk_entry_log
+from lastwrite.formats.pulsar.entry_log import (
+    encode_header,
+    encode_map,
+    encode_record,
+    walk_entry_log,
+)
 from lastwrite.formats.pulsar.ledger_metadata import Digest
 
 EXAMPLE_CRC32C = bytes.fromhex(  # spec/pulsar.md section 29.3, Q: ledger 10, entry 0
@@ -27,15 +32,27 @@ EXAMPLE_CRC32 = bytes.fromhex(  # R: ledger 77, entry 0
 
 
 def walk(
-    data: bytes, wanted: Sequence[int], rows: int = 100, scratch: int = 1 << 16, is_journal: bool = False
+    data: bytes,
+    wanted: Sequence[int],
+    rows: int = 100,
+    scratch: int = 1 << 16,
+    is_journal: bool = False,
 ) -> tuple[list[tuple[int, int, int, bytes, int]], int, int]:
     """Ledger, entry, last confirmed, payload and digest of what is found, where the walk stopped and why."""
     table = np.zeros(rows, kernels.STORED)
     array = np.frombuffer(data, np.uint8)
     ids = np.array(sorted(wanted), np.int64)
-    count, at, _, why = kernels.walk(array, 0, False, ids, is_journal, table, np.empty(scratch, np.uint8))
+    count, at, _, why = kernels.walk(
+        array, 0, False, ids, is_journal, table, np.empty(scratch, np.uint8)
+    )
     found = [
-        (int(r["ledger"]), int(r["entry"]), int(r["confirmed"]), data[r["at"] : r["at"] + r["size"]], int(r["digest"]))
+        (
+            int(r["ledger"]),
+            int(r["entry"]),
+            int(r["confirmed"]),
+            data[r["at"] : r["at"] + r["size"]],
+            int(r["digest"]),
+        )
         for r in table[:count]
     ]
     return found, int(at), int(why)
@@ -72,7 +89,9 @@ def test_behind_a_gap_a_record_proves_itself(gap: bytes) -> None:
 
 def test_the_padding_of_the_writer_for_direct_io_ends_at_a_multiple_of_4096() -> None:
     one = encode_record(10, 0, b"a")
-    assert [row[3] for row in walk(one.ljust(4096, b"\xf0") + encode_record(10, 1, b"b"), [10])[0]] == [b"a", b"b"]
+    assert [
+        row[3] for row in walk(one.ljust(4096, b"\xf0") + encode_record(10, 1, b"b"), [10])[0]
+    ] == [b"a", b"b"]
 
 
 def test_a_digest_that_does_not_hold_is_said_and_the_walk_goes_on() -> None:
@@ -106,18 +125,28 @@ def test_a_size_that_lies_stops_the_walk_where_it_lies(size: int) -> None:
 
 
 RECORDS = st.builds(
-    encode_record, st.integers(0, 3), st.integers(0, 9), st.binary(max_size=400),
+    encode_record,
+    st.integers(0, 3),
+    st.integers(0, 9),
+    st.binary(max_size=400),
     digest=st.sampled_from([Digest.CRC32C, Digest.CRC32]),
-)  # fmt: skip
+)
 GAPS = st.one_of(st.binary(max_size=9), st.integers(0, 40).map(bytes), st.just(b"\xf0" * 4096))
 
 
-@given(st.lists(st.one_of(RECORDS, RECORDS, GAPS, st.just(encode_map({1: 2}))), max_size=9), st.integers(1, 3))
+@given(
+    st.lists(st.one_of(RECORDS, RECORDS, GAPS, st.just(encode_map({1: 2}))), max_size=9),
+    st.integers(1, 3),
+)
 def test_the_kernel_finds_what_the_slow_reader_finds(parts: list[bytes], rows: int) -> None:
     data = encode_header() + b"".join(parts)
     slow: list[tuple[int, int, int, bytes, int]] = []
     is_torn = False
-    held = {Digest.CRC32C: kernels.CRC32C_HELD, Digest.CRC32: kernels.CRC32_HELD, None: kernels.NO_DIGEST_HELD}
+    held = {
+        Digest.CRC32C: kernels.CRC32C_HELD,
+        Digest.CRC32: kernels.CRC32_HELD,
+        None: kernels.NO_DIGEST_HELD,
+    }
     try:
         for one in walk_entry_log(data):
             payload = data[one.at : one.at + one.size]
@@ -129,7 +158,13 @@ def test_the_kernel_finds_what_the_slow_reader_finds(parts: list[bytes], rows: i
     table = np.zeros(rows, kernels.STORED)
     while why == kernels.TABLE_FULL:
         count, at, must_prove, why = kernels.walk(
-            array, at, must_prove, np.array([1, 2], np.int64), False, table, np.empty(9999, np.uint8)
+            array,
+            at,
+            must_prove,
+            np.array([1, 2], np.int64),
+            False,
+            table,
+            np.empty(9999, np.uint8),
         )
         found += [
             (

@@ -48,7 +48,9 @@ BASE = LEDGER << 32
 SINGLE = encode_entry(*encode_single(Message(key=b"k", value=b"v", publish_time=START_MS)))
 
 
-def walked(form: PulsarFormat, buffer: ByteArray, table: BatchTable) -> tuple[list[int], list[tuple[int, bytes, int]]]:
+def walked(
+    form: PulsarFormat, buffer: ByteArray, table: BatchTable
+) -> tuple[list[int], list[tuple[int, bytes, int]]]:
     """The states, and of each record that competes its ordinal, key and version."""
     records = int(table["records"].sum())
     states = np.full(records, 255, dtype=np.uint8)
@@ -65,14 +67,20 @@ def walked(form: PulsarFormat, buffer: ByteArray, table: BatchTable) -> tuple[li
             first, second = fingerprint(run.plain, start, length, SECRET)
             assert one == int(first)
             assert two >> 32 == int(second) >> 32
-            competing.append(((two & 0xFFFFFFFF) - 5, run.plain[start : start + length].tobytes(), version))
+            competing.append(
+                ((two & 0xFFFFFFFF) - 5, run.plain[start : start + length].tobytes(), version)
+            )
         at += int(table["records"][run.first : run.last].sum())
     assert at == records
     return states.tolist(), competing
 
 
 def rebuilt(
-    form: PulsarFormat, buffer: ByteArray, table: BatchTable, keep: Sequence[int], has_room: bool = True
+    form: PulsarFormat,
+    buffer: ByteArray,
+    table: BatchTable,
+    keep: Sequence[int],
+    has_room: bool = True,
 ) -> list[tuple[bytes, int]]:
     """The entries that are left when ``keep`` says who is, and how many records each has."""
     kept = np.array(keep, dtype=np.uint8)
@@ -100,14 +108,22 @@ def group_number(uuid: bytes) -> int:
     return int(fingerprint(buffer_of(uuid), 0, len(uuid), SECRET)[0]) & ~IN_GROUP
 
 
-def split_whole(form: PulsarFormat, data: bytes, lowest: int = BASE) -> tuple[ByteArray, BatchTable]:
+def split_whole(
+    form: PulsarFormat, data: bytes, lowest: int = BASE
+) -> tuple[ByteArray, BatchTable]:
     buffer = buffer_of(data)
     table, consumed, wanted, held = form.split(buffer, 0, len(buffer), lowest)
     assert (held is buffer, consumed, wanted) == (True, len(data), -1)
     return buffer, table
 
 
-@given(st.lists(entries(), max_size=8), st.integers(0, 7), st.integers(200, 900), st.booleans(), st.data())
+@given(
+    st.lists(entries(), max_size=8),
+    st.integers(0, 7),
+    st.integers(200, 900),
+    st.booleans(),
+    st.data(),
+)
 def test_a_round_over_drawn_entries(
     bodies: list[bytes], reading: int, block_bytes: int, is_compacted: bool, data: st.DataObject
 ) -> None:
@@ -116,9 +132,15 @@ def test_a_round_over_drawn_entries(
     form = PulsarFormat(reading=reading)
     buffer, table = split_whole(form, data_object(laid, 0, block_bytes))
     assert len(table) == len(bodies)
-    decoded = [decode_entry(body, *position) for body, position in zip(bodies, positions, strict=True)]
+    decoded = [
+        decode_entry(body, *position) for body, position in zip(bodies, positions, strict=True)
+    ]
     for row, entry, body in zip(table, decoded, bodies, strict=True):
-        assert row["base_offset"] == row["next_offset"] - 1 == Position(entry.ledger, entry.entry).offset
+        assert (
+            row["base_offset"]
+            == row["next_offset"] - 1
+            == Position(entry.ledger, entry.entry).offset
+        )
         assert buffer[row["position"] : row["position"] + row["size"]].tobytes() == body
         assert row["max_timestamp"] == entry.metadata.publish_time
         txn = entry.metadata.transaction
@@ -132,7 +154,9 @@ def test_a_round_over_drawn_entries(
     expected_keys: list[tuple[int, bytes, int]] = []
     keep: list[int] = []
     expected: list[tuple[bytes, int]] = []
-    for entry, body, some, records in zip(decoded, bodies, slots, table["records"].tolist(), strict=True):
+    for entry, body, some, records in zip(
+        decoded, bodies, slots, table["records"].tolist(), strict=True
+    ):
         bare = body if reading & KEEPS_PREFIX else body[len(entry.prefix) :]
         if some is None:
             stays = data.draw(st.booleans())
@@ -150,7 +174,10 @@ def test_a_round_over_drawn_entries(
         keeps = [slot.state != 8 and data.draw(st.booleans()) for slot in some]
         keep += keeps
         if any(keeps):
-            says = entry.metadata.compacted_batch_indexes and entry.metadata.uncompressed_size is not None
+            says = (
+                entry.metadata.compacted_batch_indexes
+                and entry.metadata.uncompressed_size is not None
+            )
             if entry.is_readable_batch and not (all(keeps) and says):
                 held = {slot.index for slot, stays in zip(some, keeps, strict=True) if stays}
                 again = rebatched(entry, held.__contains__)
@@ -179,7 +206,9 @@ def alike(body: bytes) -> tuple[object, ...]:
 
 
 @given(st.lists(entries(), min_size=1, max_size=8), st.integers(150, 900), st.data())
-def test_chunks_may_end_anywhere(bodies: list[bytes], block_bytes: int, data: st.DataObject) -> None:
+def test_chunks_may_end_anywhere(
+    bodies: list[bytes], block_bytes: int, data: st.DataObject
+) -> None:
     content = data_object(bodies, 0, block_bytes)
     whole = PulsarFormat()
     _, expected = split_whole(whole, content)
@@ -218,7 +247,9 @@ def test_the_worked_examples() -> None:
 
 @pytest.mark.parametrize("codec", Codec)
 def test_where_all_stay_the_payload_is_copied(codec: Codec) -> None:
-    some = [Message(key=b"k%d" % n, value=b"value" * n, publish_time=START_MS) for n in range(1, 40)]
+    some = [
+        Message(key=b"k%d" % n, value=b"value" * n, publish_time=START_MS) for n in range(1, 40)
+    ]
     meta, payload = encode_batch(some, codec=codec)
     form = PulsarFormat()
     buffer, table = split_whole(form, data_object([encode_entry(meta, payload)]))
@@ -232,7 +263,9 @@ def test_where_all_stay_the_payload_is_copied(codec: Codec) -> None:
 def test_aborted_data_do_not_compete() -> None:
     some = [Message(key=b"a", value=b"v", publish_time=START_MS)] * 3
     form = PulsarFormat()
-    buffer, table = split_whole(form, data_object([encode_entry(*encode_batch(some)), SINGLE, SINGLE]))
+    buffer, table = split_whole(
+        form, data_object([encode_entry(*encode_batch(some)), SINGLE, SINGLE])
+    )
     table["flags"][:2] |= IS_ABORTED
     assert walked(form, buffer, table) == ([ABORTED] * 4 + [0], [(4, b"k", 2)])
 
@@ -245,9 +278,14 @@ def test_what_is_wanted_alone_is_opened() -> None:
     wanted = np.array([0, 1, 1, 0, 1], dtype=np.uint8)
     runs = [(run.first, run.last) for run in form.opened(buffer, table, wanted)]
     assert runs == [(1, 3), (4, 5)]
-    assert [form.records_below(run, table[0], BASE + n) for run in form.opened(buffer, table[:1]) for n in (0, 1)] == [
-        0, 3,
-    ]  # fmt: skip
+    assert [
+        form.records_below(run, table[0], BASE + n)
+        for run in form.opened(buffer, table[:1])
+        for n in (0, 1)
+    ] == [
+        0,
+        3,
+    ]
 
 
 def test_runs_are_cut_where_memory_ends() -> None:
@@ -311,7 +349,13 @@ def test_what_does_not_fit_an_offset_is_refused() -> None:
         data = buffer_of(data_object([body], 1 << 32))
         with pytest.raises(UnsupportedFormat, match="2\\^32"):
             form.split(data, 0, len(data), BASE)
-    meta = Metadata(producer_name="p", sequence_id=0, publish_time=0, txnid_most_bits=1 << 15, txnid_least_bits=0)
+    meta = Metadata(
+        producer_name="p",
+        sequence_id=0,
+        publish_time=0,
+        txnid_most_bits=1 << 15,
+        txnid_least_bits=0,
+    )
     data = buffer_of(data_object([encode_entry(meta)]))
     with pytest.raises(UnsupportedFormat, match="transaction"):
         form.split(data, 0, len(data), BASE)
@@ -338,7 +382,10 @@ def test_a_survey_needs_no_payload(bodies: list[bytes]) -> None:
     for row, one, body, number in zip(table, found, bodies, range(len(bodies)), strict=True):
         entry = decode_entry(body, LEDGER, number)
         assert (one["offset"], one["position"]) == (BASE + number, row["origin"])
-        assert (one["records"], one["publish_time"]) == (row["records"], entry.metadata.publish_time)
+        assert (one["records"], one["publish_time"]) == (
+            row["records"],
+            entry.metadata.publish_time,
+        )
         marker = entry.metadata.marker_type
         assert one["marker"] == (-1 if marker is None else marker)
         assert one["transaction"] == row["producer_id"]

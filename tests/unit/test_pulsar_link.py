@@ -49,7 +49,10 @@ def hear(connection: socket.socket) -> BaseCommand:
 
 def welcome(connection: socket.socket) -> None:
     assert hear(connection).connect is not None
-    say(connection, BaseCommand(kind=3, connected=Connected(server_version="test", protocol_version=19)))
+    say(
+        connection,
+        BaseCommand(kind=3, connected=Connected(server_version="test", protocol_version=19)),
+    )
 
 
 def receive(address: str, timeout: float = 5.0) -> bytes:
@@ -62,7 +65,10 @@ def receive(address: str, timeout: float = 5.0) -> bytes:
 
 def test_silence_ends_with_the_timeout() -> None:
     begun = time.monotonic()
-    with listening(lambda connection: time.sleep(1)) as address, pytest.raises(RemoteFailed, match=r"within 0\.2 s"):
+    with (
+        listening(lambda connection: time.sleep(1)) as address,
+        pytest.raises(RemoteFailed, match=r"within 0\.2 s"),
+    ):
         receive(address, 0.2)
     assert time.monotonic() - begun < 4
 
@@ -74,7 +80,10 @@ def test_a_slow_trickle_ends_with_the_timeout_too() -> None:
             connection.sendall(b"x")
             time.sleep(0.05)
 
-    with listening(trickle) as address, pytest.raises(RemoteFailed, match="no answer from the bookie within"):
+    with (
+        listening(trickle) as address,
+        pytest.raises(RemoteFailed, match="no answer from the bookie within"),
+    ):
         receive(address, 0.3)
 
 
@@ -120,10 +129,19 @@ def test_a_broker_is_kept_company() -> None:
         lookup = hear(connection).lookup
         assert lookup is not None
         found = LookupResponse(
-            broker_url="pulsar://h:1", response=LookupType.CONNECT, request_id=lookup.request_id, authoritative=True
+            broker_url="pulsar://h:1",
+            response=LookupType.CONNECT,
+            request_id=lookup.request_id,
+            authoritative=True,
         )
-        late = LookupResponse(broker_url="pulsar://other:1", response=LookupType.CONNECT, request_id=99_999)
-        say(connection, BaseCommand(kind=24, lookup_response=late), BaseCommand(kind=24, lookup_response=found))
+        late = LookupResponse(
+            broker_url="pulsar://other:1", response=LookupType.CONNECT, request_id=99_999
+        )
+        say(
+            connection,
+            BaseCommand(kind=24, lookup_response=late),
+            BaseCommand(kind=24, lookup_response=found),
+        )
         time.sleep(0.2)
 
     with listening(serve) as address, Broker(address, timeout=5) as broker:
@@ -149,11 +167,16 @@ def test_a_broker_that_hangs_up_ends_the_call_at_once() -> None:
 def test_a_broker_that_asks_who_we_are_is_told_of_in_words() -> None:
     def serve(connection: socket.socket) -> None:
         hear(connection)
-        refused = Refused(request_id=(1 << 64) - 1, error=3, message="Authentication required\n\tat java.lang")
+        refused = Refused(
+            request_id=(1 << 64) - 1, error=3, message="Authentication required\n\tat java.lang"
+        )
         say(connection, BaseCommand(kind=14, error=refused))
         time.sleep(0.2)
 
-    with listening(serve) as address, pytest.raises(RemoteFailed, match="Authentication required") as caught:
+    with (
+        listening(serve) as address,
+        pytest.raises(RemoteFailed, match="Authentication required") as caught,
+    ):
         Broker(address, timeout=5)
     assert "java" not in str(caught.value)
     assert "brokerClientAuthenticationParameters" in str(caught.value.remedy)
@@ -172,7 +195,9 @@ def test_a_lookup_is_followed_to_the_owner() -> None:
             assert lookup is not None
             asked.append(lookup.authoritative)
             answer = LookupResponse(
-                broker_url=f"pulsar://{owner_at}", response=LookupType.CONNECT, request_id=lookup.request_id
+                broker_url=f"pulsar://{owner_at}",
+                response=LookupType.CONNECT,
+                request_id=lookup.request_id,
             )
             say(connection, BaseCommand(kind=24, lookup_response=answer))
             time.sleep(0.3)
@@ -182,15 +207,20 @@ def test_a_lookup_is_followed_to_the_owner() -> None:
         lookup = hear(connection).lookup
         assert lookup is not None
         answer = LookupResponse(
-            broker_url=f"pulsar://{owner_at}", response=LookupType.REDIRECT, request_id=lookup.request_id,
+            broker_url=f"pulsar://{owner_at}",
+            response=LookupType.REDIRECT,
+            request_id=lookup.request_id,
             authoritative=True,
-        )  # fmt: skip
+        )
         say(connection, BaseCommand(kind=24, lookup_response=answer))
         time.sleep(0.2)
 
     thread = threading.Thread(target=own, daemon=True)
     thread.start()
-    with listening(redirect) as address, find_owner([address], "persistent://a/b/c", timeout=5) as broker:
+    with (
+        listening(redirect) as address,
+        find_owner([address], "persistent://a/b/c", timeout=5) as broker,
+    ):
         assert broker.address == owner_at
     thread.join(5)
     owner.close()
@@ -217,15 +247,22 @@ def test_broker_addresses() -> None:
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("zk:h:2181", "h:2181"), ("h", "h:2181"), ("zk:a:1,b/x/y/", "a:1,b:2181/x/y"), ("zk://a:1;b:2", "a:1,b:2"),
-        ("zk+hierarchical://a:1/ledgers", "a:1/ledgers"), ("metadata-store:zk:a:1", "a:1"), ("[::1]:5", "[::1]:5"),
+        ("zk:h:2181", "h:2181"),
+        ("h", "h:2181"),
+        ("zk:a:1,b/x/y/", "a:1,b:2181/x/y"),
+        ("zk://a:1;b:2", "a:1,b:2"),
+        ("zk+hierarchical://a:1/ledgers", "a:1/ledgers"),
+        ("metadata-store:zk:a:1", "a:1"),
+        ("[::1]:5", "[::1]:5"),
     ],
-)  # fmt: skip
+)
 def test_addresses_of_metadata_stores(url: str, expected: str) -> None:
     assert parse_store_url(url) == expected
 
 
-@pytest.mark.parametrize("url", ["", "zk:", "rocksdb:///x", "etcd:http://h:1", "oxia://h:1/x", "memory:local", "/x"])
+@pytest.mark.parametrize(
+    "url", ["", "zk:", "rocksdb:///x", "etcd:http://h:1", "oxia://h:1/x", "memory:local", "/x"]
+)
 def test_what_is_no_metadata_store_of_ours(url: str) -> None:
     with pytest.raises(InvalidConfig, match="metadataStoreUrl"):
         parse_store_url(url)

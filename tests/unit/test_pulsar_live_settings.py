@@ -13,7 +13,12 @@ STORE = {"metadataStoreUrl": "zk:h:2181"}
 def test_a_store_is_enough() -> None:
     found = LiveConfig.from_names(STORE)
     assert (found.metadata_store, found.ledgers, found.brokers) == ("zk:h:2181", "/ledgers", "")
-    assert (found.token, found.mark_deletes_a_second, found.quorums, found.goes_on) == (None, 1.0, None, False)
+    assert (found.token, found.mark_deletes_a_second, found.quorums, found.goes_on) == (
+        None,
+        1.0,
+        None,
+        False,
+    )
     assert LiveConfig.from_names({"zookeeperServers": "a:1,b:2"}).metadata_store == "a:1,b:2"
     with pytest.raises(InvalidConfig, match="metadata store"):
         LiveConfig.from_names({"metadataStoreUrl": ""})
@@ -34,7 +39,11 @@ def test_the_ledgers_may_lie_elsewhere(uri: str, path: str) -> None:
 
 
 def test_all_quorums_or_none() -> None:
-    names = ("managedLedgerDefaultEnsembleSize", "managedLedgerDefaultWriteQuorum", "managedLedgerDefaultAckQuorum")
+    names = (
+        "managedLedgerDefaultEnsembleSize",
+        "managedLedgerDefaultWriteQuorum",
+        "managedLedgerDefaultAckQuorum",
+    )
     given = dict(zip(names, ("3", "2", 2), strict=True))
     assert LiveConfig.from_names({**STORE, **given}).quorums == (3, 2, 2)
     for name in names:
@@ -48,12 +57,19 @@ def test_tokens_are_spoken_and_nothing_else() -> None:
     assert LiveConfig.from_names({**STORE, plugin: ours, parameters: "token:abc"}).token == "abc"
     assert LiveConfig.from_names({**STORE, parameters: ""}).token is None
     with pytest.raises(InvalidConfig, match="AuthenticationTls"):
-        LiveConfig.from_names({**STORE, plugin: "org.apache.pulsar.client.impl.auth.AuthenticationTls"})
+        LiveConfig.from_names(
+            {**STORE, plugin: "org.apache.pulsar.client.impl.auth.AuthenticationTls"}
+        )
     with pytest.raises(InvalidConfig, match="names a file"):
         LiveConfig.from_names({**STORE, plugin: ours, parameters: "file:///token"})
 
 
 def test_what_is_for_the_cluster_alone_is_kept_from_the_rules() -> None:
-    given = {**STORE, "brokerServiceUrl": "pulsar://h:6650", "unclean": True, "topicCompactionRetainNullKey": "true"}
+    given = {
+        **STORE,
+        "brokerServiceUrl": "pulsar://h:6650",
+        "unclean": True,
+        "topicCompactionRetainNullKey": "true",
+    }
     assert rules_of(given) == {**STORE, "topicCompactionRetainNullKey": "true"}
     assert LiveConfig.from_names(given).goes_on

@@ -11,7 +11,13 @@ import pytest
 
 import lastwrite
 from lastwrite.cli import run
-from lastwrite.errors import CorruptLog, InvalidConfig, NotALog, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.errors import (
+    CorruptLog,
+    InvalidConfig,
+    NotALog,
+    OutOfMemoryBudget,
+    UnsupportedFormat,
+)
 from lastwrite.formats.pulsar.codecs import Codec
 from lastwrite.formats.pulsar.entry import EncryptionKey, Metadata, encode_entry
 from lastwrite.formats.pulsar.position import Position
@@ -37,30 +43,45 @@ def marker(kind: int, transaction: int | None = None) -> bytes:
     most = None if transaction is None else 0
     return encode_entry(
         Metadata(
-            producer_name="pulsar.marker", sequence_id=0, publish_time=START_MS, marker_type=kind,
-            txnid_least_bits=transaction, txnid_most_bits=most,
+            producer_name="pulsar.marker",
+            sequence_id=0,
+            publish_time=START_MS,
+            marker_type=kind,
+            txnid_least_bits=transaction,
+            txnid_most_bits=most,
         )
-    )  # fmt: skip
+    )
 
 
 def of_transaction(key: str, value: str, transaction: int) -> bytes:
     return encode_entry(
         Metadata(
-            producer_name="p-1", sequence_id=9, publish_time=START_MS, partition_key=key.encode(),
-            uncompressed_size=len(value), txnid_least_bits=transaction, txnid_most_bits=0,
+            producer_name="p-1",
+            sequence_id=9,
+            publish_time=START_MS,
+            partition_key=key.encode(),
+            uncompressed_size=len(value),
+            txnid_least_bits=transaction,
+            txnid_most_bits=0,
         ),
         value.encode(),
-    )  # fmt: skip
+    )
 
 
 def chunk(uuid: str, number: int, count: int, payload: bytes, key: str = "big") -> bytes:
     return encode_entry(
         Metadata(
-            producer_name="p-1", sequence_id=3, publish_time=START_MS, partition_key=key.encode(), uuid=uuid,
-            chunk_id=number, num_chunks_from_msg=count, total_chunk_msg_size=100,
+            producer_name="p-1",
+            sequence_id=3,
+            publish_time=START_MS,
+            partition_key=key.encode(),
+            uuid=uuid,
+            chunk_id=number,
+            num_chunks_from_msg=count,
+            total_chunk_msg_size=100,
         ),
         payload,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture
@@ -95,22 +116,57 @@ def test_the_command_line_reads_compacted(folder: Path, capfd: pytest.CaptureFix
     assert run(["read", str(folder), "--read-compacted", "--json"]) == 0
     *rows, end = rows_of(capfd)
     assert [(row["message_id"], row["key"], value_of(row), row["source"]) for row in rows] == [
-        ("10:1:-1:1", "a", b"3", "compacted"), ("12:0:-1", "c", b"4", "backlog"),
-    ]  # fmt: skip
+        ("10:1:-1:1", "a", b"3", "compacted"),
+        ("12:0:-1", "c", b"4", "backlog"),
+    ]
     assert (rows[1]["topic"], rows[1]["partition"], rows[1]["producer"]) == (TOPIC, -1, "p-1")
-    assert (rows[1]["event_time"], rows[1]["publish_time"], rows[1]["sequence_id"]) == (77, START_MS + 5, 5)
+    assert (rows[1]["event_time"], rows[1]["publish_time"], rows[1]["sequence_id"]) == (
+        77,
+        START_MS + 5,
+        5,
+    )
     assert end == {
-        "status": "END_OF_TOPIC", "topic": TOPIC, "partition": -1, "read_compacted": True, "from": "earliest",
-        "next": "12:1", "messages": 2, "horizon": "10:2", "compacted_ledger": 13, "horizons_read": ["10:2"],
-        "last_message_id": {"ledger": 12, "entry": 0, "batch_index": -1}, "incomplete_chunks": 0, "notes": [],
-    }  # fmt: skip
+        "status": "END_OF_TOPIC",
+        "topic": TOPIC,
+        "partition": -1,
+        "read_compacted": True,
+        "from": "earliest",
+        "next": "12:1",
+        "messages": 2,
+        "horizon": "10:2",
+        "compacted_ledger": 13,
+        "horizons_read": ["10:2"],
+        "last_message_id": {"ledger": 12, "entry": 0, "batch_index": -1},
+        "incomplete_chunks": 0,
+        "notes": [],
+    }
 
 
-def test_the_command_line_reads_the_backlog(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["read", str(folder.parents[3]), "--topic", "orders", "--from", "10:1:-1:1", "--limit", "3"]) == 0
+def test_the_command_line_reads_the_backlog(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(
+            [
+                "read",
+                str(folder.parents[3]),
+                "--topic",
+                "orders",
+                "--from",
+                "10:1:-1:1",
+                "--limit",
+                "3",
+            ]
+        )
+        == 0
+    )
     out, err = capfd.readouterr()
     first, second, third = out.splitlines()
-    assert first.startswith("public/default/orders 10:1:-1:1  ") and '"a" = "3"' in first and "LZ4" in first
+    assert (
+        first.startswith("public/default/orders 10:1:-1:1  ")
+        and '"a" = "3"' in first
+        and "LZ4" in first
+    )
     assert "no key = " in second and '"b" = null' in third
     assert "LIMIT: 3 messages, next 10:3 (last message 12:0; horizon 10:2)" in err
 
@@ -144,11 +200,25 @@ def test_options_of_the_other_system_are_refused(folder: Path, tmp_path: Path) -
 def test_markers_aborted_and_open_transactions(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     write_ledger(
-        folder, 10, [of_transaction("a", "kept", 1), of_transaction("a", "aborted", 2), marker(21, 1), marker(22, 2)]
+        folder,
+        10,
+        [
+            of_transaction("a", "kept", 1),
+            of_transaction("a", "aborted", 2),
+            marker(21, 1),
+            marker(22, 2),
+        ],
     )
-    write_ledger(folder, 11, [single("b", "1"), marker(10), of_transaction("c", "open", 3), single("d", "behind it")])
+    write_ledger(
+        folder,
+        11,
+        [single("b", "1"), marker(10), of_transaction("c", "open", 3), single("d", "behind it")],
+    )
     reading = reading_of(folder)
-    assert [(row["message_id"], value_of(row)) for row in reading] == [("10:0:-1", b"kept"), ("11:0:-1", b"1")]
+    assert [(row["message_id"], value_of(row)) for row in reading] == [
+        ("10:0:-1", b"kept"),
+        ("11:0:-1", b"1"),
+    ]
     assert (reading.status, reading.next_id) == ("OPEN_TRANSACTION", "11:2")
     assert reading.summary()["last_message_id"] == {"ledger": 11, "entry": 0, "batch_index": -1}
     write_ledger(folder, 12, [marker(22, 3)])
@@ -157,7 +227,12 @@ def test_markers_aborted_and_open_transactions(tmp_path: Path) -> None:
 
 def test_messages_in_chunks(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
-    parts = [chunk("u", 0, 2, b"one "), chunk("v", 0, 3, b"x"), chunk("u", 1, 2, b"two"), chunk("w", 1, 2, b"late")]
+    parts = [
+        chunk("u", 0, 2, b"one "),
+        chunk("v", 0, 3, b"x"),
+        chunk("u", 1, 2, b"two"),
+        chunk("w", 1, 2, b"late"),
+    ]
     write_ledger(folder, 10, parts)
     reading = reading_of(folder)
     (row,) = reading
@@ -193,18 +268,24 @@ def test_a_round_of_the_engine_while_reading(folder: Path) -> None:
     assert ids == sorted(set(ids))
     assert reading.horizons == ["10:2", "20:399"]
     assert [row["source"] for row in got[-50:]] == ["compacted"] * 50
-    assert [value_of(row) for row in got[-50:]] == [str(number).encode() for number in range(350, 400)]
+    assert [value_of(row) for row in got[-50:]] == [
+        str(number).encode() for number in range(350, 400)
+    ]
     assert len(got) < 402
 
 
-def test_a_pair_that_vanishes_while_it_is_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pair_that_vanishes_while_it_is_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of the first looks is followed by a newer horizon, whose publication removes what was just looked at."""
     newer = iter(((14, Position(10, 2)), (15, Position(12, 0)), (16, Position(12, 0))))
 
     def and_then_a_newer_one(*given: Any) -> Any:
         seen = look(*given)
         for ledger, horizon in newer:
-            write_compacted(folder, ledger, [(Position(10, 1), single("a", f"of {ledger}"))], horizon)
+            write_compacted(
+                folder, ledger, [(Position(10, 1), single("a", f"of {ledger}"))], horizon
+            )
             break
         return seen
 
@@ -224,7 +305,11 @@ def test_ledgers_that_come_and_go_while_reading(folder: Path) -> None:
         path.unlink()
     write_ledger(folder, 20, [single("z", "last", 9)])
     rest = [row["message_id"] for row in reading]
-    assert rest == [*(f"11:{number}:-1" for number in range(1, 100)), "12:0:-1", "20:0:-1"]  # a read is one of 100
+    assert rest == [
+        *(f"11:{number}:-1" for number in range(1, 100)),
+        "12:0:-1",
+        "20:0:-1",
+    ]  # a read is one of 100
 
 
 def test_a_folder_that_never_rests_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,13 +336,20 @@ def test_without_its_compacted_ledger_nothing_is_read_compacted(folder: Path) ->
 def test_dump_has_everything(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["dump", str(folder), "--json"]) == 0
     rows = rows_of(capfd)
-    assert [row["message_id"] for row in rows] == ["10:0:-1", *(f"10:1:-1:{n}" for n in range(3)), "10:2:-1", "12:0:-1"]
+    assert [row["message_id"] for row in rows] == [
+        "10:0:-1",
+        *(f"10:1:-1:{n}" for n in range(3)),
+        "10:2:-1",
+        "12:0:-1",
+    ]
     assert rows[0]["properties"] == {"colour": "red"}
     assert run(["dump", str(folder), "--compacted", "--json"]) == 0
     rows = rows_of(capfd)
     assert [(row["batch_index"], row["compacted_out"], row["key"]) for row in rows] == [
-        (0, True, None), (1, False, "a"), (2, True, None),
-    ]  # fmt: skip
+        (0, True, None),
+        (1, False, "a"),
+        (2, True, None),
+    ]
     for row in rows:
         data = Path(row["file"]).read_bytes()
         assert data[row["position"] :][:2] == b"\x0e\x01"
@@ -274,16 +366,23 @@ def test_dump_has_everything(folder: Path, capfd: pytest.CaptureFixture[str]) ->
         (["--limit", "2"], ["10:0:-1", "10:1:-1:0"]),
     ],
 )
-def test_dump_finds(folder: Path, options: list[str], expected: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_dump_finds(
+    folder: Path, options: list[str], expected: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["dump", str(folder), "--json", *options]) == 0
     assert [row["message_id"] for row in rows_of(capfd)] == expected
 
 
 def test_dump_of_entries_blocks_and_files(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["dump", str(folder), "--batches", "--json"]) == 0
-    assert [(row["ledger"], row["entry"], row["records"], row["compression"]) for row in rows_of(capfd)] == [
-        (10, 0, 1, "NONE"), (10, 1, 3, "LZ4"), (10, 2, 1, "NONE"), (12, 0, 1, "NONE"),
-    ]  # fmt: skip
+    assert [
+        (row["ledger"], row["entry"], row["records"], row["compression"]) for row in rows_of(capfd)
+    ] == [
+        (10, 0, 1, "NONE"),
+        (10, 1, 3, "LZ4"),
+        (10, 2, 1, "NONE"),
+        (12, 0, 1, "NONE"),
+    ]
     assert run(["dump", str(folder), "--index", "--json"]) == 0
     blocks = rows_of(capfd)
     assert [row["first_entry"] for row in blocks if row["ledger"] == 12] == [0]
@@ -320,12 +419,25 @@ def test_inspect(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capfd.readouterr().out)
     (topic,) = document["partitions"]
     expected = {
-        "topic": TOPIC, "partition": -1, "status": "whole", "entries": 4, "records": 6, "batches": 1, "tombstones": 1,
-        "keyless": 1, "keys": 2, "horizon": "10:2", "first_id": "10:0", "last_id": "12:0", "is_due": True,
+        "topic": TOPIC,
+        "partition": -1,
+        "status": "whole",
+        "entries": 4,
+        "records": 6,
+        "batches": 1,
+        "tombstones": 1,
+        "keyless": 1,
+        "keys": 2,
+        "horizon": "10:2",
+        "first_id": "10:0",
+        "last_id": "12:0",
+        "is_due": True,
         "reason": None,
-        "last_message_id": {"ledger": 12, "entry": 0, "batch_index": -1}, "placeholders": 0,
-        "dirty_bytes": len(ENTRIES[3]), "backlog_below_bytes": sum(map(len, ENTRIES[:3])),
-    }  # fmt: skip
+        "last_message_id": {"ledger": 12, "entry": 0, "batch_index": -1},
+        "placeholders": 0,
+        "dirty_bytes": len(ENTRIES[3]),
+        "backlog_below_bytes": sum(map(len, ENTRIES[:3])),
+    }
     assert {name: topic[name] for name in expected} == expected
     assert (topic["compacted"]["records"], topic["compacted"]["placeholders"]) == (1, 2)
     assert topic["manifest"]["horizon"] == "10:2"
@@ -352,7 +464,9 @@ def test_latest(folder: Path) -> None:
     with pytest.raises(OutOfMemoryBudget):
         lastwrite.latest(str(folder), limit_bytes=300)
     keys = (EncryptionKey(key="k", value=b"wrapped").encode(),)
-    secret = Metadata(producer_name="p", sequence_id=1, publish_time=1, partition_key=b"s", encryption_keys=keys)
+    secret = Metadata(
+        producer_name="p", sequence_id=1, publish_time=1, partition_key=b"s", encryption_keys=keys
+    )
     write_ledger(folder, 31, [encode_entry(secret, b"ciphertext")])
     with pytest.raises(UnsupportedFormat, match="encrypted"):
         lastwrite.latest(str(folder))
@@ -361,9 +475,14 @@ def test_latest(folder: Path) -> None:
 def test_latest_of_partitions(tmp_path: Path) -> None:
     for number in range(2):
         write_ledger(
-            topic_folder(tmp_path, f"{TOPIC}-partition-{number}"), 10 + number,
+            topic_folder(tmp_path, f"{TOPIC}-partition-{number}"),
+            10 + number,
             [single("moved", f"in {number}", 5 - number), single(f"only {number}", "x", 1)],
-        )  # fmt: skip
-    assert lastwrite.latest(str(tmp_path), "orders") == {"moved": b"in 0", "only 0": b"x", "only 1": b"x"}
+        )
+    assert lastwrite.latest(str(tmp_path), "orders") == {
+        "moved": b"in 0",
+        "only 0": b"x",
+        "only 1": b"x",
+    }
     with pytest.raises(InvalidConfig, match="whole topic"):
         lastwrite.latest(str(topic_folder(tmp_path, f"{TOPIC}-partition-1")))

@@ -7,10 +7,23 @@ from uuid import UUID
 
 import pytest
 
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
+from lastwrite.errors import (
+    CorruptLog,
+    InvalidConfig,
+    LogError,
+    OutOfMemoryBudget,
+    TruncatedLog,
+    UnsupportedFormat,
+)
 from lastwrite.formats.pulsar.codecs import Codec
 from lastwrite.formats.pulsar.compacted import ledger_custom_metadata
-from lastwrite.formats.pulsar.ledger_metadata import Digest, Ensemble, LedgerMetadata, LedgerState, custom_items
+from lastwrite.formats.pulsar.ledger_metadata import (
+    Digest,
+    Ensemble,
+    LedgerMetadata,
+    LedgerState,
+    custom_items,
+)
 from lastwrite.formats.pulsar.managed_ledger import (
     CursorInfo,
     DriverMetadata,
@@ -67,7 +80,11 @@ INFO = ManagedLedgerInfo(
             properties=(Property(name="p", value="v"),),
         ),
         LedgerInfo(
-            ledger=12, entries=1, size_bytes=40, closed_ms=T + 1, offload=OffloadContext.of_uuid(ID, complete=False)
+            ledger=12,
+            entries=1,
+            size_bytes=40,
+            closed_ms=T + 1,
+            offload=OffloadContext.of_uuid(ID, complete=False),
         ),
         OPEN,
     ),
@@ -126,14 +143,23 @@ ctime: 1700000000000
 
 def test_a_ledger_s_node_as_text() -> None:
     found = LedgerMetadata.decode_node(TEXT)
-    assert (found.quorum, found.ensemble, found.length, found.last_entry, found.ack_quorum) == (2, 3, 65, 1, 2)
+    assert (found.quorum, found.ensemble, found.length, found.last_entry, found.ack_quorum) == (
+        2,
+        3,
+        65,
+        1,
+        2,
+    )
     assert (found.state, found.digest, found.ctime_ms) == (LedgerState.CLOSED, Digest.CRC32C, T)
     assert found.password == b'\x01x\n"'
     assert found.ensembles == (
         Ensemble(bookies=("a:3181", "b:3181"), first_entry=0),
         Ensemble(bookies=("c:3181",), first_entry=1),
     )
-    assert found.custom == {"component": b"compacted-ledger", "pulsar/compactedTo": bytes.fromhex("080a1002")}
+    assert found.custom == {
+        "component": b"compacted-ledger",
+        "pulsar/compactedTo": bytes.fromhex("080a1002"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -192,7 +218,10 @@ def test_a_compressed_node_that_lies() -> None:
 def test_a_topic_s_ledgers() -> None:
     first, second, last = INFO.ledgers
     assert first.is_closed and not last.is_closed
-    assert not LedgerInfo(ledger=1, entries=0, closed_ms=0).is_closed and LedgerInfo(ledger=1, entries=0).is_closed
+    assert (
+        not LedgerInfo(ledger=1, entries=0, closed_ms=0).is_closed
+        and LedgerInfo(ledger=1, entries=0).is_closed
+    )
     assert first.offloaded_as == UUID(int=((1 << 64) - 62_000_000_000_000) << 64 | 1 << 62)
     assert second.offload is not None and second.offload.uuid == ID and second.offloaded_as is None
     assert last.offloaded_as is None and OPEN.encode() == bytes.fromhex("080f")
@@ -213,7 +242,10 @@ def test_where_a_cursor_stands() -> None:
     )
     assert CursorInfo.decode_node(cursor.encode()) == cursor
     assert (cursor.horizon, cursor.compacted_ledger) == (Position(11, -1), 77)
-    assert (CursorInfo(cursors_ledger=20).horizon, CursorInfo(cursors_ledger=20).compacted_ledger) == (None, None)
+    assert (
+        CursorInfo(cursors_ledger=20).horizon,
+        CursorInfo(cursors_ledger=20).compacted_ledger,
+    ) == (None, None)
 
 
 # ---------------------------------------------------------------- JSON
@@ -233,8 +265,13 @@ def test_json_by_the_messages_names() -> None:
                     "complete": True,
                     "bookkeeperDeleted": False,
                     "timestamp": T,
-                    "driverMetadata": {"name": "S3", "properties": [{"key": "bucket", "value": "b"}]},
-                    "offloadSegment": [{"uidMsb": 0, "uidLsb": 7, "complete": True, "endEntryId": 2}],
+                    "driverMetadata": {
+                        "name": "S3",
+                        "properties": [{"key": "bucket", "value": "b"}],
+                    },
+                    "offloadSegment": [
+                        {"uidMsb": 0, "uidLsb": 7, "complete": True, "endEntryId": 2}
+                    ],
                 },
                 "properties": [{"key": "p", "value": "v"}],
             },
@@ -302,7 +339,13 @@ def test_json_of_stats_internal() -> None:
         "lastConfirmedEntry": "15:4",
         "state": "LedgerOpened",
         "ledgers": [
-            {"ledgerId": 10, "entries": 4, "size": 100, "offloaded": True, "underReplicated": False},
+            {
+                "ledgerId": 10,
+                "entries": 4,
+                "size": 100,
+                "offloaded": True,
+                "underReplicated": False,
+            },
             {"ledgerId": 15, "entries": 0, "size": 0, "offloaded": False, "underReplicated": False},
         ],
         "cursors": {
@@ -314,7 +357,13 @@ def test_json_of_stats_internal() -> None:
             "reader": {"markDeletePosition": "15:4", "properties": {}},
         },
         "schemaLedgers": [],
-        "compactedLedger": {"ledgerId": 77, "entries": 2, "size": 50, "offloaded": False, "underReplicated": False},
+        "compactedLedger": {
+            "ledgerId": 77,
+            "entries": 2,
+            "size": 50,
+            "offloaded": False,
+            "underReplicated": False,
+        },
     }
     found = from_json(json.dumps(document))
     assert [(one.ledger, one.entries, one.is_closed) for one in found.info.ledgers] == [

@@ -11,7 +11,12 @@ import pytest
 from lastwrite.errors import LogHeld, RemoteFailed
 from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
 from lastwrite.formats.pulsar.entry import Message, encode_batch, encode_entry, encode_single
-from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, LedgerState, custom_items
+from lastwrite.formats.pulsar.ledger_metadata import (
+    Digest,
+    LedgerMetadata,
+    LedgerState,
+    custom_items,
+)
 from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, ManagedLedgerInfo
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.formats.pulsar.position import Position
@@ -24,9 +29,14 @@ TOPIC = TopicName.parse("persistent://public/default/t")
 
 def metadata(custom: dict[str, bytes] | None = None) -> LedgerMetadata:
     return LedgerMetadata(
-        quorum=1, ensemble=1, ack_quorum=1, length=0, state=LedgerState.CLOSED, digest=Digest.CRC32,
+        quorum=1,
+        ensemble=1,
+        ack_quorum=1,
+        length=0,
+        state=LedgerState.CLOSED,
+        digest=Digest.CRC32,
         custom_items=custom_items(custom or {}),
-    )  # fmt: skip
+    )
 
 
 COMPACTED = metadata(ledger_custom_metadata(TOPIC.full, Position(10, 1)))
@@ -39,7 +49,9 @@ def single(key: str, value: bytes) -> bytes:
 def batch(*keys: str | None) -> bytes:
     """A batch; None: a message that is gone."""
     messages = [
-        Message(key=key.encode(), value=b"v", publish_time=1) if key else Message(compacted_out=True, publish_time=1)
+        Message(key=key.encode(), value=b"v", publish_time=1)
+        if key
+        else Message(compacted_out=True, publish_time=1)
         for key in keys
     ]
     metadata, payload = encode_batch(messages)
@@ -82,8 +94,9 @@ def test_what_fails_on_its_way_leaves_nothing(tmp_path: Path) -> None:
 
 def test_the_manifest_says_what_the_cluster_says(tmp_path: Path) -> None:
     records = [
-        encode_record(Position(10, 0), -1, RAW[0]), encode_record(Position(10, 1), -1, batch("b", None)),
-    ]  # fmt: skip
+        encode_record(Position(10, 0), -1, RAW[0]),
+        encode_record(Position(10, 1), -1, batch("b", None)),
+    ]
     info = ManagedLedgerInfo(ledgers=(LedgerInfo(ledger=10, entries=3, closed_ms=1),))
     with mirroring(str(tmp_path), TOPIC) as mirror:
         mirror.bring(10, metadata(), enumerate(RAW))
@@ -92,7 +105,12 @@ def test_the_manifest_says_what_the_cluster_says(tmp_path: Path) -> None:
         mirror.is_compacted(77, Position(10, 2))
         found = mirror.manifest
         assert found is not None
-        assert (found.ledger, found.from_, found.to, found.horizon) == (77, (10, 0), (10, 1), (10, 2))
+        assert (found.ledger, found.from_, found.to, found.horizon) == (
+            77,
+            (10, 0),
+            (10, 1),
+            (10, 2),
+        )
         assert (found.entries, found.messages, found.size_bytes) == (2, 2, sum(map(len, records)))
         mirror.is_compacted(77, Position(12, -1))
         assert mirror.manifest is not None and mirror.manifest.horizon == (12, -1)
@@ -116,10 +134,18 @@ def test_the_manifest_says_what_the_cluster_says(tmp_path: Path) -> None:
 
 def test_that_a_message_lies_there_in_chunks_is_noted(tmp_path: Path) -> None:
     chunks = [
-        encode_entry(replace(encode_single(Message(key=b"a", value=b"v", publish_time=1))[0], uuid="u", chunk_id=n,
-                             num_chunks_from_msg=2, total_chunk_msg_size=2), b"v")
+        encode_entry(
+            replace(
+                encode_single(Message(key=b"a", value=b"v", publish_time=1))[0],
+                uuid="u",
+                chunk_id=n,
+                num_chunks_from_msg=2,
+                total_chunk_msg_size=2,
+            ),
+            b"v",
+        )
         for n in range(2)
-    ]  # fmt: skip
+    ]
     with mirroring(str(tmp_path), TOPIC) as mirror:
         for number, bodies in ((77, RAW[:1]), (78, chunks)):
             records = [encode_record(Position(10, n), -1, body) for n, body in enumerate(bodies)]

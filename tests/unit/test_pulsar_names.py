@@ -107,7 +107,8 @@ def test_what_is_no_topic(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["t/n/x", "t/n/non-persistent/x", "t/c/n/persistent/x", "t/n/persistent/", "t/n/persistent/.."]
+    "name",
+    ["t/n/x", "t/n/non-persistent/x", "t/c/n/persistent/x", "t/n/persistent/", "t/n/persistent/.."],
 )
 def test_what_is_no_managed_ledger(name: str) -> None:
     with pytest.raises(InvalidConfig):
@@ -132,14 +133,27 @@ def test_object_names() -> None:
 
 def test_map_file_names() -> None:
     assert parse_map_file_name(map_file_name(10, ID)) == (10, ID)
-    assert parse_map_file_name(object_name(ID, 10)) is None and parse_map_file_name(f"x-{ID}") is None
+    assert (
+        parse_map_file_name(object_name(ID, 10)) is None and parse_map_file_name(f"x-{ID}") is None
+    )
 
 
 def test_entry_log_names() -> None:
     assert (
-        entry_log_name(255) == "ff.log" and parse_entry_log_name("ff.log") == 255 and parse_entry_log_name("0.log") == 0
+        entry_log_name(255) == "ff.log"
+        and parse_entry_log_name("ff.log") == 255
+        and parse_entry_log_name("0.log") == 0
     )
-    for other in ("FF.log", "0ff.log", ".log", "1.log.2.compacted", "lastId", "1.txt", "g.log", "f" * 16 + ".log"):
+    for other in (
+        "FF.log",
+        "0ff.log",
+        ".log",
+        "1.log.2.compacted",
+        "lastId",
+        "1.txt",
+        "g.log",
+        "f" * 16 + ".log",
+    ):
         assert parse_entry_log_name(other) is None
 
 
@@ -153,7 +167,9 @@ def test_positions_and_offsets() -> None:
     assert Position.of(top.offset) == top and top.offset == (1 << 63) - 1
 
 
-@pytest.mark.parametrize("position", [Position(1 << 31, 0), Position(0, 1 << 32), Position(-2, 0), Position(0, -2)])
+@pytest.mark.parametrize(
+    "position", [Position(1 << 31, 0), Position(0, 1 << 32), Position(-2, 0), Position(0, -2)]
+)
 def test_positions_that_are_no_offset(position: Position) -> None:
     with pytest.raises(UnsupportedFormat):
         _ = position.offset

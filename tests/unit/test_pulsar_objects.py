@@ -19,13 +19,17 @@ from lastwrite.logstore.pulsar.objects import ObjectWriter, checked_index, find_
 METADATA = LedgerMetadata(quorum=1, ensemble=1, length=0, state=LedgerState.CLOSED)
 
 
-def write(folder: Path, entries: list[bytes], block_bytes: int = 1 << 20, framed: bool = False) -> str:
+def write(
+    folder: Path, entries: list[bytes], block_bytes: int = 1 << 20, framed: bool = False
+) -> str:
     writer = ObjectWriter(str(folder), 10, block_bytes=block_bytes)
     if framed:
         sizes = np.array([len(entry) + ENTRY_HEAD.size for entry in entries], np.int64)
         data = b"".join(ENTRY_HEAD.pack(len(entry), n) + entry for n, entry in enumerate(entries))
         positions = np.cumsum(sizes) - sizes
-        writer.append_framed(np.frombuffer(data, np.uint8), positions, np.arange(len(entries), dtype=np.int64))
+        writer.append_framed(
+            np.frombuffer(data, np.uint8), positions, np.arange(len(entries), dtype=np.int64)
+        )
     else:
         for n, entry in enumerate(entries):
             writer.append(n, entry)
@@ -33,9 +37,12 @@ def write(folder: Path, entries: list[bytes], block_bytes: int = 1 << 20, framed
 
 
 @given(
-    entries=st.lists(st.binary(max_size=30), max_size=12), block_bytes=st.integers(128, 300), framed=st.booleans(),
-    first=st.integers(0, 13), count=st.integers(0, 13),
-)  # fmt: skip
+    entries=st.lists(st.binary(max_size=30), max_size=12),
+    block_bytes=st.integers(128, 300),
+    framed=st.booleans(),
+    first=st.integers(0, 13),
+    count=st.integers(0, 13),
+)
 def test_what_was_written_is_read(
     tmp_path_factory: pytest.TempPathFactory,
     entries: list[bytes],
@@ -59,7 +66,10 @@ def test_the_index_says_what_was_written(tmp_path: Path, framed: bool) -> None:
     assert index.data_bytes == Path(path).stat().st_size
     assert (index.metadata.last_entry, index.metadata.length) == (3, 581)
     assert parse_object_name(Path(path).name) is not None
-    assert sorted(p.name for p in tmp_path.iterdir()) == [Path(path).name, Path(path).name + "-index"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        Path(path).name,
+        Path(path).name + "-index",
+    ]
 
 
 def test_a_ledger_without_entries_is_one(tmp_path: Path) -> None:
@@ -103,7 +113,9 @@ def test_an_object_that_is_not_there_is_said(tmp_path: Path) -> None:
         checked_index(str(tmp_path / "none"))
 
 
-def test_a_crash_between_any_two_steps_leaves_no_half_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_any_two_steps_leaves_no_half_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "faults", files.FaultPoints(log=str(tmp_path / "faults")))
     (tmp_path / "whole").mkdir()
     write(tmp_path / "whole", [b"a" * 90, b"b" * 90], 200)

@@ -43,7 +43,13 @@ def test_the_worked_index() -> None:
     index = IndexObject.decode(EXAMPLES["P"])
     assert (index.data_bytes, index.blocks) == (217, (IndexEntry(0, 1, 0),))
     meta = index.metadata
-    assert (meta.quorum, meta.ensemble, meta.length, meta.last_entry, meta.state) == (2, 2, 65, 1, LedgerState.CLOSED)
+    assert (meta.quorum, meta.ensemble, meta.length, meta.last_entry, meta.state) == (
+        2,
+        2,
+        65,
+        1,
+        LedgerState.CLOSED,
+    )
     assert index.encode() == EXAMPLES["P"]
 
 
@@ -179,7 +185,9 @@ def test_several_ledgers_in_one_object() -> None:
         info = LedgerInfo(ledger=ledger, offload=OffloadContext.of_uuid(UUID(int=1)))
         ledgers.append(StreamedLedger(ledger, info.encode(), (IndexEntry(first, 1, len(data)),)))
         data += block_header(len(plain), first, ledger) + plain[BLOCK_HEADER_BYTES:]
-    assert [(ledger, entry, data[at : at + size]) for ledger, entry, at, size in walk_streamed(data)] == [
+    assert [
+        (ledger, entry, data[at : at + size]) for ledger, entry, at, size in walk_streamed(data)
+    ] == [
         *((7, 3 + n, entry) for n, entry in enumerate(ENTRIES[:3])),
         *((9, n, entry) for n, entry in enumerate(ENTRIES[3:])),
         (7, 6, ENTRIES[0]),
@@ -205,10 +213,21 @@ def test_metadata_that_are_none() -> None:
 
 @pytest.mark.parametrize(
     ("last", "firsts"),
-    [(-2, ()), (0, ()), (-1, (0,)), (None, (0,)), (3, (0, 4)), (3, (1, 2)), (1 << 40, (0,)), (99, (0,))],
+    [
+        (-2, ()),
+        (0, ()),
+        (-1, (0,)),
+        (None, (0,)),
+        (3, (0, 4)),
+        (3, (1, 2)),
+        (1 << 40, (0,)),
+        (99, (0,)),
+    ],
 )
 def test_metadata_that_contradict_the_blocks(last: int | None, firsts: tuple[int, ...]) -> None:
-    metadata = LedgerMetadata(quorum=1, ensemble=1, length=0, last_entry=last, state=LedgerState.CLOSED)
+    metadata = LedgerMetadata(
+        quorum=1, ensemble=1, length=0, last_entry=last, state=LedgerState.CLOSED
+    )
     blocks = tuple(IndexEntry(first, n + 1, 200 * n) for n, first in enumerate(firsts))
     with pytest.raises(CorruptLog, match="index of a ledger up to entry"):
         _ = IndexObject(500, metadata.encode(), blocks).metadata

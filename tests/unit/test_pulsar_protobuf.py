@@ -79,17 +79,35 @@ def test_varints(number: int, text: str) -> None:
 def test_varints_that_are_none() -> None:
     with pytest.raises(CorruptLog, match="longer than 10"):
         decode_varint(b"\xff" * 10 + b"\x01", 0, 11)
-    assert decode_varint(b"\xff" * 9 + b"\x7f", 0, 10) == ((1 << 64) - 1, 10)  # bits above 64 are cut off
+    assert decode_varint(b"\xff" * 9 + b"\x7f", 0, 10) == (
+        (1 << 64) - 1,
+        10,
+    )  # bits above 64 are cut off
     with pytest.raises(ValueError, match="64 bits"):
         put_varint(1 << 64)
 
 
 def test_fields_and_where_they_lie() -> None:
-    data = put(1, 10) + put(2, b"k1") + bytes([3 << 3 | 1]) + b"12345678" + bytes([4 << 3 | 5]) + b"1234" + put(1, -1)
+    data = (
+        put(1, 10)
+        + put(2, b"k1")
+        + bytes([3 << 3 | 1])
+        + b"12345678"
+        + bytes([4 << 3 | 5])
+        + b"1234"
+        + put(1, -1)
+    )
     assert fields(data) == [(1, 10), (2, b"k1"), (3, b"12345678"), (4, b"1234"), (1, (1 << 64) - 1)]
     assert spans(data)[1] == Span(number=2, wire_type=2, start=2, value=4, end=6)
-    assert (integer(fields(data), 1), integers(fields(data), 1)) == ((1 << 64) - 1, [10, (1 << 64) - 1])
-    assert (blob(fields(data), 2), blob(fields(data), 9), blobs(fields(data), 2)) == (b"k1", None, [b"k1"])
+    assert (integer(fields(data), 1), integers(fields(data), 1)) == (
+        (1 << 64) - 1,
+        [10, (1 << 64) - 1],
+    )
+    assert (blob(fields(data), 2), blob(fields(data), 9), blobs(fields(data), 2)) == (
+        b"k1",
+        None,
+        [b"k1"],
+    )
     assert integer(fields(data), 2, 7) == 7  # there, but no number
     assert without(data, 1, 3) == put(2, b"k1") + bytes([4 << 3 | 5]) + b"1234"
     assert inserted(put(1, 1) + put(5, 1), 3, put(3, 1)) == put(1, 1) + put(3, 1) + put(5, 1)

@@ -7,7 +7,13 @@ import zlib
 
 import pytest
 
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
+from lastwrite.errors import (
+    CorruptLog,
+    LogError,
+    OutOfMemoryBudget,
+    TruncatedLog,
+    UnsupportedFormat,
+)
 from lastwrite.formats.pulsar.sequence_file import (
     DEFAULT_CODEC,
     DEFLATE_CODEC,
@@ -32,7 +38,12 @@ def test_pairs_come_back(codec: str | None, has_blocks: bool) -> None:
     data = encode_sequence_file(PAIRS, SYNC, codec=codec, has_blocks=has_blocks, block_bytes=2000)
     assert [(pair.key, pair.value) for pair in walk_sequence_file(data)] == PAIRS
     header = decode_header(data)
-    assert (header.version, header.codec, header.has_blocks, header.sync) == (6, codec, has_blocks, SYNC)
+    assert (header.version, header.codec, header.has_blocks, header.sync) == (
+        6,
+        codec,
+        has_blocks,
+        SYNC,
+    )
     assert data.count(SYNC) > 1
     for cut in [*range(header.size_bytes + 1, header.size_bytes + 200), len(data) - 1]:
         try:
@@ -96,8 +107,14 @@ def test_version_5_has_no_metadata() -> None:
         (b"SEQ\x07", UnsupportedFormat),
         (b"SEQ\x06\x8b\xff\xff\xff\xff", CorruptLog),
         (b"SEQ\x06\x80\xff\xff\xff\xff\xff\xff\xff\xff", LogError),
-        (encode_sequence_file([], SYNC, codec=GZIP_CODEC).replace(b"Gzip", b"Lz44"), UnsupportedFormat),
-        (encode_sequence_file(PAIRS, SYNC).replace(b"LongWritable", b"Text_ritable"), UnsupportedFormat),
+        (
+            encode_sequence_file([], SYNC, codec=GZIP_CODEC).replace(b"Gzip", b"Lz44"),
+            UnsupportedFormat,
+        ),
+        (
+            encode_sequence_file(PAIRS, SYNC).replace(b"LongWritable", b"Text_ritable"),
+            UnsupportedFormat,
+        ),
     ],
 )
 def test_what_is_no_sequence_file(data: bytes, error: type[LogError]) -> None:
@@ -106,7 +123,9 @@ def test_what_is_no_sequence_file(data: bytes, error: type[LogError]) -> None:
 
 
 def with_record(record: str, *, has_blocks: bool = False, codec: str | None = None) -> bytes:
-    return encode_sequence_file([], SYNC, codec=codec, has_blocks=has_blocks) + bytes.fromhex(record)
+    return encode_sequence_file([], SYNC, codec=codec, has_blocks=has_blocks) + bytes.fromhex(
+        record
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +164,9 @@ SYNC_MARK = "ffffffff000102030405060708090a0b0c0d0e0f"
     ],
 )
 def test_blocks_that_lie(block: str, error: type[LogError]) -> None:
-    sound = with_record(SYNC_MARK + "01 01 08 08 0000000000000003 01 04 04 00000000", has_blocks=True)
+    sound = with_record(
+        SYNC_MARK + "01 01 08 08 0000000000000003 01 04 04 00000000", has_blocks=True
+    )
     assert [(pair.key, pair.value) for pair in walk_sequence_file(sound)] == [(3, b"")]
     with pytest.raises(error):
         list(walk_sequence_file(with_record(SYNC_MARK + block, has_blocks=True)))
@@ -163,6 +184,10 @@ def test_a_value_that_grows_beyond_the_limit() -> None:
 def test_zlib_data_that_are_none() -> None:
     whole = zlib.compress(b"\0\0\0\1a")
     for stored, error in ((b"no zlib", "broken zlib"), (whole[:-1], "stop early")):
-        record = (8 + len(stored)).to_bytes(4, "big") + bytes.fromhex("00000008 0000000000000000") + stored
+        record = (
+            (8 + len(stored)).to_bytes(4, "big")
+            + bytes.fromhex("00000008 0000000000000000")
+            + stored
+        )
         with pytest.raises(CorruptLog, match=error):
             list(walk_sequence_file(encode_sequence_file([], SYNC) + record))

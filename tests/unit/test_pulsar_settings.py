@@ -10,21 +10,32 @@ EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
 
 def test_defaults() -> None:
     config = PulsarConfig.from_names({})
-    assert (config.retain_null_key, config.by_event_time, config.compaction_threshold_bytes) == (False, False, 0)
+    assert (config.retain_null_key, config.by_event_time, config.compaction_threshold_bytes) == (
+        False,
+        False,
+        0,
+    )
     assert (config.ensemble_size, config.write_quorum, config.ack_quorum) == (2, 2, 2)
 
 
 def test_a_broker_conf_as_it_is() -> None:
     config = PulsarConfig.from_names(
         {
-            "topicCompactionRetainNullKey": " True ", "compactionServiceFactoryClassName": EVENT_TIME,
-            "brokerServiceCompactionThresholdInBytes": "100", "clusterName": "a", "bookkeeper_tlsProvider": "x",
-            "s3ManagedLedgerOffloadBucket": "b", "compactionWriteMaxBytesPerSecond": "1000",
+            "topicCompactionRetainNullKey": " True ",
+            "compactionServiceFactoryClassName": EVENT_TIME,
+            "brokerServiceCompactionThresholdInBytes": "100",
+            "clusterName": "a",
+            "bookkeeper_tlsProvider": "x",
+            "s3ManagedLedgerOffloadBucket": "b",
+            "compactionWriteMaxBytesPerSecond": "1000",
             "defaultRetentionTimeInMinutes": "-1",
         }
-    )  # fmt: skip
+    )
     assert config == PulsarConfig(
-        retain_null_key=True, service_factory=EVENT_TIME, compaction_threshold_bytes=100, retention_time_minutes=-1
+        retain_null_key=True,
+        service_factory=EVENT_TIME,
+        compaction_threshold_bytes=100,
+        retention_time_minutes=-1,
     )
     assert config.by_event_time
 

@@ -12,7 +12,13 @@ import lastwrite
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.formats.pulsar.entry import Message, Metadata, encode_entry, encode_single
 from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadContext
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX, MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST, SURVEY_SUFFIX
+from lastwrite.formats.pulsar.names import (
+    INDEX_SUFFIX,
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    MANIFEST,
+    SURVEY_SUFFIX,
+)
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar import store, survey
 from lastwrite.logstore.pulsar.manifest import Manifest, read_manifest, replace_manifest
@@ -25,13 +31,24 @@ from lastwrite.pipeline.system import system_named
 from tests.pulsar_topics import TOPIC, put_ledger, read_compacted, topic_folder
 
 MANIFEST_OF_13 = Manifest(
-    topic=TOPIC, ledger=13, object=f"{UUID(int=13)}-ledger-13", from_=Position(10, 1), to=Position(10, 4),
-    horizon=Position(10, 5), entries=3, size_bytes=300, messages=4, read=9, ledgers=(8, 10),
-)  # fmt: skip
+    topic=TOPIC,
+    ledger=13,
+    object=f"{UUID(int=13)}-ledger-13",
+    from_=Position(10, 1),
+    to=Position(10, 4),
+    horizon=Position(10, 5),
+    entries=3,
+    size_bytes=300,
+    messages=4,
+    read=9,
+    ledgers=(8, 10),
+)
 
 
 def single(key: str | None, value: bytes = b"v", **changes: int) -> bytes:
-    meta, payload = encode_single(Message(key=None if key is None else key.encode(), value=value, publish_time=7))
+    meta, payload = encode_single(
+        Message(key=None if key is None else key.encode(), value=value, publish_time=7)
+    )
     return encode_entry(replace(meta, **changes), payload)
 
 
@@ -41,9 +58,13 @@ def data(key: str, transaction: int) -> bytes:
 
 def marker(kind: int, transaction: int | None = None) -> bytes:
     meta = Metadata(
-        producer_name="pulsar.marker", sequence_id=0, publish_time=9, marker_type=kind, txnid_least_bits=transaction,
+        producer_name="pulsar.marker",
+        sequence_id=0,
+        publish_time=9,
+        marker_type=kind,
+        txnid_least_bits=transaction,
         txnid_most_bits=None if transaction is None else 0,
-    )  # fmt: skip
+    )
     return encode_entry(meta)
 
 
@@ -67,8 +88,16 @@ def problems(folder: Path) -> list[tuple[ProblemKind, str]]:
 
 
 def test_topics_are_found_by_their_folders(tmp_path: Path) -> None:
-    names = ["persistent://a/b/t", "persistent://a/b/t-partition-0", "persistent://a/b/t-partition-10", TOPIC]
-    folders = {name: topic_folder(tmp_path, name) for name in [*names, "persistent://a/b/grüße an/alle"][:4]}
+    names = [
+        "persistent://a/b/t",
+        "persistent://a/b/t-partition-0",
+        "persistent://a/b/t-partition-10",
+        TOPIC,
+    ]
+    folders = {
+        name: topic_folder(tmp_path, name)
+        for name in [*names, "persistent://a/b/grüße an/alle"][:4]
+    }
     for folder in folders.values():
         put_ledger(folder, 1, [single("k")])
     (tmp_path / "a" / "b" / "persistent" / "empty").mkdir()
@@ -90,7 +119,9 @@ def test_topics_are_found_by_their_folders(tmp_path: Path) -> None:
 def test_what_is_no_archive(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
-    put_ledger(tmp_path / "t-0", 1, [single("k")])  # a bucket's folder: nothing tells the topic's name
+    put_ledger(
+        tmp_path / "t-0", 1, [single("k")]
+    )  # a bucket's folder: nothing tells the topic's name
     assert locate(str(tmp_path)) is None and locate(str(tmp_path / "t-0")) is None
     assert system_named(None, str(tmp_path)).name == "kafka"
 
@@ -108,10 +139,14 @@ def test_a_manifest_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"entries": 4}, "checksum"), ({"checksum": None}, "checksum"), ({"version": 2}, "of this release"),
+        ({"entries": 4}, "checksum"),
+        ({"checksum": None}, "checksum"),
+        ({"version": 2}, "of this release"),
     ],
-)  # fmt: skip
-def test_a_manifest_that_was_changed_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
+)
+def test_a_manifest_that_was_changed_is_refused(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
     replace_manifest(str(tmp_path), MANIFEST_OF_13)
     path = tmp_path / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -135,10 +170,14 @@ def test_each_byte_of_a_manifest_counts() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"object": "x"}, {"ledger": 14}, {"order": "alphabet"}, {"entries": -1}, {"horizon": Position(-1, 5)},
+        {"object": "x"},
+        {"ledger": 14},
+        {"order": "alphabet"},
+        {"entries": -1},
+        {"horizon": Position(-1, 5)},
         {"from_": Position(1 << 40, 0)},
     ],
-)  # fmt: skip
+)
 def test_a_manifest_that_contradicts_itself_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(CorruptLog):
         Manifest.decode(replace(MANIFEST_OF_13, **change).encode())  # type: ignore[arg-type]
@@ -150,7 +189,9 @@ def test_a_manifest_of_another_topic_is_damage(tmp_path: Path) -> None:
     assert compact(folder).status is Status.CLEANED
     other = folder.rename(folder.with_name("other"))
     report = compact(other)
-    assert report.status is Status.DAMAGED and "is of persistent://public/default/t" in str(report.reason)
+    assert report.status is Status.DAMAGED and "is of persistent://public/default/t" in str(
+        report.reason
+    )
 
 
 # ---------------------------------------------------------------------- ledgers
@@ -163,7 +204,9 @@ def test_of_two_objects_the_topics_metadata_tell_which_counts(tmp_path: Path) ->
     ((kind, message),) = problems(folder)
     assert kind is ProblemKind.DAMAGED and "two objects are ledger 10" in message
     assert compact(folder).status is Status.DAMAGED
-    info = LedgerInfo(ledger=10, entries=2, closed_ms=1, offload=OffloadContext.of_uuid(UUID(int=2)))
+    info = LedgerInfo(
+        ledger=10, entries=2, closed_ms=1, offload=OffloadContext.of_uuid(UUID(int=2))
+    )
     (folder / MANAGED_LEDGER).write_bytes(ManagedLedgerInfo(ledgers=(info,)).encode())
     assert not problems(folder)
     assert compact(folder).status is Status.CLEANED
@@ -173,14 +216,23 @@ def test_of_two_objects_the_topics_metadata_tell_which_counts(tmp_path: Path) ->
 def test_a_ledger_that_is_missing(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     ledgers = [LedgerInfo(ledger=number, entries=1, closed_ms=1) for number in (10, 12, 15)]
-    (folder / MANAGED_LEDGER).write_bytes(ManagedLedgerInfo(ledgers=(*ledgers, LedgerInfo(ledger=16))).encode())
+    (folder / MANAGED_LEDGER).write_bytes(
+        ManagedLedgerInfo(ledgers=(*ledgers, LedgerInfo(ledger=16))).encode()
+    )
     put_ledger(folder, 10, [single("a")])
     path = put_ledger(folder, 15, [single("c")])
     report = compact(folder)
-    assert report.status is Status.DAMAGED and "ledger 12 of 1 entries is not here" in str(report.reason)
+    assert report.status is Status.DAMAGED and "ledger 12 of 1 entries is not here" in str(
+        report.reason
+    )
     hidden = path.rename(path.with_name("hidden"))
-    assert problems(folder)[-1] == (ProblemKind.RECOVERED, "ledger 12 is not here: the log ends before it")
-    assert compact(folder).status is Status.CLEANED  # up to 10:0, below which nothing can be missing
+    assert problems(folder)[-1] == (
+        ProblemKind.RECOVERED,
+        "ledger 12 is not here: the log ends before it",
+    )
+    assert (
+        compact(folder).status is Status.CLEANED
+    )  # up to 10:0, below which nothing can be missing
     hidden.rename(path)
     assert compact(folder).status is Status.DAMAGED
     put_ledger(folder, 12, [single("b")])
@@ -194,7 +246,9 @@ def test_metadata_as_json_are_as_good(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [single("a")])
     put_ledger(folder, 15, [single("c")])
-    listed = [{"ledgerId": number, "entries": 1, "size": 9, "timestamp": 1} for number in (10, 12, 15)]
+    listed = [
+        {"ledgerId": number, "entries": 1, "size": 9, "timestamp": 1} for number in (10, 12, 15)
+    ]
     (folder / MANAGED_LEDGER_JSON).write_text(json.dumps({"ledgerInfo": listed}))
     assert "ledger 12" in str(compact(folder).reason)
     (folder / MANAGED_LEDGER_JSON).write_text("{")
@@ -218,7 +272,9 @@ def test_what_contradicts_its_index(tmp_path: Path) -> None:
     index.write_bytes(told[:-1])
     assert compact(folder).status is Status.DAMAGED
     # An index of one entry more than there are.
-    other = put_ledger(topic_folder(tmp_path / "other"), 10, [single("a"), single("b"), single("c")])
+    other = put_ledger(
+        topic_folder(tmp_path / "other"), 10, [single("a"), single("b"), single("c")]
+    )
     index.write_bytes(other.with_name(other.name + INDEX_SUFFIX).read_bytes())
     assert compact(folder).status is Status.DAMAGED
 
@@ -240,18 +296,25 @@ def log_of(folder: Path, *ledgers: list[bytes]) -> PartitionLog:
 def test_a_horizon_passes_over_markers_and_what_was_aborted(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     log = log_of(
-        folder, [single("a"), data("b", 1), data("c", 2), marker(COMMIT, 1)],
+        folder,
+        [single("a"), data("b", 1), data("c", 2), marker(COMMIT, 1)],
         [marker(ABORT, 2), single("d"), data("a", 3), marker(ABORT, 3), marker(SNAPSHOT)],
-    )  # fmt: skip
+    )
     assert (log.high_watermark, log.first_unstable_offset) == (Position(11, 2).offset, None)
     assert [(entry.producer_id, entry.first_offset) for entry in log.aborted] == [
-        (2, Position(10, 2).offset), (3, Position(11, 2).offset),
-    ]  # fmt: skip
+        (2, Position(10, 2).offset),
+        (3, Position(11, 2).offset),
+    ]
     assert [(segment.base_offset, segment.position > 0) for segment in log.segments] == [
-        (Position(10, 0).offset, False), (Position(11, 0).offset, False), (Position(11, 2).offset, True),
-    ]  # fmt: skip
+        (Position(10, 0).offset, False),
+        (Position(11, 0).offset, False),
+        (Position(11, 2).offset, True),
+    ]
     report = compact(folder)
-    assert (report.status, report.verdicts["aborted"] if report.verdicts else 0) == (Status.CLEANED, 1)
+    assert (report.status, report.verdicts["aborted"] if report.verdicts else 0) == (
+        Status.CLEANED,
+        1,
+    )
     assert positions(folder) == ["10:0", "10:1", "11:1"]
     manifest = read_manifest(str(folder))
     assert manifest is not None and str(manifest.horizon) == "11:1"
@@ -295,7 +358,9 @@ def test_a_compacted_ledger_may_be_empty(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- what is left of rounds
 
 
-def test_a_compacted_ledger_whose_manifest_is_gone_is_kept_if_it_is_all_there_is(tmp_path: Path) -> None:
+def test_a_compacted_ledger_whose_manifest_is_gone_is_kept_if_it_is_all_there_is(
+    tmp_path: Path,
+) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [single("a"), single("b")])
     assert compact(folder).status is Status.CLEANED
@@ -325,9 +390,13 @@ def test_a_compacted_ledger_of_a_broker_is_taken_for_what_it_is(tmp_path: Path) 
 # ---------------------------------------------------------------------- surveys
 
 
-def test_a_survey_is_made_once_and_believed_as_long_as_its_object_is_the_same(tmp_path: Path) -> None:
+def test_a_survey_is_made_once_and_believed_as_long_as_its_object_is_the_same(
+    tmp_path: Path,
+) -> None:
     folder = topic_folder(tmp_path)
-    path = put_ledger(folder, 10, [single("a"), marker(COMMIT, 3), data("b", 3), data("c", 3), single("d")])
+    path = put_ledger(
+        folder, 10, [single("a"), marker(COMMIT, 3), data("b", 3), data("c", 3), single("d")]
+    )
     (ledger,) = list_topic(str(folder)).ledgers
     found = survey.keep_survey(ledger)
     assert (found.entries, found.messages, found.largest_publish_ms) == (5, 4, 9)

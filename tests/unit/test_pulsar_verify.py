@@ -34,12 +34,19 @@ def folder(tmp_path: Path) -> Path:
     made = topic_folder(tmp_path)
     members = [Message(index=n, key=b"b%d" % n, value=b"x" * n, publish_time=NOW) for n in range(4)]
     batch = encode_entry(*encode_batch(members))
-    put_ledger(made, 10, [*(single(b"k%d" % (n % 3), b"v%d" % n) for n in range(20)), batch], block_bytes=600)
+    put_ledger(
+        made,
+        10,
+        [*(single(b"k%d" % (n % 3), b"v%d" % n) for n in range(20)), batch],
+        block_bytes=600,
+    )
     lastwrite.compact(str(made), now_ms=NOW, spark=INLINE)
     meta, payload = encode_single(Message(key=b"t", value=b"v", publish_time=NOW))
     inside = replace(meta, txnid_least_bits=1, txnid_most_bits=0)
     marker = encode_entry(replace(inside, partition_key=None, marker_type=22))
-    put_ledger(made, 12, [single(None, b"x"), single(b"k1", b""), encode_entry(inside, payload), marker])
+    put_ledger(
+        made, 12, [single(None, b"x"), single(b"k1", b""), encode_entry(inside, payload), marker]
+    )
     return made
 
 
@@ -55,7 +62,12 @@ def test_what_is_whole(folder: Path) -> None:
     # The batch's first message is empty: a delete.
     assert (found.tombstones, found.keyless_records, found.control_records) == (2, 1, 1)
     assert found.transactions is not None
-    assert found.transactions.to_dict() == {"open": 0, "aborted": 1, "committed": 0, "aborted_records": 1}
+    assert found.transactions.to_dict() == {
+        "open": 0,
+        "aborted": 1,
+        "committed": 0,
+        "aborted_records": 1,
+    }
     assert (found.log_start_offset, found.end_offset) == (10 << 32, (12 << 32) + 4)
 
 
@@ -97,7 +109,9 @@ def second_block_moved(index: IndexObject) -> IndexObject:
 
 def second_block_of_another_entry(index: IndexObject) -> IndexObject:
     first, second, *rest = index.blocks
-    return replace(index, blocks=(first, second._replace(first_entry=second.first_entry - 1), *rest))
+    return replace(
+        index, blocks=(first, second._replace(first_entry=second.first_entry - 1), *rest)
+    )
 
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
@@ -113,29 +127,41 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "messages: 6, by the manifest 7": lambda folder: with_manifest(folder, messages=7),
     "bytes: ": lambda folder: with_manifest(folder, size_bytes=1),
     "lies beyond the horizon": lambda folder: with_manifest(
-        folder, horizon=read_manifest(str(folder)).horizon._replace(entry=3)  # type: ignore[union-attr]
+        folder,
+        horizon=read_manifest(str(folder)).horizon._replace(entry=3),  # type: ignore[union-attr]
     ),
     "by the manifest from": lambda folder: with_manifest(
-        folder, from_=read_manifest(str(folder)).horizon._replace(entry=0)  # type: ignore[union-attr]
+        folder,
+        from_=read_manifest(str(folder)).horizon._replace(entry=0),  # type: ignore[union-attr]
     ),
     "messages have the key of another one": lambda folder: made_by_hand(folder, b"k0", b"v"),
     "messages without a key are in it": lambda folder: made_by_hand(folder, None, b"v"),
-}  # fmt: skip
+}
 
 
 def made_by_hand(folder: Path, key: bytes | None, value: bytes, is_ours: bool = True) -> None:
     """A compacted ledger of two messages, one with the key ``k0``, whose manifest says all that is in it."""
     records = [
-        encode_record(Position(10, 0), -1, single(b"k0", b"v")), encode_record(Position(10, 1), -1, single(key, value)),
-    ]  # fmt: skip
+        encode_record(Position(10, 0), -1, single(b"k0", b"v")),
+        encode_record(Position(10, 1), -1, single(key, value)),
+    ]
     manifest = read_manifest(str(folder))
     assert manifest is not None
-    custom = {**ledger_custom_metadata(manifest.topic, Position(10, 1)), **({MADE_BY: b"test"} if is_ours else {})}
+    custom = {
+        **ledger_custom_metadata(manifest.topic, Position(10, 1)),
+        **({MADE_BY: b"test"} if is_ours else {}),
+    }
     path = put_ledger(folder, 99, records, custom=custom)
     with_manifest(
-        folder, ledger=99, object=path.name, entries=2, messages=2, size_bytes=sum(map(len, records)),
-        from_=Position(10, 0), to=Position(10, 1),
-    )  # fmt: skip
+        folder,
+        ledger=99,
+        object=path.name,
+        entries=2,
+        messages=2,
+        size_bytes=sum(map(len, records)),
+        from_=Position(10, 0),
+        to=Position(10, 1),
+    )
 
 
 @pytest.mark.parametrize("words", list(DAMAGE))
@@ -150,7 +176,9 @@ def test_damage_by_its_words(folder: Path, words: str) -> None:
 def test_what_a_broker_left_is_told_and_no_damage(folder: Path) -> None:
     made_by_hand(folder, None, b"v", is_ours=False)
     found = verified(folder)
-    assert str(found.status) == "verified" and "1 messages without a key are in it" in found.advice[0]
+    assert (
+        str(found.status) == "verified" and "1 messages without a key are in it" in found.advice[0]
+    )
 
 
 def test_deletes_in_a_compacted_ledger_are_told(folder: Path) -> None:
@@ -162,4 +190,6 @@ def test_what_no_manifest_names_is_told(folder: Path) -> None:
     made_by_hand(folder, b"k1", b"v")
     found = verified(folder)
     assert str(found.status) == "verified"
-    assert [line for line in found.advice if line.endswith("a compacted ledger that no manifest names")]
+    assert [
+        line for line in found.advice if line.endswith("a compacted ledger that no manifest names")
+    ]

@@ -25,15 +25,21 @@ def log(
     log_start: int | None = None,
 ) -> PartitionLog:
     return PartitionLog(
-        TopicPartition("t", 0), "t-0", tuple(segments),
-        log_start=segments[0].base_offset if log_start is None else log_start, end_offset=end,
-        high_watermark=end if high_watermark is None else high_watermark, checkpoint=checkpoint,
-    )  # fmt: skip
+        TopicPartition("t", 0),
+        "t-0",
+        tuple(segments),
+        log_start=segments[0].base_offset if log_start is None else log_start,
+        end_offset=end,
+        high_watermark=end if high_watermark is None else high_watermark,
+        checkpoint=checkpoint,
+    )
 
 
 def test_the_worked_round() -> None:
     sizes = [288, 288, 288, 288, 288, 288, 288, 164]
-    first = log([segment(4 * n, size) for n, size in enumerate(sizes)] + [segment(30, 0, first=None)], 30)
+    first = log(
+        [segment(4 * n, size) for n, size in enumerate(sizes)] + [segment(30, 0, first=None)], 30
+    )
     found = cleanable_range(first, KafkaTopicConfig(), NOW)
     assert (found.first_dirty, found.first_uncleanable) == (0, 30)
     assert (found.clean_bytes, found.cleanable_bytes, found.ratio) == (0, 2180, 1.0)
@@ -66,26 +72,45 @@ def test_the_ratio_has_to_be_above_the_threshold() -> None:
 
 @pytest.mark.parametrize(
     ("checkpoint", "log_start", "first_dirty", "corrected"),
-    [(None, 0, 0, False), (None, 7, 7, False), (20, 0, 20, False), (25, 0, 25, False), (26, 0, 0, True),
-     (6, 7, 7, True), (7, 7, 7, False)],
-)  # fmt: skip
+    [
+        (None, 0, 0, False),
+        (None, 7, 7, False),
+        (20, 0, 20, False),
+        (25, 0, 25, False),
+        (26, 0, 0, True),
+        (6, 7, 7, True),
+        (7, 7, 7, False),
+    ],
+)
 def test_a_checkpoint_outside_the_log_is_corrected(
     checkpoint: int | None, log_start: int, first_dirty: int, corrected: bool
 ) -> None:
     found = cleanable_range(
-        log([segment(0), segment(10), segment(20)], 25, checkpoint, log_start=log_start), KafkaTopicConfig(), NOW
+        log([segment(0), segment(10), segment(20)], 25, checkpoint, log_start=log_start),
+        KafkaTopicConfig(),
+        NOW,
     )
     assert (found.first_dirty, found.checkpoint_corrected) == (first_dirty, corrected)
 
 
 @pytest.mark.parametrize(
     ("high_watermark", "first_uncleanable", "held_by"),
-    [(25, 20, Hold.ACTIVE_SEGMENT), (20, 20, Hold.ACTIVE_SEGMENT), (19, 10, Hold.HIGH_WATERMARK),
-     (10, 10, Hold.HIGH_WATERMARK), (9, 0, Hold.HIGH_WATERMARK), (0, 0, Hold.HIGH_WATERMARK)],
-)  # fmt: skip
-def test_whole_segments_below_the_high_watermark(high_watermark: int, first_uncleanable: int, held_by: Hold) -> None:
+    [
+        (25, 20, Hold.ACTIVE_SEGMENT),
+        (20, 20, Hold.ACTIVE_SEGMENT),
+        (19, 10, Hold.HIGH_WATERMARK),
+        (10, 10, Hold.HIGH_WATERMARK),
+        (9, 0, Hold.HIGH_WATERMARK),
+        (0, 0, Hold.HIGH_WATERMARK),
+    ],
+)
+def test_whole_segments_below_the_high_watermark(
+    high_watermark: int, first_uncleanable: int, held_by: Hold
+) -> None:
     found = cleanable_range(
-        log([segment(0), segment(10), segment(20)], 25, high_watermark=high_watermark), KafkaTopicConfig(), NOW
+        log([segment(0), segment(10), segment(20)], 25, high_watermark=high_watermark),
+        KafkaTopicConfig(),
+        NOW,
     )
     assert (found.first_uncleanable, found.held_by) == (first_uncleanable, held_by)
     assert found.eligible == (first_uncleanable > 0)
@@ -103,14 +128,18 @@ def test_the_lag_holds_from_the_first_young_segment() -> None:
     assert reach(5000, 999) == (10, Hold.MIN_LAG)
     assert reach(999, 5000) == (0, Hold.MIN_LAG)  # what follows is not looked at
     found = cleanable_range(
-        log([segment(0, largest=NOW), segment(10, largest=1), segment(20)], 25, checkpoint=10), config, NOW
+        log([segment(0, largest=NOW), segment(10, largest=1), segment(20)], 25, checkpoint=10),
+        config,
+        NOW,
     )
     assert found.first_uncleanable == 20  # a clean segment is not asked
 
 
 def test_a_young_segment_that_is_half_clean_ends_the_round_below_its_start() -> None:
     config = KafkaTopicConfig(min_compaction_lag_ms=1000)
-    found = cleanable_range(log([segment(0), segment(10, largest=NOW), segment(20)], 25, checkpoint=15), config, NOW)
+    found = cleanable_range(
+        log([segment(0), segment(10, largest=NOW), segment(20)], 25, checkpoint=15), config, NOW
+    )
     assert (found.first_dirty, found.first_uncleanable, found.cleanable_bytes) == (15, 10, 0)
     assert not found.eligible
     assert found.reason is not None and "min.compaction.lag.ms, 1000" in found.reason
@@ -120,11 +149,17 @@ def test_overdue_counts_closed_dirty_segments_by_their_first_batch() -> None:
     config = KafkaTopicConfig(max_compaction_lag_ms=1000)
 
     def late(*firsts: int | None, checkpoint: int = 10) -> tuple[int, bool]:
-        segments = [segment(0, 10_000, first=1), *(segment(10 + 10 * n, 10, first=f) for n, f in enumerate(firsts))]
+        segments = [
+            segment(0, 10_000, first=1),
+            *(segment(10 + 10 * n, 10, first=f) for n, f in enumerate(firsts)),
+        ]
         found = cleanable_range(log(segments, 1000, checkpoint), config, NOW)
         return found.overdue_ms, found.eligible
 
-    assert late(NOW - 1000, 1) == (0, False)  # exactly at the limit; the active segment is not asked
+    assert late(NOW - 1000, 1) == (
+        0,
+        False,
+    )  # exactly at the limit; the active segment is not asked
     assert late(NOW - 1001, 1) == (1, True)
     assert late(NOW, NOW - 1500, 1) == (500, True)
     assert late(None, 1) == (0, False)
@@ -135,10 +170,18 @@ def test_overdue_counts_closed_dirty_segments_by_their_first_batch() -> None:
 def test_with_the_active_segment_the_log_is_cleaned_to_its_end() -> None:
     archive = log([segment(0), segment(10), segment(20)], 25)
     found = cleanable_range(archive, KafkaTopicConfig(), NOW, include_active=True)
-    assert (found.first_uncleanable, found.cleanable_bytes, found.held_by) == (25, 300, Hold.LOG_END)
-    again = cleanable_range(log(archive.segments, 25, checkpoint=25), KafkaTopicConfig(), NOW, include_active=True)
+    assert (found.first_uncleanable, found.cleanable_bytes, found.held_by) == (
+        25,
+        300,
+        Hold.LOG_END,
+    )
+    again = cleanable_range(
+        log(archive.segments, 25, checkpoint=25), KafkaTopicConfig(), NOW, include_active=True
+    )
     assert not again.eligible and again.reason == "all 25 offsets were cleaned before"
-    behind = cleanable_range(log(archive.segments, 25, high_watermark=24), KafkaTopicConfig(), NOW, include_active=True)
+    behind = cleanable_range(
+        log(archive.segments, 25, high_watermark=24), KafkaTopicConfig(), NOW, include_active=True
+    )
     assert (behind.first_uncleanable, behind.held_by) == (20, Hold.HIGH_WATERMARK)
 
 
@@ -146,18 +189,33 @@ def test_with_the_active_segment_the_log_is_cleaned_to_its_end() -> None:
     ("of", "config", "reason"),
     [
         (log([segment(0, 0, first=None)], 0), KafkaTopicConfig(), "the log is empty"),
-        (log([segment(0)], 5), KafkaTopicConfig(),
-         "nothing to clean from offset 0: the active segment begins at offset 0"),
-        (log([segment(0), segment(9)], 9), KafkaTopicConfig(cleanup_policy=("delete",)),
-         "cleanup.policy is delete, without compact"),
-        (log([segment(0), segment(9)], 9), KafkaTopicConfig(cleanup_policy=()),
-         "cleanup.policy is empty, without compact"),
-        (log([segment(0), segment(9)], 15, 12), KafkaTopicConfig(),
-         "nothing to clean from offset 12: the active segment begins at offset 9"),
-        (log([segment(0), segment(9)], 15, high_watermark=3), KafkaTopicConfig(),
-         "nothing to clean from offset 0: the high watermark is 3, within that segment or below it"),
+        (
+            log([segment(0)], 5),
+            KafkaTopicConfig(),
+            "nothing to clean from offset 0: the active segment begins at offset 0",
+        ),
+        (
+            log([segment(0), segment(9)], 9),
+            KafkaTopicConfig(cleanup_policy=("delete",)),
+            "cleanup.policy is delete, without compact",
+        ),
+        (
+            log([segment(0), segment(9)], 9),
+            KafkaTopicConfig(cleanup_policy=()),
+            "cleanup.policy is empty, without compact",
+        ),
+        (
+            log([segment(0), segment(9)], 15, 12),
+            KafkaTopicConfig(),
+            "nothing to clean from offset 12: the active segment begins at offset 9",
+        ),
+        (
+            log([segment(0), segment(9)], 15, high_watermark=3),
+            KafkaTopicConfig(),
+            "nothing to clean from offset 0: the high watermark is 3, within that segment or below it",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_reason_has_the_figures(of: PartitionLog, config: KafkaTopicConfig, reason: str) -> None:
     found = cleanable_range(of, config, NOW)
     assert not found.eligible

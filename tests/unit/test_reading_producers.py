@@ -20,21 +20,40 @@ from tests.model import ModelAborted
 STAMP = 1_700_000_000_000
 
 
-def data(offset: int, producer: int = 7, *, epoch: int = 0, value: bytes = b"v", txn: bool = True) -> bytes:
+def data(
+    offset: int, producer: int = 7, *, epoch: int = 0, value: bytes = b"v", txn: bool = True
+) -> bytes:
     record = Record(offset, STAMP + offset, b"k", value)
-    return encode_batch([record], transactional=txn, producer_id=producer, producer_epoch=epoch, base_sequence=0)
+    return encode_batch(
+        [record], transactional=txn, producer_id=producer, producer_epoch=epoch, base_sequence=0
+    )
 
 
-def marker(offset: int, kind: ControlType, producer: int = 7, epoch: int = 0, codec: Codec = Codec.NONE) -> bytes:
+def marker(
+    offset: int, kind: ControlType, producer: int = 7, epoch: int = 0, codec: Codec = Codec.NONE
+) -> bytes:
     record = encode_control_record(offset, STAMP + offset, kind, 3)
     return encode_batch(
-        [record], transactional=True, control=True, producer_id=producer, producer_epoch=epoch, codec=codec
+        [record],
+        transactional=True,
+        control=True,
+        producer_id=producer,
+        producer_epoch=epoch,
+        codec=codec,
     )
 
 
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
-LOG = {0: [data(0), data(1, 8), marker(2, ABORT)], 3: [data(3), marker(4, COMMIT, 8)], 5: [data(5, 9, txn=False)]}
-END = (Producer(7, 0, 3, STAMP + 3, open_from=3), Producer(8, 0, 1, STAMP + 4), Producer(9, 0, 5, STAMP + 5))
+LOG = {
+    0: [data(0), data(1, 8), marker(2, ABORT)],
+    3: [data(3), marker(4, COMMIT, 8)],
+    5: [data(5, 9, txn=False)],
+}
+END = (
+    Producer(7, 0, 3, STAMP + 3, open_from=3),
+    Producer(8, 0, 1, STAMP + 4),
+    Producer(9, 0, 5, STAMP + 5),
+)
 
 
 @pytest.fixture
@@ -69,7 +88,9 @@ def test_the_newest_snapshot_counts_and_what_lies_behind_it(folder: Path) -> Non
     assert log.producers == (Producer(1, 4, -1, STAMP), Producer(7, 0, 2, 5, open_from=2), END[2])
     assert log.first_unstable_offset == 2
     snapshot(folder, 6)
-    assert (read(folder).producers, read(folder).first_unstable_offset) == ((), None), "one at the log's end"
+    assert (read(folder).producers, read(folder).first_unstable_offset) == ((), None), (
+        "one at the log's end"
+    )
     snapshot(folder, 7, *known)
     assert read(folder).producers == (), "one above the log's end"
 
@@ -95,7 +116,9 @@ def test_a_broken_snapshot_is_passed_over_and_named(folder: Path) -> None:
         broken = snapshot(folder, 5, ProducerEntry(2, 0, 0, 0, 0, STAMP, 3, -1))
         broken.write_bytes(harm + broken.read_bytes()[len(harm) :])
         log = read(folder)
-        assert [producer.producer_id for producer in log.producers] == [1, 7, 8, 9], "the older one and the walk"
+        assert [producer.producer_id for producer in log.producers] == [1, 7, 8, 9], (
+            "the older one and the walk"
+        )
         assert [(p.path, p.position) for p in log.problems] == [(str(broken), at)]
         assert words in log.problems[0].message
 
@@ -107,16 +130,26 @@ def test_the_walk_ends_at_damage_and_at_a_torn_tail(folder: Path) -> None:
     middle = folder / f"{3:020d}.log"
     middle.write_bytes(data(3)[:16] + b"\x07" + data(3)[17:] + marker(4, COMMIT, 8))
     producers = read(folder).producers
-    assert [producer.producer_id for producer in producers] == [7, 8] and producers[1].open_from == 1
+    assert [producer.producer_id for producer in producers] == [7, 8] and producers[
+        1
+    ].open_from == 1
 
 
-def test_a_marker_above_the_high_watermark_is_undecided_even_where_the_snapshot_knows_of_it(folder: Path) -> None:
-    snapshot(folder, 5, *[ProducerEntry(7, 0, 0, 3, 0, STAMP, 3, 3), ProducerEntry(8, 0, 0, 1, 0, STAMP, 3, -1)])
+def test_a_marker_above_the_high_watermark_is_undecided_even_where_the_snapshot_knows_of_it(
+    folder: Path,
+) -> None:
+    snapshot(
+        folder,
+        5,
+        *[ProducerEntry(7, 0, 0, 3, 0, STAMP, 3, 3), ProducerEntry(8, 0, 0, 1, 0, STAMP, 3, -1)],
+    )
     for high_watermark, unstable in ((6, 3), (5, 3), (4, 1), (3, 1), (2, 0), (0, 0)):
         write_checkpoint(folder.parent, "replication-offset-checkpoint", {"t-0": high_watermark})
         log = read(folder)
         assert (log.high_watermark, log.first_unstable_offset) == (high_watermark, unstable)
-        assert [producer.timestamp_ms for producer in log.producers] == [STAMP, STAMP, STAMP + 5], "as the newest says"
+        assert [producer.timestamp_ms for producer in log.producers] == [STAMP, STAMP, STAMP + 5], (
+            "as the newest says"
+        )
 
 
 @pytest.mark.parametrize("window_bytes", [61, 100, 256 << 10])
@@ -126,7 +159,12 @@ def test_batches_larger_than_what_is_read_at_once(
     monkeypatch.setattr(producers, "_WINDOW_BYTES", max(window_bytes, 78))  # a marker has to fit
     monkeypatch.setattr(producers, "_NARROW_BYTES", min(window_bytes, 4096))
     monkeypatch.setattr(producers, "_ROWS", 2)
-    big = [data(5, 9, value=b"x" * 400_000), marker(6, COMMIT, 9), data(7, 9), data(8, 9, value=b"x" * 90_000)]
+    big = [
+        data(5, 9, value=b"x" * 400_000),
+        marker(6, COMMIT, 9),
+        data(7, 9),
+        data(8, 9, value=b"x" * 90_000),
+    ]
     write_segment(folder, 5, [*big, marker(9, ABORT, 9)])
     assert read_history(read(folder))[:3] == (
         (*END[:2], Producer(9, 0, 8, STAMP + 9)),
@@ -136,23 +174,42 @@ def test_batches_larger_than_what_is_read_at_once(
 
 
 def test_markers_that_say_nothing_and_markers_in_disguise(folder: Path) -> None:
-    emptied = encode_batch([], base_offset=5, last_offset=5, transactional=True, control=True, producer_id=7,
-                           producer_epoch=0)  # fmt: skip
-    leader = encode_batch([Record(6, 0, b"\0\0\0\2", b"")], control=True, producer_id=7, producer_epoch=0)
-    strange = encode_batch([Record(7, 0, b"\0\0\1\0", b"")], control=True, producer_id=7, producer_epoch=0)
+    emptied = encode_batch(
+        [],
+        base_offset=5,
+        last_offset=5,
+        transactional=True,
+        control=True,
+        producer_id=7,
+        producer_epoch=0,
+    )
+    leader = encode_batch(
+        [Record(6, 0, b"\0\0\0\2", b"")], control=True, producer_id=7, producer_epoch=0
+    )
+    strange = encode_batch(
+        [Record(7, 0, b"\0\0\1\0", b"")], control=True, producer_id=7, producer_epoch=0
+    )
     write_segment(folder, 5, [emptied, leader, strange])
     assert read(folder).producers == END[:2]
-    write_segment(folder, 5, [emptied, marker(6, ABORT, codec=Codec.GZIP), data(7), marker(8, COMMIT, codec=Codec.LZ4)])
+    write_segment(
+        folder,
+        5,
+        [emptied, marker(6, ABORT, codec=Codec.GZIP), data(7), marker(8, COMMIT, codec=Codec.LZ4)],
+    )
     history = read_history(read(folder))
     assert history.producers[0] == Producer(7, 0, 7, STAMP + 8)
     assert history.aborted[1:] == (AbortedTransaction(7, 3, 6, 7),)
 
 
 @pytest.mark.parametrize("key", [None, b"\0\0\0", b"\xff\xff\0\0"])
-def test_a_control_record_without_version_and_type_is_damage(folder: Path, key: bytes | None) -> None:
+def test_a_control_record_without_version_and_type_is_damage(
+    folder: Path, key: bytes | None
+) -> None:
     """The walk ends there; the scan says where."""
     for codec in (Codec.NONE, Codec.ZSTD):
-        bad = encode_batch([Record(5, 0, key, b"")], control=True, producer_id=7, producer_epoch=0, codec=codec)
+        bad = encode_batch(
+            [Record(5, 0, key, b"")], control=True, producer_id=7, producer_epoch=0, codec=codec
+        )
         write_segment(folder, 5, [bad, data(6, 9)])
         assert read(folder).producers == END[:2]
 
@@ -205,7 +262,9 @@ def test_transaction_indexes_of_all_segments_come_together(folder: Path) -> None
         (b"\xff\xff" + encode_aborted([SECOND])[2:], 0, "of version -1"),
     ],
 )
-def test_a_transaction_index_that_lies_is_damage(folder: Path, content: bytes, at: int, words: str) -> None:
+def test_a_transaction_index_that_lies_is_damage(
+    folder: Path, content: bytes, at: int, words: str
+) -> None:
     file = index(folder, 3, content)
     (problem,) = read(folder).problems
     assert isinstance(problem, Problem) and words in problem.message

@@ -29,13 +29,21 @@ def only(report: Any) -> PartitionReport:
     return partition
 
 
-def plan(root: Path, config: dict[str, str], now_ms: int = NOW_MS, topic: str = "t") -> PartitionReport:
+def plan(
+    root: Path, config: dict[str, str], now_ms: int = NOW_MS, topic: str = "t"
+) -> PartitionReport:
     return only(lastwrite.plan(str(root), topic=topic, config=config, now_ms=now_ms, spark=INLINE))
 
 
-def compact(root: Path, config: dict[str, str], now_ms: int = NOW_MS, to: Path | None = None) -> PartitionReport:
+def compact(
+    root: Path, config: dict[str, str], now_ms: int = NOW_MS, to: Path | None = None
+) -> PartitionReport:
     target = None if to is None else str(to)
-    return only(lastwrite.compact(str(root), to=target, topic="t", config=config, now_ms=now_ms, spark=INLINE))
+    return only(
+        lastwrite.compact(
+            str(root), to=target, topic="t", config=config, now_ms=now_ms, spark=INLINE
+        )
+    )
 
 
 def figures(report: PartitionReport) -> dict[str, object]:
@@ -47,7 +55,9 @@ def write(root: Path, segments: dict[int, list[tuple[str, int]]]) -> Path:
     """Segments of batches of one record, each a key and a time after ``AT``; the last segment is the active one."""
     for base, records in segments.items():
         batches = [
-            encode_batch([Record(base + n, AT + time, key.encode(), b"v" * 100)], base_offset=base + n)
+            encode_batch(
+                [Record(base + n, AT + time, key.encode(), b"v" * 100)], base_offset=base + n
+            )
             for n, (key, time) in enumerate(records)
         ]
         write_segment(root / NAME, base, batches, mtime_ms=AT)
@@ -87,9 +97,15 @@ def test_plan_compact_and_copy_say_and_do_the_same(tmp_path: Path, layout: Expir
 
 def test_sizes_are_those_that_the_round_left(tmp_path: Path) -> None:
     """Of the seven records the round takes the three of segment 10: then the log has just what it may keep."""
-    root = write(tmp_path, {
-        0: [("only", 0)], 10: [("a", 0), ("b", 0), ("c", 0)], 20: [("a", 0), ("b", 0), ("c", 0)], 30: [],
-    })  # fmt: skip
+    root = write(
+        tmp_path,
+        {
+            0: [("only", 0)],
+            10: [("a", 0), ("b", 0), ("c", 0)],
+            20: [("a", 0), ("b", 0), ("c", 0)],
+            30: [],
+        },
+    )
     left = plan(root, BOTH).bytes_after
     assert left == sum((root / NAME / f"{base:020d}.log").stat().st_size for base in (0, 20))
     config = {**BOTH, "retention.bytes": str(left)}
@@ -111,15 +127,23 @@ def test_the_age_is_that_of_what_survived(tmp_path: Path) -> None:
     segments = {0: [("a", 10), ("b", 900)], 10: [("b", 901)], 20: [("c", 902)]}
     config = {**BOTH, "retention.ms": "500", "segment.bytes": "200"}
     root = write(tmp_path, segments)
-    assert plan(root, {**config, "cleanup.policy": "delete"}, now_ms=AT + 1000).segments_deleted == 0
+    assert (
+        plan(root, {**config, "cleanup.policy": "delete"}, now_ms=AT + 1000).segments_deleted == 0
+    )
     planned = plan(root, config, now_ms=AT + 1000)
     done = compact(root, config, now_ms=AT + 1000)
     assert figures(planned) == figures(done)
     assert [entry["base_offset"] for entry in done.retention] == [0]
-    assert done.retention[0]["reason"] == f"its largest timestamp, {AT + 10}, is 990 ms old; retention.ms is 500"
+    assert (
+        done.retention[0]["reason"]
+        == f"its largest timestamp, {AT + 10}, is 990 ms old; retention.ms is 500"
+    )
     assert done.records_after == 2
-    assert [header.base_offset for base in bases(root / NAME)
-            for _, header in headers_of(root / NAME / f"{base:020d}.log")] == [10, 20]  # fmt: skip
+    assert [
+        header.base_offset
+        for base in bases(root / NAME)
+        for _, header in headers_of(root / NAME / f"{base:020d}.log")
+    ] == [10, 20]
 
 
 def test_segments_go_although_no_round_is_due(tmp_path: Path) -> None:
@@ -142,7 +166,10 @@ def test_a_policy_without_compact_has_no_round(tmp_path: Path, policy: str) -> N
     config = {"cleanup.policy": policy, "retention.ms": "1000", "retention.bytes": "-1"}
     unchanged = compact(root, config, now_ms=AT + 1000)
     assert unchanged.status is Status.UNCHANGED
-    assert unchanged.reason is not None and f"cleanup.policy is {policy or 'empty'}" in unchanged.reason
+    assert (
+        unchanged.reason is not None
+        and f"cleanup.policy is {policy or 'empty'}" in unchanged.reason
+    )
     assert contents(root / NAME) == before
     old = compact(root, config, now_ms=AT + 1001)
     assert old.segments_deleted == (3 if policy else 0)
@@ -150,7 +177,12 @@ def test_a_policy_without_compact_has_no_round(tmp_path: Path, policy: str) -> N
 
 def test_a_folder_of_which_nobody_knows_the_settings_is_only_compacted(tmp_path: Path) -> None:
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: [("c", 0)]})
-    assert plan(root, {"retention.ms": "0", "retention.bytes": "0"}, now_ms=AT + 10**9).segments_deleted == 0
+    assert (
+        plan(
+            root, {"retention.ms": "0", "retention.bytes": "0"}, now_ms=AT + 10**9
+        ).segments_deleted
+        == 0
+    )
 
 
 def test_a_damaged_partition_keeps_what_has_expired(tmp_path: Path) -> None:
@@ -164,7 +196,9 @@ def test_a_damaged_partition_keeps_what_has_expired(tmp_path: Path) -> None:
     assert contents(root / NAME) == before
 
 
-def test_an_age_that_nobody_states_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_age_that_nobody_states_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The metadata log knows the topic, not what its brokers have in their files."""
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
     year_later = AT + 366 * 86_400_000
@@ -173,7 +207,11 @@ def test_an_age_that_nobody_states_takes_nothing(tmp_path: Path, monkeypatch: py
     silent = plan(root, {}, now_ms=year_later)
     assert silent.status is Status.UNCHANGED and silent.reason is not None
     assert "retention.ms is set neither by the topic nor here" in silent.reason
-    for stated in ({"log.retention.hours": "168"}, {"cleanup.policy": "delete"}, {"log.dirs": "/data"}):
+    for stated in (
+        {"log.retention.hours": "168"},
+        {"cleanup.policy": "delete"},
+        {"log.dirs": "/data"},
+    ):
         assert plan(root, stated, now_ms=year_later).segments_deleted == 2, stated
     own["retention.bytes"] = "0"  # a limit of size is off unless somebody sets it
     assert plan(root, {}, now_ms=year_later).segments_deleted == 2
@@ -190,7 +228,9 @@ def test_a_stale_entry_at_the_target_does_not_hide_the_copy(tmp_path: Path) -> N
     shutil.rmtree(tmp_path / "to")
 
 
-def test_a_person_reads_which_segments_go_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_person_reads_which_segments_go_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = write(tmp_path, {10 * n: [("a", 0)] for n in range(13)} | {130: []})
     config = {"cleanup.policy": "delete", "retention.bytes": "0"}
     for dry, goes in ((True, "would go"), (False, "went")):
@@ -202,7 +242,9 @@ def test_a_person_reads_which_segments_go_and_why(tmp_path: Path, capsys: pytest
         assert f"13 expired segments of 2.2 kB {goes}" in lines
         [first] = [line for line in lines if line.startswith("t-0: segment 0 of 171 B")]
         size = 13 * 171
-        assert first.endswith(f"{goes} by retention.bytes: of {size} bytes {size - 171} stay without it; "
-                              "retention.bytes is 0")  # fmt: skip
+        assert first.endswith(
+            f"{goes} by retention.bytes: of {size} bytes {size - 171} stay without it; "
+            "retention.bytes is 0"
+        )
         assert f"t-0: 3 later segments of 513 B {goes} too; --json has all" in lines
         assert "t-0: the log starts at 130, no longer at 0" in lines

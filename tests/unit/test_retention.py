@@ -19,13 +19,21 @@ def segment(base: int, size: int = 100, age: int = 0) -> Segment:
 
 
 def log(
-    segments: Sequence[Segment], end: int, *, high_watermark: int | None = None, log_start: int | None = None
+    segments: Sequence[Segment],
+    end: int,
+    *,
+    high_watermark: int | None = None,
+    log_start: int | None = None,
 ) -> PartitionLog:
     return PartitionLog(
-        TopicPartition("t", 0), "t-0", tuple(segments),
-        log_start=segments[0].base_offset if log_start is None else log_start, end_offset=end,
-        high_watermark=end if high_watermark is None else high_watermark, checkpoint=None,
-    )  # fmt: skip
+        TopicPartition("t", 0),
+        "t-0",
+        tuple(segments),
+        log_start=segments[0].base_offset if log_start is None else log_start,
+        end_offset=end,
+        high_watermark=end if high_watermark is None else high_watermark,
+        checkpoint=None,
+    )
 
 
 def deleting(**limits: int) -> KafkaTopicConfig:
@@ -45,8 +53,12 @@ def test_nothing_goes_and_nothing_moves() -> None:
 # ---------------------------------------------------------------------- log start
 
 
-@pytest.mark.parametrize(("log_start", "gone"), [(9, []), (10, [0]), (19, [0]), (20, [0, 10]), (30, [0, 10])])
-def test_a_segment_below_the_log_start_goes_but_never_the_last(log_start: int, gone: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("log_start", "gone"), [(9, []), (10, [0]), (19, [0]), (20, [0, 10]), (30, [0, 10])]
+)
+def test_a_segment_below_the_log_start_goes_but_never_the_last(
+    log_start: int, gone: list[int]
+) -> None:
     whole = log([segment(0), segment(10), segment(20)], 30, log_start=log_start)
     for policy in (("compact",), ("delete",), ("compact", "delete"), ()):
         config = KafkaTopicConfig(cleanup_policy=policy, retention_bytes=-1, retention_ms=-1)
@@ -71,11 +83,23 @@ def test_compact_alone_and_the_empty_policy_know_no_other_rule() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "gone"),
-    [(-1, []), (301, []), (300, []), (299, []), (201, []), (200, [0]), (101, [0]), (100, [0, 10]), (1, [0, 10]),
-     (0, [0, 10, 20])],
-)  # fmt: skip
+    [
+        (-1, []),
+        (301, []),
+        (300, []),
+        (299, []),
+        (201, []),
+        (200, [0]),
+        (101, [0]),
+        (100, [0, 10]),
+        (1, [0, 10]),
+        (0, [0, 10, 20]),
+    ],
+)
 def test_as_much_goes_as_leaves_at_least_the_limit(limit: int, gone: list[int]) -> None:
-    found = expired(log([segment(0), segment(10), segment(20)], 30), deleting(retention_bytes=limit), NOW)
+    found = expired(
+        log([segment(0), segment(10), segment(20)], 30), deleting(retention_bytes=limit), NOW
+    )
     assert taken(found) == gone
     assert found.rolls == (len(gone) == 3)
     assert found.log_start == found.first_base == 10 * len(gone)
@@ -99,7 +123,9 @@ def test_equal_age_stays(age: int, gone: list[int]) -> None:
 
 
 def test_a_time_of_zero_takes_all_that_is_older_than_now() -> None:
-    assert taken(expired(log([segment(0, age=1), segment(10, age=0)], 20), deleting(retention_ms=0), NOW)) == [0]
+    assert taken(
+        expired(log([segment(0, age=1), segment(10, age=0)], 20), deleting(retention_ms=0), NOW)
+    ) == [0]
     found = expired(log([segment(0, age=1), segment(10, age=1)], 20), deleting(retention_ms=0), NOW)
     assert taken(found) == [0, 10]
     assert (found.rolls, found.log_start, found.stays) == (True, 20, None)
@@ -113,13 +139,20 @@ def test_a_record_from_the_future_keeps_what_lies_behind_it() -> None:
 
 
 def test_a_time_without_end_takes_nothing() -> None:
-    assert taken(expired(log([segment(0, age=10**12), segment(10)], 20), deleting(retention_ms=-1), NOW)) == []
+    assert (
+        taken(
+            expired(log([segment(0, age=10**12), segment(10)], 20), deleting(retention_ms=-1), NOW)
+        )
+        == []
+    )
 
 
 # ---------------------------------------------------------------------- bounds
 
 
-@pytest.mark.parametrize(("high_watermark", "gone"), [(9, []), (10, [0]), (19, [0]), (20, [0, 10]), (30, [0, 10, 20])])
+@pytest.mark.parametrize(
+    ("high_watermark", "gone"), [(9, []), (10, [0]), (19, [0]), (20, [0, 10]), (30, [0, 10, 20])]
+)
 def test_nothing_above_the_high_watermark_goes(high_watermark: int, gone: list[int]) -> None:
     old = [segment(base, age=10**6) for base in (0, 10, 20)]
     whole = log(old, 30, high_watermark=high_watermark)
@@ -140,17 +173,35 @@ def test_the_last_segment_goes_whole_unless_it_is_empty() -> None:
 
 
 def test_the_passes_follow_each_other_and_each_segment_names_its_rule() -> None:
-    whole = log([segment(0, age=1), segment(10, age=1), segment(20, 50, age=9000), segment(30, 50)], 40, log_start=10)
+    whole = log(
+        [segment(0, age=1), segment(10, age=1), segment(20, 50, age=9000), segment(30, 50)],
+        40,
+        log_start=10,
+    )
     found = expired(whole, deleting(retention_bytes=100, retention_ms=1000), NOW)
     assert [(gone.base_offset, gone.rule) for gone in found.segments] == [
-        (0, RetentionRule.LOG_START), (10, RetentionRule.BYTES), (20, RetentionRule.AGE),
-    ]  # fmt: skip
+        (0, RetentionRule.LOG_START),
+        (10, RetentionRule.BYTES),
+        (20, RetentionRule.AGE),
+    ]
     assert [gone.to_dict() for gone in found.segments] == [
-        {"base_offset": 0, "bytes": 100, "rule": "log start",
-         "reason": "it ends at offset 10, and the log starts at 10"},
-        {"base_offset": 10, "bytes": 100, "rule": "retention.bytes",
-         "reason": "of 200 bytes 100 stay without it; retention.bytes is 100"},
-        {"base_offset": 20, "bytes": 50, "rule": "retention.ms",
-         "reason": f"its largest timestamp, {NOW - 9000}, is 9000 ms old; retention.ms is 1000"},
-    ]  # fmt: skip
+        {
+            "base_offset": 0,
+            "bytes": 100,
+            "rule": "log start",
+            "reason": "it ends at offset 10, and the log starts at 10",
+        },
+        {
+            "base_offset": 10,
+            "bytes": 100,
+            "rule": "retention.bytes",
+            "reason": "of 200 bytes 100 stay without it; retention.bytes is 100",
+        },
+        {
+            "base_offset": 20,
+            "bytes": 50,
+            "rule": "retention.ms",
+            "reason": f"its largest timestamp, {NOW - 9000}, is 9000 ms old; retention.ms is 1000",
+        },
+    ]
     assert (found.size_bytes, found.log_start, found.rolls) == (250, 30, False)

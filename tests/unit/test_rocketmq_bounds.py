@@ -14,7 +14,13 @@ import sys
 import numpy as np
 
 from lastwrite.formats.rocketmq import kernels
-from tests.rocketmq_records import EXAMPLE_INNER, EXAMPLE_RECORD_CRC, EXAMPLE_V1, EXAMPLE_V2, EXAMPLE_V3
+from tests.rocketmq_records import (
+    EXAMPLE_INNER,
+    EXAMPLE_RECORD_CRC,
+    EXAMPLE_V1,
+    EXAMPLE_V2,
+    EXAMPLE_V3,
+)
 
 ROUNDS = 3000
 
@@ -43,7 +49,9 @@ def damaged(draw: random.Random) -> bytes:
     examples = [EXAMPLE_V1, EXAMPLE_V2, EXAMPLE_V3, EXAMPLE_RECORD_CRC, EXAMPLE_INNER]
     raw = bytearray(b"".join(draw.choices(examples, k=draw.randint(1, 3))))
     for _ in range(draw.choice([0, 1, 1, 2, 5])):
-        raw[draw.randrange(len(raw))] = draw.choice([0, 1, 2, 0x7F, 0x80, 0xFF, draw.randrange(256)])
+        raw[draw.randrange(len(raw))] = draw.choice(
+            [0, 1, 2, 0x7F, 0x80, 0xFF, draw.randrange(256)]
+        )
     return bytes(raw[: draw.choice([len(raw), draw.randint(1, len(raw))])])
 
 
@@ -60,11 +68,15 @@ def main() -> None:
         seen += rows
     print(seen)
     sys.stdout.flush()
-    kernels.split(edge.put(EXAMPLE_V1), 0, len(EXAMPLE_V1) + 8, table, False)  # told of eight bytes too many
+    kernels.split(
+        edge.put(EXAMPLE_V1), 0, len(EXAMPLE_V1) + 8, table, False
+    )  # told of eight bytes too many
 
 
 def test_no_kernel_reads_behind_the_bytes() -> None:
-    done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", __name__], capture_output=True, text=True, timeout=120, check=False
+    )
     assert int(done.stdout) > ROUNDS, done.stderr
     assert done.returncode < 0, "memory behind the bytes could be read: the test proves nothing"
 

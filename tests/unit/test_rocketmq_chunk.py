@@ -26,11 +26,15 @@ def some_messages(draw: st.DrawFn) -> list[ModelMessage]:
     for n in range(draw(st.integers(0, 12))):
         made.append(
             message(
-                offset, draw(st.sampled_from((None, " ", "a", "b", "ü" * 20))), draw(st.binary(max_size=30)),
-                START_MS + n, tag=draw(st.sampled_from((None, "TagA"))), v6=draw(st.booleans()),
+                offset,
+                draw(st.sampled_from((None, " ", "a", "b", "ü" * 20))),
+                draw(st.binary(max_size=30)),
+                START_MS + n,
+                tag=draw(st.sampled_from((None, "TagA"))),
+                v6=draw(st.booleans()),
                 compression=draw(st.sampled_from([*COMPRESSIONS])),
             )
-        )  # fmt: skip
+        )
         offset += draw(st.integers(1, 3))
     return made
 
@@ -49,9 +53,22 @@ def test_a_record_is_a_batch_of_one(some: list[ModelMessage], behind: bytes) -> 
     assert wanted == (8 if behind else -1)
     at = 0
     for row, each in zip(table, some, strict=True):
-        assert (row["position"], row["size"], row["origin"], row["origin_size"]) == (at, each.size, at, each.size)
-        assert (row["base_offset"], row["next_offset"], row["records"]) == (each.offset, each.offset + 1, 1)
-        assert (row["max_timestamp"], row["horizon"], row["flags"]) == (each.store_ms, each.store_ms, 0)
+        assert (row["position"], row["size"], row["origin"], row["origin_size"]) == (
+            at,
+            each.size,
+            at,
+            each.size,
+        )
+        assert (row["base_offset"], row["next_offset"], row["records"]) == (
+            each.offset,
+            each.offset + 1,
+            1,
+        )
+        assert (row["max_timestamp"], row["horizon"], row["flags"]) == (
+            each.store_ms,
+            each.store_ms,
+            0,
+        )
         at += each.size
 
 
@@ -69,9 +86,12 @@ def test_the_walk_tells_keys_and_deletes(some: list[ModelMessage]) -> None:
     keyed = [(n, each) for n, each in enumerate(some) if each.key is not None and each.key.strip()]
     assert filled == len(keyed)
     assert states.tolist() == [
-        KEYLESS if each.key is None or not each.key.strip() else TOMBSTONE if each.is_delete else 0 for each in some
+        KEYLESS if each.key is None or not each.key.strip() else TOMBSTONE if each.is_delete else 0
+        for each in some
     ]
-    for (n, each), (one, two), (at, length) in zip(keyed, entries[:filled], keys[:filled], strict=True):
+    for (n, each), (one, two), (at, length) in zip(
+        keyed, entries[:filled], keys[:filled], strict=True
+    ):
         assert each.key is not None
         assert data[at : at + length].tobytes() == each.key.encode()
         first, second = fingerprint(data, at, length, SECRET)
@@ -99,7 +119,9 @@ def test_what_stays_is_copied_and_placed(some: list[ModelMessage], data: st.Data
     for each in left:
         address = 5060 + len(wanted_log)
         wanted_log += each.at(address)
-        wanted_units += BATCH_UNIT.pack(address, each.size, each.tags_code, each.store_ms, each.offset, 1, -1, 0)
+        wanted_units += BATCH_UNIT.pack(
+            address, each.size, each.tags_code, each.store_ms, each.offset, 1, -1, 0
+        )
     assert out[:size].tobytes() == wanted_log
     assert units.tobytes() == wanted_units
 

@@ -25,7 +25,9 @@ def store(tmp_path: Path) -> Path:
 def clean(*roots: Path, **options: object) -> tuple[int, list[Event]]:
     """One pass; the exit status and what was told."""
     events: list[Event] = []
-    status = lastwrite.clean([str(root) for root in roots], options, once=True, spark=INLINE, tell=events.append)
+    status = lastwrite.clean(
+        [str(root) for root in roots], options, once=True, spark=INLINE, tell=events.append
+    )
     return status, events
 
 

@@ -48,7 +48,10 @@ def ask(address: str, timeout: float = 5.0) -> Command:
 
 def test_silence_ends_with_the_timeout() -> None:
     begun = time.monotonic()
-    with listening(lambda connection: time.sleep(1)) as address, pytest.raises(RemoteFailed, match=r"within 0\.2 s"):
+    with (
+        listening(lambda connection: time.sleep(1)) as address,
+        pytest.raises(RemoteFailed, match=r"within 0\.2 s"),
+    ):
         ask(address, 0.2)
     assert time.monotonic() - begun < 4
 
@@ -94,7 +97,9 @@ def test_another_protocol_is_told() -> None:
 def test_what_is_not_our_answer_is_passed_over() -> None:
     def answer(connection: socket.socket) -> None:
         connection.recv(1 << 16)
-        connection.sendall(encode_command(Command(40, opaque=1)))  # a broker asks its clients something
+        connection.sendall(
+            encode_command(Command(40, opaque=1))
+        )  # a broker asks its clients something
         connection.sendall(encode_command(Command(0, {"late": "1"}, opaque=99, flag=1)))
         connection.sendall(encode_command(Command(0, {"ours": "1"}, opaque=1, flag=1)))
         time.sleep(0.2)
@@ -112,7 +117,12 @@ def test_nobody_there_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("h:1", ("h", 1)), ("[::1]:9876", ("::1", 9876)), ("::1:9876", ("::1", 9876)), (" h.x:65535 ", ("h.x", 65535))],
+    [
+        ("h:1", ("h", 1)),
+        ("[::1]:9876", ("::1", 9876)),
+        ("::1:9876", ("::1", 9876)),
+        (" h.x:65535 ", ("h.x", 65535)),
+    ],
 )
 def test_addresses(text: str, expected: tuple[str, int]) -> None:
     assert parse_address(text) == expected

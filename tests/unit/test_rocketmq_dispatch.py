@@ -22,7 +22,9 @@ NOW = 1_700_000_500_000
 
 
 def dispatch(root: Path, broker: Broker, **more: object) -> DispatchReport:
-    return lastwrite.dispatch(str(root), config=broker.sizes.config(), now_ms=NOW, spark=INLINE, **more)  # type: ignore[arg-type]
+    return lastwrite.dispatch(
+        str(root), config=broker.sizes.config(), now_ms=NOW, spark=INLINE, **more
+    )  # type: ignore[arg-type]
 
 
 def some(count: int = 40, topic: str = "plain") -> Broker:
@@ -48,7 +50,9 @@ def patch(root: Path, broker: Broker, address: int, data: bytes) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [b"\0\0\0\0", b"\0\0\0\x10", b"\x7f\xff\xff\xff", b"\0\0\0\xa0\xff\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "harm", [b"\0\0\0\0", b"\0\0\0\x10", b"\x7f\xff\xff\xff", b"\0\0\0\xa0\xff\xff\xff\xff"]
+)
 def test_damage_before_the_end_stops_all_queues_there(tmp_path: Path, harm: bytes) -> None:
     broker = some()
     root = write_store(tmp_path / "store", broker)
@@ -116,7 +120,9 @@ def test_offsets_that_are_left_out_stop_the_dispatch_there(tmp_path: Path) -> No
 
 def test_one_queue_that_is_lost_among_others_needs_the_whole_log(tmp_path: Path) -> None:
     broker = some()
-    send(broker, BATCHED, 0, 0)  # else nobody knows whether there ever was one, and the whole log is read
+    send(
+        broker, BATCHED, 0, 0
+    )  # else nobody knows whether there ever was one, and the whole log is read
     root = write_store(tmp_path / "store", broker)
     dispatch(root, broker)
     shutil.rmtree(root / "consumequeue" / "plain" / "0")
@@ -178,7 +184,9 @@ def test_a_topic_that_no_folder_can_have_is_left_out(tmp_path: Path) -> None:
 def test_who_is_in_the_way_is_named(tmp_path: Path) -> None:
     broker = some(4)
     root = write_store(tmp_path / "store", broker)
-    (root / "compaction" / "compactionLog" / "%RETRY%g" / "0").mkdir(parents=True)  # a name that Kafka would not know
+    (root / "compaction" / "compactionLog" / "%RETRY%g" / "0").mkdir(
+        parents=True
+    )  # a name that Kafka would not know
     with lock.hold(str(root), [TopicPartition("lastwrite-dispatch", 0)]), pytest.raises(LogHeld):
         dispatch(root, broker)
     (root / "abort").write_text("123")
@@ -188,7 +196,9 @@ def test_who_is_in_the_way_is_named(tmp_path: Path) -> None:
     assert read_dispatched(root) == broker.dispatched()
 
 
-def test_a_disk_that_refuses_leaves_each_tree_old_or_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_leaves_each_tree_old_or_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker = some(8, COMPACTED)
     origin, root = write_store(tmp_path / "origin", broker), tmp_path / "run"
     expected = broker.dispatched()
@@ -207,12 +217,20 @@ def test_a_disk_that_refuses_leaves_each_tree_old_or_new(tmp_path: Path, monkeyp
         found = read_dispatched(root)
         for tree in ("compaction", "index", "consumequeue"):
             mine = {name: data for name, data in found.items() if name.startswith(tree)}
-            assert mine in ({}, {name: data for name, data in expected.items() if name.startswith(tree)})
+            assert mine in (
+                {},
+                {name: data for name, data in expected.items() if name.startswith(tree)},
+            )
         dispatch(root, broker)
         assert read_dispatched(root) == expected
         assert {path.name for path in root.iterdir()} == {
-            "commitlog", "config", "lock", "compaction", "index", "consumequeue",
-        }  # fmt: skip
+            "commitlog",
+            "config",
+            "lock",
+            "compaction",
+            "index",
+            "consumequeue",
+        }
     assert point > 30
 
 
@@ -221,11 +239,20 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path) -> None:
     root = write_store(tmp_path / "store", broker)
     with pytest.raises(NotALog):
         lastwrite.dispatch(str(tmp_path), spark=INLINE)
-    for config in ({"mappedFileSizeConsumeQeue": 20}, {"maxIndexNum": "many"}, {"enableConsumeQueueExt": "true"},
-                   {"messageIndexEnable": 3}, {"messageDelayLevel": "1s soon"}):  # fmt: skip
+    for config in (
+        {"mappedFileSizeConsumeQeue": 20},
+        {"maxIndexNum": "many"},
+        {"enableConsumeQueueExt": "true"},
+        {"messageIndexEnable": 3},
+        {"messageDelayLevel": "1s soon"},
+    ):
         with pytest.raises(InvalidConfig):
             lastwrite.dispatch(str(root), config=config, spark=INLINE)
-    of_the_broker = {"brokerName": "b", "flushDiskType": "ASYNC_FLUSH", "mappedFileSizeCommitLog": "4096"}
+    of_the_broker = {
+        "brokerName": "b",
+        "flushDiskType": "ASYNC_FLUSH",
+        "mappedFileSizeCommitLog": "4096",
+    }
     sizes = broker.sizes.config()
     lastwrite.dispatch(str(root), config={**sizes, **of_the_broker}, now_ms=NOW, spark=INLINE)
     before = read_dispatched(root)

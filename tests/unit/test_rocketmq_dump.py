@@ -16,17 +16,47 @@ import lastwrite
 from lastwrite.cli import run
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
 from lastwrite.formats.rocketmq import properties, record, sides
-from lastwrite.formats.rocketmq.record import MAGIC_V2, Message, body_of, encode_blank, encode_message, split_inner
+from lastwrite.formats.rocketmq.record import (
+    MAGIC_V2,
+    Message,
+    body_of,
+    encode_blank,
+    encode_message,
+    split_inner,
+)
 from lastwrite.logstore.rocketmq import lock
 from lastwrite.model.log import TopicPartition
 from tests.rocketmq_stores import BORN, StoreWriter, shop
 
 FIELDS = [
-    "topic", "queue_id", "queue_offset", "physical_offset", "size", "magic", "body_crc", "flag", "sys_flag",
-    "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times", "prepared_transaction_offset",
-    "properties", "body", "stored_body", "compression", "file", "position", "message_id", "transaction", "batch_index",
-    "properties_raw", "found_by", "problem",
-]  # fmt: skip
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "physical_offset",
+    "size",
+    "magic",
+    "body_crc",
+    "flag",
+    "sys_flag",
+    "born_timestamp",
+    "born_host",
+    "store_timestamp",
+    "store_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "properties",
+    "body",
+    "stored_body",
+    "compression",
+    "file",
+    "position",
+    "message_id",
+    "transaction",
+    "batch_index",
+    "properties_raw",
+    "found_by",
+    "problem",
+]
 
 Row = dict[str, Any]
 
@@ -61,10 +91,11 @@ def addresses(rows: list[Row]) -> list[int]:
 
 def sent_to(writer: StoreWriter, topic: str, queue: int) -> list[Message]:
     return [
-        message for message in writer.sent
+        message
+        for message in writer.sent
         if (message.topic, message.queue_id) == (topic, queue)
         and message.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture
@@ -82,19 +113,39 @@ def test_every_record_with_every_field(writer: StoreWriter) -> None:
     assert addresses(rows) == [message.physical_offset for message in writer.sent]
     assert all(list(row) == FIELDS for row in rows)
     for row, message in zip(rows, writer.sent, strict=True):
-        assert row["properties"] == message.properties and row["queue_offset"] == message.queue_offset
+        assert (
+            row["properties"] == message.properties and row["queue_offset"] == message.queue_offset
+        )
         assert row["body"] == coded(body_of(message)) and row["stored_body"] == coded(message.body)
     assert rows[1] == {
-        "topic": "orders", "queue_id": 1, "queue_offset": 0, "physical_offset": 240, "size": 216,
-        "magic": record.MAGIC_V1, "body_crc": record.body_crc(b"value 1 " * 7), "flag": 0, "sys_flag": 0,
-        "born_timestamp": BORN + 10, "born_host": "127.0.0.1:54321", "store_timestamp": BORN + 11,
-        "store_host": "127.0.0.1:10911", "reconsume_times": 0, "prepared_transaction_offset": 0,
-        "properties": {"KEYS": "key-1", "UNIQ_KEY": f"{1:032X}", "TAGS": "tag1"}, "body": coded(b"value 1 " * 7),
-        "stored_body": coded(b"value 1 " * 7), "compression": "none",
-        "file": str(writer.root / "commitlog" / f"{0:020}"), "position": 240,
-        "message_id": "7F00000100002A9F00000000000000F0", "transaction": None, "batch_index": None,
-        "properties_raw": None, "found_by": "commit log", "problem": None,
-    }  # fmt: skip
+        "topic": "orders",
+        "queue_id": 1,
+        "queue_offset": 0,
+        "physical_offset": 240,
+        "size": 216,
+        "magic": record.MAGIC_V1,
+        "body_crc": record.body_crc(b"value 1 " * 7),
+        "flag": 0,
+        "sys_flag": 0,
+        "born_timestamp": BORN + 10,
+        "born_host": "127.0.0.1:54321",
+        "store_timestamp": BORN + 11,
+        "store_host": "127.0.0.1:10911",
+        "reconsume_times": 0,
+        "prepared_transaction_offset": 0,
+        "properties": {"KEYS": "key-1", "UNIQ_KEY": f"{1:032X}", "TAGS": "tag1"},
+        "body": coded(b"value 1 " * 7),
+        "stored_body": coded(b"value 1 " * 7),
+        "compression": "none",
+        "file": str(writer.root / "commitlog" / f"{0:020}"),
+        "position": 240,
+        "message_id": "7F00000100002A9F00000000000000F0",
+        "transaction": None,
+        "batch_index": None,
+        "properties_raw": None,
+        "found_by": "commit log",
+        "problem": None,
+    }
     assert {row["compression"] for row in rows} == {"none", "zlib", "lz4", "zstd"}
     assert {row["transaction"] for row in rows} == {None, "rollback"}
     assert any(row["born_host"] == "[::1]:54321" for row in rows)
@@ -108,7 +159,9 @@ def test_the_same_from_a_folder_and_from_files(writer: StoreWriter) -> None:
     assert [row for file in files for row in dumped(file)[0]] == rows
     alone = writer.root.parent / files[1].name  # no folder says what it is
     shutil.copy(files[1], alone)
-    assert addresses(dumped(alone)[0]) == [row["physical_offset"] for row in rows if row["file"] == str(files[1])]
+    assert addresses(dumped(alone)[0]) == [
+        row["physical_offset"] for row in rows if row["file"] == str(files[1])
+    ]
 
 
 def test_magic_v2_and_old_properties_and_what_properties_hide(tmp_path: Path) -> None:
@@ -134,17 +187,25 @@ def test_inner_batches(tmp_path: Path) -> None:
     writer.write()
     rows, _ = dumped(tmp_path)
     assert [(row["queue_offset"], row["batch_index"], row["flag"]) for row in rows] == [
-        (0, 0, 0), (1, 1, 1), (2, 2, 2), (3, 0, 0), (4, 1, 0),
-    ]  # fmt: skip
+        (0, 0, 0),
+        (1, 1, 1),
+        (2, 2, 2),
+        (3, 0, 0),
+        (4, 1, 0),
+    ]
     assert [row["body"] for row in rows[3:]] == ["", coded(b"z")]
-    assert [inner.properties for inner in split_inner(batch)] == [row["properties"] for row in rows[3:]]
+    assert [inner.properties for inner in split_inner(batch)] == [
+        row["properties"] for row in rows[3:]
+    ]
     whole, _ = dumped(tmp_path, batches=True)
     assert [row["body"] for row in whole] == [coded(message.body) for message in writer.sent]
     found, heard = dumped(tmp_path, topic="b", partition=0, offset=1)
     assert [row["queue_offset"] for row in found] == [1, 2, 3, 4]
     assert {row["found_by"] for row in found} == {"batch consume queue"} and not heard
     shutil.rmtree(tmp_path / "batchconsumequeue")
-    assert [row["queue_offset"] for row in dumped(tmp_path, topic="b", partition=0, offset=4)[0]] == [4]
+    assert [
+        row["queue_offset"] for row in dumped(tmp_path, topic="b", partition=0, offset=4)[0]
+    ] == [4]
 
 
 # ---------------------------------------------------------------------- by queue offset
@@ -152,16 +213,25 @@ def test_inner_batches(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offset", [0, 1, 9, 10, 37, 38, 1000])
 def test_by_queue_offset_through_the_consume_queue(writer: StoreWriter, offset: int) -> None:
-    wanted = [message.physical_offset for message in sent_to(writer, "orders", 1) if message.queue_offset >= offset]
+    wanted = [
+        message.physical_offset
+        for message in sent_to(writer, "orders", 1)
+        if message.queue_offset >= offset
+    ]
     rows, heard = dumped(writer.root, topic="orders", partition=1, offset=offset)
     assert addresses(rows) == wanted
     assert all(row["found_by"] == "consume queue" for row in rows) and not heard
-    assert addresses(dumped(writer.root, topic="orders", partition=1, offset=offset, limit=1)[0]) == wanted[:1]
+    assert (
+        addresses(dumped(writer.root, topic="orders", partition=1, offset=offset, limit=1)[0])
+        == wanted[:1]
+    )
 
 
 def test_a_whole_topic_queue_by_queue(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root, topic="orders")
-    wanted = [message.physical_offset for queue in (0, 1) for message in sent_to(writer, "orders", queue)]
+    wanted = [
+        message.physical_offset for queue in (0, 1) for message in sent_to(writer, "orders", queue)
+    ]
     assert addresses(rows) == wanted
 
 
@@ -213,7 +283,9 @@ def test_fillers_and_what_has_expired(tmp_path: Path) -> None:
     writer = shop(tmp_path)
     writer.write(first_file=3)
     start = 3 * writer.log_bytes
-    wanted = [message for message in sent_to(writer, "orders", 0) if message.physical_offset >= start]
+    wanted = [
+        message for message in sent_to(writer, "orders", 0) if message.physical_offset >= start
+    ]
     rows, heard = dumped(tmp_path, topic="orders", partition=0)
     assert addresses(rows) == [message.physical_offset for message in wanted]
     assert heard.any("no longer has")
@@ -246,7 +318,11 @@ def test_multi_dispatch(tmp_path: Path) -> None:
 def test_by_address_and_message_id(writer: StoreWriter) -> None:
     for message in writer.sent[::13]:
         rows, heard = dumped(writer.root, commit_log_offset=message.physical_offset)
-        assert addresses(rows) == [message.physical_offset] and rows[0]["found_by"] == "address" and not heard
+        assert (
+            addresses(rows) == [message.physical_offset]
+            and rows[0]["found_by"] == "address"
+            and not heard
+        )
         again, _ = dumped(writer.root, message_id=rows[0]["message_id"])
         assert again == rows
 
@@ -254,7 +330,9 @@ def test_by_address_and_message_id(writer: StoreWriter) -> None:
 def test_an_address_inside_of_a_record_and_beside_all(writer: StoreWriter) -> None:
     message = writer.sent[50]
     rows, heard = dumped(writer.root, commit_log_offset=message.physical_offset + 17)
-    assert addresses(rows) == [message.physical_offset] and heard.any("byte 17 of the one that begins")
+    assert addresses(rows) == [message.physical_offset] and heard.any(
+        "byte 17 of the one that begins"
+    )
     rows, heard = dumped(writer.root, commit_log_offset=3995)  # in the blank
     assert rows == [] and heard.any("no record lies at")
     rows, heard = dumped(writer.root, commit_log_offset=10**9)
@@ -263,7 +341,9 @@ def test_an_address_inside_of_a_record_and_beside_all(writer: StoreWriter) -> No
 
 def test_an_id_that_is_a_unique_key(writer: StoreWriter) -> None:
     rows, heard = dumped(writer.root, message_id=f"{77:032X}")
-    assert addresses(rows) == [writer.sent[77].physical_offset] and heard.any("taken for a unique key")
+    assert addresses(rows) == [writer.sent[77].physical_offset] and heard.any(
+        "taken for a unique key"
+    )
     with pytest.raises(InvalidConfig):
         dumped(writer.root, message_id="xyz")
     assert dumped(writer.root, message_id="F" * 32)[0] == []
@@ -274,10 +354,12 @@ def test_an_id_that_is_a_unique_key(writer: StoreWriter) -> None:
 
 def of_key(writer: StoreWriter, topic: str | None, key: str) -> list[int]:
     return [
-        message.physical_offset for message in writer.sent
-        if topic in (None, message.topic) and key in (message.keys or "").split(" ")
+        message.physical_offset
+        for message in writer.sent
+        if topic in (None, message.topic)
+        and key in (message.keys or "").split(" ")
         and message.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("topic", ["orders", "invoices", None])
@@ -332,12 +414,16 @@ def test_by_unique_key(writer: StoreWriter) -> None:
 # ---------------------------------------------------------------------- by time
 
 
-@pytest.mark.parametrize("wanted", [0, BORN, BORN + 1, BORN + 2, BORN + 555, BORN + 1191, BORN + 1192, 1 << 50])
+@pytest.mark.parametrize(
+    "wanted", [0, BORN, BORN + 1, BORN + 2, BORN + 555, BORN + 1191, BORN + 1192, 1 << 50]
+)
 def test_by_time(writer: StoreWriter, wanted: int) -> None:
     rows, heard = dumped(writer.root, time_ms=wanted)
     assert addresses(rows) == [m.physical_offset for m in writer.sent if m.store_time_ms >= wanted]
     rows, heard = dumped(writer.root, time_ms=wanted, topic="orders", partition=1)
-    in_queue = [m.physical_offset for m in sent_to(writer, "orders", 1) if m.store_time_ms >= wanted]
+    in_queue = [
+        m.physical_offset for m in sent_to(writer, "orders", 1) if m.store_time_ms >= wanted
+    ]
     assert addresses(rows) == in_queue and not heard
     shutil.rmtree(writer.root / "consumequeue")
     rows, heard = dumped(writer.root, time_ms=wanted, topic="orders", partition=1)
@@ -352,14 +438,25 @@ def test_a_compaction_log(writer: StoreWriter) -> None:
     wanted = [message.queue_offset for message in sent_to(writer, "orders", 0)]
     rows, heard = dumped(writer.root, topic="orders", compacted=True)
     assert [row["queue_offset"] for row in rows] == wanted and not heard
-    assert {row["found_by"] for row in rows} == {"compaction index"} and {row["message_id"] for row in rows} == {None}
-    assert dumped(writer.root / "compaction")[0] == dumped(writer.root / "compaction" / "compactionLog" / "orders")[0]
+    assert {row["found_by"] for row in rows} == {"compaction index"} and {
+        row["message_id"] for row in rows
+    } == {None}
+    assert (
+        dumped(writer.root / "compaction")[0]
+        == dumped(writer.root / "compaction" / "compactionLog" / "orders")[0]
+    )
     assert dumped(writer.root / "compaction")[0] == rows
     files = sorted((writer.root / "compaction" / "compactionLog" / "orders" / "0").iterdir())
     assert [row for file in files for row in dumped(file)[0]] == rows
-    assert [row["queue_offset"] for row in dumped(writer.root, compacted=True, offset=25)[0]] == wanted[25:]
-    assert [row["queue_offset"] for row in dumped(writer.root, compacted=True, key=b"key-4")[0]] == [
-        m.queue_offset for m in sent_to(writer, "orders", 0) if m.properties["KEYS"].split(" ")[0] == "key-4"
+    assert [
+        row["queue_offset"] for row in dumped(writer.root, compacted=True, offset=25)[0]
+    ] == wanted[25:]
+    assert [
+        row["queue_offset"] for row in dumped(writer.root, compacted=True, key=b"key-4")[0]
+    ] == [
+        m.queue_offset
+        for m in sent_to(writer, "orders", 0)
+        if m.properties["KEYS"].split(" ")[0] == "key-4"
     ]
     assert len(dumped(writer.root, compacted=True, index=True)[0]) == len(rows)
 
@@ -372,7 +469,9 @@ def test_a_compaction_index_that_lies_or_is_gone(writer: StoreWriter) -> None:
     data[46 * 3 + 7] ^= 1
     path.write_bytes(bytes(data))
     again, heard = dumped(writer.root, compacted=True)
-    assert addresses(again) == addresses(rows) and heard.any("rebuilt in memory from the compaction log")
+    assert addresses(again) == addresses(rows) and heard.any(
+        "rebuilt in memory from the compaction log"
+    )
     path.unlink()
     assert addresses(dumped(writer.root, compacted=True)[0]) == addresses(rows)
 
@@ -382,13 +481,17 @@ def test_what_expired_is_found_in_the_compaction_log(tmp_path: Path) -> None:
     writer.write(first_file=4)
     writer.write_compaction("orders", 0)
     rows, heard = dumped(tmp_path, topic="orders", partition=0)
-    assert [row["queue_offset"] for row in rows] == [m.queue_offset for m in sent_to(writer, "orders", 0)]
+    assert [row["queue_offset"] for row in rows] == [
+        m.queue_offset for m in sent_to(writer, "orders", 0)
+    ]
     assert heard.any("these are its compaction log's")
     assert {row["found_by"] for row in rows} == {"compaction index", "consume queue"}
     shutil.rmtree(tmp_path / "commitlog")
     shutil.rmtree(tmp_path / "consumequeue")
     rows, heard = dumped(tmp_path)
-    assert [row["queue_offset"] for row in rows] == [m.queue_offset for m in sent_to(writer, "orders", 0)]
+    assert [row["queue_offset"] for row in rows] == [
+        m.queue_offset for m in sent_to(writer, "orders", 0)
+    ]
 
 
 # ---------------------------------------------------------------------- indexes and small files
@@ -397,9 +500,13 @@ def test_what_expired_is_found_in_the_compaction_log(tmp_path: Path) -> None:
 def test_index_entries(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root, index=True)
     units = [row for row in rows if row["index"] == "consumequeue"]
-    assert len(units) == sum(len(sent_to(writer, topic, queue)) for topic in writer.topics for queue in (0, 1))
+    assert len(units) == sum(
+        len(sent_to(writer, topic, queue)) for topic in writer.topics for queue in (0, 1)
+    )
     keys = [row for row in rows if row["index"] == "index"]
-    assert {row["physical_offset"] for row in keys} <= {message.physical_offset for message in writer.sent}
+    assert {row["physical_offset"] for row in keys} <= {
+        message.physical_offset for message in writer.sent
+    }
     assert all(row["previous"] < row["entry"] for row in keys)
     one = dumped(writer.root / "consumequeue" / "orders" / "1" / f"{200:020}")[0]
     assert [row["queue_offset"] for row in one] == list(range(10, 20))
@@ -411,18 +518,34 @@ def test_small_files(writer: StoreWriter) -> None:
     writer.write_compaction("orders", 0, position=17)
     rows = {
         name: dumped(writer.root / name)[0]
-        for name in ("checkpoint", "lock", "abort", "config/topics.json", "config/consumerOffset.json",
-                     "compaction/position-checkpoint")
-    }  # fmt: skip
-    assert rows["checkpoint"][0]["consume_queue_offset"] == 99 and rows["checkpoint"][0]["commit_log_timestamp"] == BORN
-    assert rows["lock"] == [{"lock": "lock"}] and rows["abort"] == [{"abort": True, "process": 4711}]
+        for name in (
+            "checkpoint",
+            "lock",
+            "abort",
+            "config/topics.json",
+            "config/consumerOffset.json",
+            "compaction/position-checkpoint",
+        )
+    }
+    assert (
+        rows["checkpoint"][0]["consume_queue_offset"] == 99
+        and rows["checkpoint"][0]["commit_log_timestamp"] == BORN
+    )
+    assert rows["lock"] == [{"lock": "lock"}] and rows["abort"] == [
+        {"abort": True, "process": 4711}
+    ]
     assert {row["topic"] for row in rows["config/topics.json"]} == {"orders", "invoices"}
     assert rows["config/consumerOffset.json"] == [
         {"topic": "orders", "group": "readers", "queue_id": queue, "offset": offset}
         for queue, offset in ((0, 3), (1, 5))
     ]
-    assert rows["compaction/position-checkpoint"] == [{"topic": "orders", "queue_id": 0, "position": 17}]
-    assert dumped(writer.root / "config")[0] == rows["config/topics.json"] + rows["config/consumerOffset.json"]
+    assert rows["compaction/position-checkpoint"] == [
+        {"topic": "orders", "queue_id": 0, "position": 17}
+    ]
+    assert (
+        dumped(writer.root / "config")[0]
+        == rows["config/topics.json"] + rows["config/consumerOffset.json"]
+    )
     (writer.root / "config" / "topics.json").write_text("{")
     assert damaged(writer.root / "config" / "topics.json")[0] == []
 
@@ -436,7 +559,10 @@ def test_several_commit_log_folders(tmp_path: Path) -> None:
     rows, _ = dumped(writer.root)
     shutil.rmtree(writer.root / "commitlog")
     writer.write_commit_log(folders=("disk1", "disk2"))
-    config = {"storePathCommitLog": f"{writer.root}/disk1", "readOnlyCommitLogStorePaths": f"{writer.root}/disk2"}
+    config = {
+        "storePathCommitLog": f"{writer.root}/disk1",
+        "readOnlyCommitLogStorePaths": f"{writer.root}/disk2",
+    }
     again, _ = dumped(writer.root, config=config)
     assert addresses(again) == addresses(rows)
     both = {"storePathCommitLog": f"{writer.root}/disk1,{writer.root}/disk2"}
@@ -487,7 +613,9 @@ def test_damage_hides_no_record_behind_it(writer: StoreWriter) -> None:
     again, error, _ = damaged(writer.root)
     lost = {inside[4]["physical_offset"], inside[9]["physical_offset"]}
     assert addresses(again) == [at for at in addresses(rows) if at not in lost]
-    assert error.path == str(path) and error.at == inside[4]["position"] and "1 more" in error.problem
+    assert (
+        error.path == str(path) and error.at == inside[4]["position"] and "1 more" in error.problem
+    )
 
 
 def test_a_body_whose_checksum_does_not_hold_is_shown_and_named(writer: StoreWriter) -> None:
@@ -499,7 +627,10 @@ def test_a_body_whose_checksum_does_not_hold_is_shown_and_named(writer: StoreWri
     path.write_bytes(bytes(data))
     again, error, _ = damaged(writer.root)
     assert len(again) == len(rows) and "crc" in again[3]["problem"] and "crc" in error.problem
-    assert damaged(writer.root, commit_log_offset=bad["physical_offset"])[0][0]["problem"] == again[3]["problem"]
+    assert (
+        damaged(writer.root, commit_log_offset=bad["physical_offset"])[0][0]["problem"]
+        == again[3]["problem"]
+    )
 
 
 def test_every_byte_of_a_record_may_lie(tmp_path: Path) -> None:
@@ -537,9 +668,11 @@ def test_a_log_without_files_in_the_middle(writer: StoreWriter) -> None:
 
 def test_wrong_use(writer: StoreWriter, tmp_path: Path) -> None:
     for options in (
-        {"key": b"a", "commit_log_offset": 1}, {"index": True, "key": b"a"}, {"offset": 1, "time_ms": 5},
+        {"key": b"a", "commit_log_offset": 1},
+        {"index": True, "key": b"a"},
+        {"offset": 1, "time_ms": 5},
         {"index": True, "batches": True},
-    ):  # fmt: skip
+    ):
         with pytest.raises(InvalidConfig):
             dumped(writer.root, **options)
     (tmp_path / "empty").mkdir()
@@ -561,13 +694,41 @@ def test_a_store_that_is_held(writer: StoreWriter) -> None:
 
 def test_at_the_command_line(writer: StoreWriter, capfd: pytest.CaptureFixture[str]) -> None:
     status = run(
-        ["dump", str(writer.root), "--topic", "orders", "--queue", "1", "--offset", "3", "--limit", "1", "--json"]
+        [
+            "dump",
+            str(writer.root),
+            "--topic",
+            "orders",
+            "--queue",
+            "1",
+            "--offset",
+            "3",
+            "--limit",
+            "1",
+            "--json",
+        ]
     )
     out = capfd.readouterr()
     row = json.loads(out.out)
     assert status == 0 and row["queue_offset"] == 3 and list(row) == FIELDS
     shutil.rmtree(writer.root / "consumequeue")
-    assert run(["dump", str(writer.root), "--topic", "orders", "--queue", "1", "--offset", "3", "--limit", "1"]) == 0
+    assert (
+        run(
+            [
+                "dump",
+                str(writer.root),
+                "--topic",
+                "orders",
+                "--queue",
+                "1",
+                "--offset",
+                "3",
+                "--limit",
+                "1",
+            ]
+        )
+        == 0
+    )
     out = capfd.readouterr()
     assert out.out.startswith('orders-1 @3  2023-11-14T22:13:20.111Z  "key-0" = "value 11')
     assert "commit log (no index)" in out.out and "rebuilt in memory" in out.err
@@ -590,7 +751,12 @@ def test_blank_records_that_lie(writer: StoreWriter) -> None:
 
 
 def test_a_topics_file_names_queues(writer: StoreWriter) -> None:
-    assert sides.decode_topics((writer.root / "config" / "topics.json").read_bytes())["orders"].write_queues == 2
+    assert (
+        sides.decode_topics((writer.root / "config" / "topics.json").read_bytes())[
+            "orders"
+        ].write_queues
+        == 2
+    )
 
 
 def test_checksums_of_whole_records(tmp_path: Path) -> None:
@@ -603,7 +769,9 @@ def test_checksums_of_whole_records(tmp_path: Path) -> None:
     (row,) = dumped(tmp_path)[0]
     assert row["problem"] is None and len(row["properties"]["__CRC32#"]) == 10
     assert lastwrite.inspect(str(tmp_path)).exit_status == 0
-    path.write_bytes(data.replace(b"KEYS\x01k", b"KEYS\x01x").ljust(1000, b"\0"))  # what no checksum of a body covers
+    path.write_bytes(
+        data.replace(b"KEYS\x01k", b"KEYS\x01x").ljust(1000, b"\0")
+    )  # what no checksum of a body covers
     rows, error, _ = damaged(tmp_path)
     assert rows[0]["problem"] == "the record's checksum does not hold" and error.at == 0
     assert lastwrite.inspect(str(tmp_path)).exit_status == 3

@@ -51,7 +51,11 @@ def same(row: Row, of_dump: Row) -> None:
         elif name == "body":
             assert (None if value is None else base64.b64encode(value).decode()) == wanted
         elif name == "stored_body":
-            assert value is None if of_dump["compression"] == "none" else base64.b64encode(value).decode() == wanted
+            assert (
+                value is None
+                if of_dump["compression"] == "none"
+                else base64.b64encode(value).decode() == wanted
+            )
         else:
             assert value == wanted, name
 
@@ -68,7 +72,9 @@ def test_parquet(writer: StoreWriter, tmp_path: Path) -> None:
 def test_json_lines_of_a_topic(writer: StoreWriter, tmp_path: Path) -> None:
     lastwrite.export(str(writer.root), str(tmp_path / "out"), "json", topic="orders", partition=1)
     lines = "".join(path.read_text() for path in sorted((tmp_path / "out").iterdir())).splitlines()
-    wanted = [row for row in dumped(writer.root) if (row["topic"], row["queue_id"]) == ("orders", 1)]
+    wanted = [
+        row for row in dumped(writer.root) if (row["topic"], row["queue_id"]) == ("orders", 1)
+    ]
     assert [json.loads(line) for line in lines] == wanted
 
 
@@ -100,7 +106,9 @@ def test_nothing_is_written_over(writer: StoreWriter, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
 
 
-def test_at_the_command_line(writer: StoreWriter, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_at_the_command_line(
+    writer: StoreWriter, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["dump", str(writer.root), "--to", str(tmp_path / "out"), "--format", "json"]) == 0
     assert capfd.readouterr().out.startswith("124 messages in 7 files")
     assert run(["dump", str(writer.root), "--to", str(tmp_path / "again"), "--offset", "1"]) == 2

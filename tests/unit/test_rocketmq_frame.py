@@ -14,10 +14,15 @@ NUMBERS = st.integers(-(2**31), 2**31 - 1)
 
 @given(
     st.builds(
-        Command, code=NUMBERS, fields=st.dictionaries(st.text(), st.text(), max_size=5), body=st.binary(max_size=50),
-        opaque=NUMBERS, flag=st.integers(0, 3), remark=st.none() | st.text(),
+        Command,
+        code=NUMBERS,
+        fields=st.dictionaries(st.text(), st.text(), max_size=5),
+        body=st.binary(max_size=50),
+        opaque=NUMBERS,
+        flag=st.integers(0, 3),
+        remark=st.none() | st.text(),
     )
-)  # fmt: skip
+)
 def test_a_frame_says_what_was_put_in(command: Command) -> None:
     frame = encode_command(command)
     assert PREFIX.unpack_from(frame) == (len(frame) - PREFIX.size,)
@@ -25,7 +30,9 @@ def test_a_frame_says_what_was_put_in(command: Command) -> None:
 
 
 def test_a_frame_as_a_broker_writes_it() -> None:
-    header = b'{"code":0,"extFields":{"offset":"7"},"flag":1,"language":"JAVA","opaque":3,"version":501}'
+    header = (
+        b'{"code":0,"extFields":{"offset":"7"},"flag":1,"language":"JAVA","opaque":3,"version":501}'
+    )
     frame = len(header).to_bytes(4, "big") + header + b"body"
     found = decode_command(frame)
     assert (found.code, found.fields, found.body, found.opaque) == (0, {"offset": "7"}, b"body", 3)

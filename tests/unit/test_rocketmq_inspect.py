@@ -49,45 +49,71 @@ def test_a_whole_store(writer: StoreWriter) -> None:
     assert problems(report, None) == [] and report.exit_status == 0
     assert report.what == "store" and report.stopped_in_order is True
     log = report.commit_log
-    assert log is not None and log.file_size == 4000 and (log.start, log.end) == (0, len(writer.log))
+    assert (
+        log is not None and log.file_size == 4000 and (log.start, log.end) == (0, len(writer.log))
+    )
     assert [file.ending for file in log.files] == ["blank"] * 6 + ["open"]
     counts = log.contents
-    assert counts.records == counts.messages == len(writer.sent) == sum(file.entries or 0 for file in log.files)
+    assert (
+        counts.records
+        == counts.messages
+        == len(writer.sent)
+        == sum(file.entries or 0 for file in log.files)
+    )
     assert counts.bytes == sum(message.size for message in writer.sent)
     assert counts.tombstones == sum(not body_of(message) for message in writer.sent)
     assert counts.codecs == Counter(
-        "none" if not message.sys_flag & 1 else record.compression_of(message.sys_flag) for message in writer.sent
+        "none" if not message.sys_flag & 1 else record.compression_of(message.sys_flag)
+        for message in writer.sent
     )
     assert counts.formats == {"v1": 120} and counts.endings == {"closed": 120}
     assert counts.delayed == sum("DELAY" in message.properties for message in writer.sent)
     assert (counts.first_timestamp, counts.last_timestamp) == (BORN + 1, BORN + 1191)
     for one in report.partitions:
         mine = [m for m in writer.sent if (m.topic, m.queue_id) == (one.topic, one.partition)]
-        real = [m for m in mine if m.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK]
+        real = [
+            m for m in mine if m.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK
+        ]
         index = one.consume_queue
         assert index is not None and index.file_size == 200
-        assert one.contents.records == len(mine) and one.contents.rolled_back == len(mine) - len(real)
-        assert (index.units, index.lacking, index.wrong, index.fillers, index.expired) == (len(real), 0, 0, 0, 0)
+        assert one.contents.records == len(mine) and one.contents.rolled_back == len(mine) - len(
+            real
+        )
+        assert (index.units, index.lacking, index.wrong, index.fillers, index.expired) == (
+            len(real),
+            0,
+            0,
+            0,
+            0,
+        )
         assert (one.contents.first_offset, one.contents.last_offset) == (0, len(real) - 1)
         assert (index.first_offset, index.end_offset) == (0, len(real))
     compaction = queue(report, "orders", 0).compaction
-    assert compaction is not None and compaction.position == 20 and compaction.first_dirty_offset == 21
+    assert (
+        compaction is not None and compaction.position == 20 and compaction.first_dirty_offset == 21
+    )
     assert (compaction.file_size, compaction.index_file_size) == (5060, 1012)
     real = [
-        m for m in writer.sent
+        m
+        for m in writer.sent
         if (m.topic, m.queue_id) == ("orders", 0)
         and m.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK
-    ]  # fmt: skip
+    ]
     assert compaction.contents.records == len(real) and compaction.unindexed == 0
     assert compaction.keys == len({m.properties["KEYS"] for m in real})
     assert queue(report, "orders", 0).cleanup_policy == "COMPACTION"
     assert sum(file.entries or 0 for file in report.index_files) == sum(
-        1 + len(m.properties["KEYS"].split(" ")) for m in writer.sent
+        1 + len(m.properties["KEYS"].split(" "))
+        for m in writer.sent
         if m.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK
-    )  # fmt: skip
+    )
     assert {file.kind for file in report.files} == {
-        "checkpoint", "lock", "topics", "consumer offsets", "position checkpoint",
-    }  # fmt: skip
+        "checkpoint",
+        "lock",
+        "topics",
+        "consumer offsets",
+        "position checkpoint",
+    }
     totals = report.to_dict()["totals"]
     assert totals["records"] == 120 and totals["compacted_records"] == len(real)
 
@@ -104,13 +130,18 @@ def test_narrowed(writer: StoreWriter) -> None:
 
 
 KINDS = {
-    f"commitlog/{4000:020}": ("commit log", 19), f"consumequeue/orders/1/{200:020}": ("consume queue of orders-1", 10),
+    f"commitlog/{4000:020}": ("commit log", 19),
+    f"consumequeue/orders/1/{200:020}": ("consume queue of orders-1", 10),
     f"compaction/compactionLog/orders/0/{0:020}": ("compaction log of orders-0", 21),
     f"compaction/compactionCq/orders/0/{0:020}": ("compaction index of orders-0", 21),
-    "index/20231114221320000": ("index file", 39), "checkpoint": ("checkpoint", None), "lock": ("lock", None),
-    "config/topics.json": ("topics", 2), "config/consumerOffset.json": ("consumer offsets", 2),
-    "compaction/position-checkpoint": ("position checkpoint", 1), "abort": ("abort", None),
-}  # fmt: skip
+    "index/20231114221320000": ("index file", 39),
+    "checkpoint": ("checkpoint", None),
+    "lock": ("lock", None),
+    "config/topics.json": ("topics", 2),
+    "config/consumerOffset.json": ("consumer offsets", 2),
+    "compaction/position-checkpoint": ("position checkpoint", 1),
+    "abort": ("abort", None),
+}
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -135,18 +166,25 @@ def test_a_batch_queue_and_an_extension(tmp_path: Path) -> None:
     writer.write()
     folder = tmp_path / "consumequeue_ext" / "b" / "0"
     folder.mkdir(parents=True)
-    (folder / f"{0:020}").write_bytes((encode_extension(5, 6, b"\1\2") + encode_extension(7, 8)).ljust(200, b"\0"))
+    (folder / f"{0:020}").write_bytes(
+        (encode_extension(5, 6, b"\1\2") + encode_extension(7, 8)).ljust(200, b"\0")
+    )
     report = inspected(tmp_path)
     found = queue(report, "b", 0)
     assert found.batch_consume_queue is not None and found.extension is not None
     assert (found.batch_consume_queue.units, found.batch_consume_queue.end_offset) == (6, 21)
     assert (found.batch_consume_queue.lacking, found.batch_consume_queue.wrong) == (0, 0)
-    assert (found.contents.records, found.contents.messages, found.contents.inner_batches) == (6, 21, 6)
+    assert (found.contents.records, found.contents.messages, found.contents.inner_batches) == (
+        6,
+        21,
+        6,
+    )
     assert found.extension.units == 2 and problems(report, None) == []
     rows = list(lastwrite.dump(str(folder)))
     assert [(row["address"], row["tags_code"], row["bitmap"]) for row in rows] == [
-        (-(2**63), 5, "0102"), (-(2**63) + 22, 7, ""),
-    ]  # fmt: skip
+        (-(2**63), 5, "0102"),
+        (-(2**63) + 22, 7, ""),
+    ]
     assert inspected(folder / f"{0:020}").what == "consume queue extension of b-0"
     assert inspected(tmp_path / "batchconsumequeue" / "b" / "0" / f"{0:020}").files[0].entries == 4
 
@@ -194,8 +232,14 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
 def test_damage_of_every_part_is_named_with_its_file(writer: StoreWriter) -> None:
     root = writer.root
     bad_body, bad_magic = writer.sent[30], writer.sent[60]
-    flip(root / "commitlog" / f"{bad_body.physical_offset // 4000 * 4000:020}", bad_body.physical_offset % 4000 + 90)
-    flip(root / "commitlog" / f"{bad_magic.physical_offset // 4000 * 4000:020}", bad_magic.physical_offset % 4000 + 4)
+    flip(
+        root / "commitlog" / f"{bad_body.physical_offset // 4000 * 4000:020}",
+        bad_body.physical_offset % 4000 + 90,
+    )
+    flip(
+        root / "commitlog" / f"{bad_magic.physical_offset // 4000 * 4000:020}",
+        bad_magic.physical_offset % 4000 + 4,
+    )
     flip(root / "consumequeue" / "orders" / "0" / f"{0:020}", 3 * 20 + 7)
     flip(root / "compaction" / "compactionCq" / "orders" / "0" / f"{0:020}", 46 * 2 + 7)
     flip(root / "index" / "20231114221320002", 40 + 28 + 20 * 5 + 17)
@@ -203,13 +247,18 @@ def test_damage_of_every_part_is_named_with_its_file(writer: StoreWriter) -> Non
     report = inspected(root)
     assert report.exit_status == 3
     named = {str(Path(problem.path).relative_to(root)) for problem in report.problems} | {
-        str(Path(problem.path).relative_to(root)) for one in report.partitions for problem in one.problems
+        str(Path(problem.path).relative_to(root))
+        for one in report.partitions
+        for problem in one.problems
     }
     assert {
-        f"commitlog/{bad_body.physical_offset // 4000 * 4000:020}", "checkpoint",
-        f"commitlog/{bad_magic.physical_offset // 4000 * 4000:020}", f"consumequeue/orders/0/{0:020}",
-        f"compaction/compactionCq/orders/0/{0:020}", "index/20231114221320002",
-    } <= named  # fmt: skip
+        f"commitlog/{bad_body.physical_offset // 4000 * 4000:020}",
+        "checkpoint",
+        f"commitlog/{bad_magic.physical_offset // 4000 * 4000:020}",
+        f"consumequeue/orders/0/{0:020}",
+        f"compaction/compactionCq/orders/0/{0:020}",
+        "index/20231114221320002",
+    } <= named
     log = report.commit_log
     assert log is not None and log.contents.records == 119  # but for the one without a magic
 
@@ -218,7 +267,9 @@ def test_units_that_lead_nowhere(writer: StoreWriter) -> None:
     path = sorted((writer.root / "consumequeue" / "orders" / "1").iterdir())[-1]
     data = bytearray(path.read_bytes())
     count = len(data.rstrip(b"\0")) // 20 + 1
-    data[count * 20 : count * 20 + 20] = (10**6).to_bytes(8, "big") + (99).to_bytes(4, "big") + bytes(8)
+    data[count * 20 : count * 20 + 20] = (
+        (10**6).to_bytes(8, "big") + (99).to_bytes(4, "big") + bytes(8)
+    )
     path.write_bytes(bytes(data))
     assert any("lead to no record" in message for message in problems(inspected(writer.root)))
 
@@ -229,7 +280,9 @@ def test_what_a_broker_does_not_load(writer: StoreWriter) -> None:
     (folder / "compacting").mkdir()
     (folder.parent.parent.parent / "compactionCq" / "orders" / "0" / f"{5060:020}").unlink()
     said = problems(inspected(writer.root), None)
-    assert any("has replaced" in message for message in said) and any("did not end" in message for message in said)
+    assert any("has replaced" in message for message in said) and any(
+        "did not end" in message for message in said
+    )
     assert "it has no index file of the same name" in said
 
 
@@ -240,7 +293,9 @@ def test_a_pair_without_a_unit_and_a_name_between(writer: StoreWriter) -> None:
         (folder / f"{0:020}").write_bytes(bytes(size))
         (folder / f"{5060:020}").rename(folder / f"{6060:020}")
     said = problems(inspected(writer.root))
-    assert "a pair of files without a unit" in said and any("no multiple" in message for message in said)
+    assert "a pair of files without a unit" in said and any(
+        "no multiple" in message for message in said
+    )
 
 
 def test_stale_records_behind_the_last_unit(writer: StoreWriter) -> None:
@@ -256,8 +311,15 @@ def test_stale_records_behind_the_last_unit(writer: StoreWriter) -> None:
 
 
 def test_file_sizes_are_those_of_the_files(tmp_path: Path) -> None:
-    writer = shop(tmp_path, log_bytes=2048, queue_bytes=60, slots=3, entries=9, compaction_bytes=2024,
-                  compaction_index_bytes=460)  # fmt: skip
+    writer = shop(
+        tmp_path,
+        log_bytes=2048,
+        queue_bytes=60,
+        slots=3,
+        entries=9,
+        compaction_bytes=2024,
+        compaction_index_bytes=460,
+    )
     writer.write_compaction("orders", 1)
     writer.write()
     report = inspected(tmp_path)
@@ -280,10 +342,20 @@ def test_old_brokers_are_known_by_their_properties(tmp_path: Path) -> None:
     assert log is not None and log.contents.endings == {"open": 2, "closed": 1}
 
 
-@pytest.mark.parametrize("name", [f"commitlog/{0:020}", f"consumequeue/orders/1/{0:020}", "index/20231114221320000",
-                                  f"compaction/compactionLog/orders/0/{0:020}",
-                                  f"compaction/compactionCq/orders/0/{0:020}", "checkpoint", "config/topics.json",
-                                  "config/consumerOffset.json", "compaction/position-checkpoint"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"commitlog/{0:020}",
+        f"consumequeue/orders/1/{0:020}",
+        "index/20231114221320000",
+        f"compaction/compactionLog/orders/0/{0:020}",
+        f"compaction/compactionCq/orders/0/{0:020}",
+        "checkpoint",
+        "config/topics.json",
+        "config/consumerOffset.json",
+        "compaction/position-checkpoint",
+    ],
+)
 def test_no_byte_can_break_it(writer: StoreWriter, name: str) -> None:
     path = writer.root / name
     whole = path.read_bytes()
@@ -301,14 +373,21 @@ def test_at_the_command_line(writer: StoreWriter, capfd: pytest.CaptureFixture[s
     assert run(["inspect", str(writer.root)]) == 0
     out = capfd.readouterr().out
     for said in (
-        "RocketMQ store, stopped in order", "7 files of 4.0 kB", "120, 2", "lz4 4, none 108, zlib 4, zstd 4",
+        "RocketMQ store, stopped in order",
+        "7 files of 4.0 kB",
+        "120, 2",
+        "lz4 4, none 108, zlib 4, zstd 4",
         "written by 5.2.0 or newer",
-        "orders-0", "20231114221320006",
-    ):  # fmt: skip
+        "orders-0",
+        "20231114221320006",
+    ):
         assert said in out
     assert run(["inspect", str(writer.root), "--json", "--topic", "orders", "--queue", "0"]) == 0
     document = json.loads(capfd.readouterr().out)
-    assert document["system"] == "rocketmq" and document["partitions"][0]["compaction"]["position"] == 20
+    assert (
+        document["system"] == "rocketmq"
+        and document["partitions"][0]["compaction"]["position"] == 20
+    )
     flip(writer.root / "commitlog" / f"{0:020}", 95)
     assert run(["inspect", str(writer.root)]) == 3
     assert "damaged: " in capfd.readouterr().out
@@ -322,13 +401,20 @@ def test_a_record_of_the_log_that_was_copied_elsewhere(writer: StoreWriter) -> N
     data[: first.size] = encode_message(first)  # with its address in the commit log
     path.write_bytes(bytes(data))
     report = inspected(writer.root)
-    assert problems(report) == [] and "records that say they lie elsewhere" in problems(report, None)
+    assert problems(report) == [] and "records that say they lie elsewhere" in problems(
+        report, None
+    )
 
 
 def test_whether_a_round_is_due(writer: StoreWriter) -> None:
     (writer.root / "compaction" / "position-checkpoint").unlink()
     found = queue(inspected(writer.root), "orders", 0).compaction
-    assert found is not None and found.is_due is True and found.dirty_ratio == 1.0 and found.first_dirty_offset == 0
+    assert (
+        found is not None
+        and found.is_due is True
+        and found.dirty_ratio == 1.0
+        and found.first_dirty_offset == 0
+    )
     later = {"min.compaction.lag.ms": 10**15}
     found = queue(inspected(writer.root, config=later), "orders", 0).compaction
     assert found is not None and found.is_due is False and found.reason
@@ -342,13 +428,19 @@ def test_index_files_are_held_against_the_keys(writer: StoreWriter) -> None:
     flip(path, 40 + 28 + 20 * 9 + 3)  # the hash of an entry
     said = problems(inspected(writer.root))
     assert "1 keys of messages are not in the index files" in said
-    assert any(message.startswith("1 entries lead to messages without such a key") for message in said)
+    assert any(
+        message.startswith("1 entries lead to messages without such a key") for message in said
+    )
     path.write_bytes(whole)
     (writer.root / "index" / "20231114221320002").unlink()
-    assert any("keys of messages are not in the index files" in message for message in problems(inspected(writer.root)))
+    assert any(
+        "keys of messages are not in the index files" in message
+        for message in problems(inspected(writer.root))
+    )
     (writer.root / "index" / "20231114221320006").unlink()
     assert any(
-        "keys of later messages lack" in message for message in problems(inspected(writer.root), ProblemKind.RECOVERED)
+        "keys of later messages lack" in message
+        for message in problems(inspected(writer.root), ProblemKind.RECOVERED)
     )
 
 
@@ -361,7 +453,10 @@ def test_tags_in_the_index_are_no_lie(tmp_path: Path) -> None:
         writer.send("t", b"x", {"KEYS": f"k{n}", "TAGS": "red" if n % 2 else "blue"})
     writer.write()
     shutil.rmtree(tmp_path / "index")
-    writer.sent = [replace(message, properties={"KEYS": f"{message.keys} T#{message.tags}"}) for message in writer.sent]
+    writer.sent = [
+        replace(message, properties={"KEYS": f"{message.keys} T#{message.tags}"})
+        for message in writer.sent
+    ]
     writer.write_index()
     assert problems(inspected(tmp_path), None) == []
     heard: list[str] = []

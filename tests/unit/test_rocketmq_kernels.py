@@ -55,16 +55,24 @@ def test_the_worked_examples() -> None:
     assert table["key_length"][5] == -1 and table["uniq_length"][5] == 3
 
 
-@given(logs, st.binary(max_size=12) | st.sampled_from([bytes(20), encode_blank(8), encode_blank(2**31 - 1) + b"x"]))
+@given(
+    logs,
+    st.binary(max_size=12)
+    | st.sampled_from([bytes(20), encode_blank(8), encode_blank(2**31 - 1) + b"x"]),
+)
 def test_split_sees_what_the_twin_sees(found: list[Message], behind: bytes) -> None:
     check_against_twin(log_of(found) + behind)
 
 
 @given(logs, st.data())
-def test_split_of_damaged_bytes_sees_what_the_twin_sees(found: list[Message], data: st.DataObject) -> None:
+def test_split_of_damaged_bytes_sees_what_the_twin_sees(
+    found: list[Message], data: st.DataObject
+) -> None:
     raw = bytearray(log_of(found))
     for _ in range(data.draw(st.integers(1, 4)) if raw else 0):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.sampled_from([0, 1, 2, 127, 128, 255]))
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(
+            st.sampled_from([0, 1, 2, 127, 128, 255])
+        )
     cut = data.draw(st.integers(0, len(raw)))
     check_against_twin(bytes(raw[: cut or len(raw)]), data.draw(st.booleans()))
 
@@ -111,7 +119,9 @@ def test_a_wrong_body_is_seen_only_when_asked() -> None:
 TEXTS = st.lists(
     st.text(max_size=6).map(lambda text: text.encode("utf-8", "surrogatepass"))
     | st.binary(max_size=5)
-    | st.sampled_from([b"\xed\xa0\x80", b"\xe0\x80", b"\xf0\x9f\x98\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b" "])
+    | st.sampled_from(
+        [b"\xed\xa0\x80", b"\xe0\x80", b"\xf0\x9f\x98\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b" "]
+    )
 ).map(b"".join)
 
 
@@ -122,9 +132,22 @@ def test_hashes_of_any_bytes_are_those_of_java(raw: bytes) -> None:
     assert (value ^ 1 << 31) - (1 << 31) == string_hash(decode(raw))
 
 
-@given(st.lists(st.sampled_from([b" ", b"\t", b"\x1f", b"a", b"\xc2\xa0", b"\xe2\x80", b"\xff"]
-    + ["\u1680".encode(), "\u2000".encode(), "\u2007".encode(), "\u200a".encode(), "\u2028".encode()]
-    + ["\u205f".encode(), "\u3000".encode(), "\u200b".encode()]), max_size=6).map(b"".join))  # fmt: skip
+@given(
+    st.lists(
+        st.sampled_from(
+            [b" ", b"\t", b"\x1f", b"a", b"\xc2\xa0", b"\xe2\x80", b"\xff"]
+            + [
+                "\u1680".encode(),
+                "\u2000".encode(),
+                "\u2007".encode(),
+                "\u200a".encode(),
+                "\u2028".encode(),
+            ]
+            + ["\u205f".encode(), "\u3000".encode(), "\u200b".encode()]
+        ),
+        max_size=6,
+    ).map(b"".join)
+)
 def test_blank_as_the_twin_sees_it(raw: bytes) -> None:
     data = array(raw + b"x")
     assert kernels._is_blank(data.ctypes.data, 0, len(raw)) == is_blank(decode(raw))
@@ -135,9 +158,18 @@ def reference_units(rows: np.ndarray, picked: list[int], inner: bool) -> bytes:
     for i in picked:
         row = rows[i]
         inner_batch = inner and row["marks"] & kernels.HAS_INNER
-        base, number = (row["inner_base"], row["inner_num"]) if inner_batch else (row["queue_offset"], 1)
+        base, number = (
+            (row["inner_base"], row["inner_num"]) if inner_batch else (row["queue_offset"], 1)
+        )
         out += units.BATCH_UNIT.pack(
-            row["physical_offset"], row["size"], row["tags_code"], row["store_time"], base, number, -1, 0
+            row["physical_offset"],
+            row["size"],
+            row["tags_code"],
+            row["store_time"],
+            base,
+            number,
+            -1,
+            0,
         )
     return out
 
@@ -150,7 +182,10 @@ def test_units_are_those_of_the_tables(found: list[Message], data: st.DataObject
     out = np.full(20 * len(picked) + 3, 0xEE, np.uint8)
     assert kernels.fill_units(rows, chosen, codes, out, 3) == len(out)
     expected = b"".join(
-        units.CONSUME_QUEUE_UNIT.pack(rows[i]["physical_offset"], rows[i]["size"], rows[i]["tags_code"]) for i in picked
+        units.CONSUME_QUEUE_UNIT.pack(
+            rows[i]["physical_offset"], rows[i]["size"], rows[i]["tags_code"]
+        )
+        for i in picked
     )
     assert out.tobytes() == b"\xee" * 3 + expected
     none = np.empty(0, np.int64)
@@ -164,11 +199,18 @@ def test_units_are_those_of_the_tables(found: list[Message], data: st.DataObject
 
 
 @given(
-    st.lists(st.tuples(st.integers(-2, 50), st.integers(-1, 3), st.integers(-1, 60), st.integers(-1, 4)), max_size=9),
+    st.lists(
+        st.tuples(st.integers(-2, 50), st.integers(-1, 3), st.integers(-1, 60), st.integers(-1, 4)),
+        max_size=9,
+    ),
     st.integers(0, 45),
 )
-def test_split_index_sees_what_the_twin_sees(rows: list[tuple[int, int, int, int]], behind: int) -> None:
-    data = b"".join(units.BATCH_UNIT.pack(p, s, 5, 6, b, n, -1, 0) for p, s, b, n in rows) + bytes(behind)
+def test_split_index_sees_what_the_twin_sees(
+    rows: list[tuple[int, int, int, int]], behind: int
+) -> None:
+    data = b"".join(units.BATCH_UNIT.pack(p, s, 5, 6, b, n, -1, 0) for p, s, b, n in rows) + bytes(
+        behind
+    )
     table = np.zeros(20, kernels.UNIT)
     count, consumed, code, at = kernels.split_index(array(data), 0, len(data), table, 0)
     seen, floor, wanted_code = [], 0, kernels.END
@@ -198,7 +240,9 @@ def slow_index(found: list[Message], tags: bool) -> list[tuple[int, int, int]]:
         keys += [part for part in message.properties.get("KEYS", "").split(" ") if part]
         keys += [f"T#{message.tags}"] if tags and message.tags else []
         for key in keys:
-            rows.append((index_hash(message.topic, key), message.physical_offset, message.store_time_ms))
+            rows.append(
+                (index_hash(message.topic, key), message.physical_offset, message.store_time_ms)
+            )
     return rows
 
 
@@ -210,9 +254,18 @@ def test_index_keys_are_those_of_the_twin(found: list[Message], room: int, tags:
     hashes, places, times = (np.zeros(40 * room, np.int64) for _ in range(3))
     seen, at = [], 0
     while at < len(rows):
-        filled, after = kernels.index_keys(array(data), rows, at, len(rows), hashes, places, times, tags)
+        filled, after = kernels.index_keys(
+            array(data), rows, at, len(rows), hashes, places, times, tags
+        )
         assert after > at
-        seen += list(zip(hashes[:filled].tolist(), places[:filled].tolist(), times[:filled].tolist(), strict=True))
+        seen += list(
+            zip(
+                hashes[:filled].tolist(),
+                places[:filled].tolist(),
+                times[:filled].tolist(),
+                strict=True,
+            )
+        )
         at = after
     assert seen == slow_index(found, tags)
 
@@ -226,7 +279,11 @@ def slow_index_file(slots: int, capacity: int, rows: list[tuple[int, int, int]])
         seconds = min(max(time - begin, 0) // 1000, 2**31 - 1) if begin > 0 else 0
         out.append((key_hash, place, seconds, newest.get(key_hash % slots, 0)))
         newest[key_hash % slots] = number
-    head = (rows[0][2], rows[len(out) - 1][2], rows[0][1], rows[len(out) - 1][1]) if out else (0, 0, 0, 0)
+    head = (
+        (rows[0][2], rows[len(out) - 1][2], rows[0][1], rows[len(out) - 1][1])
+        if out
+        else (0, 0, 0, 0)
+    )
     data = index_file.INDEX_HEADER.pack(*head, len(newest), len(out) + 1)
     data += b"".join(newest.get(slot, 0).to_bytes(4, "big") for slot in range(slots)) + bytes(20)
     data += b"".join(index_file.INDEX_ENTRY.pack(*entry) for entry in out)
@@ -234,11 +291,16 @@ def slow_index_file(slots: int, capacity: int, rows: list[tuple[int, int, int]])
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**62), st.integers(-5, 2**61)), max_size=20),
+    st.lists(
+        st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**62), st.integers(-5, 2**61)),
+        max_size=20,
+    ),
     st.integers(1, 9),
     st.integers(2, 25),
 )
-def test_an_index_file_is_built_as_entry_by_entry(rows: list[tuple[int, int, int]], slots: int, capacity: int) -> None:
+def test_an_index_file_is_built_as_entry_by_entry(
+    rows: list[tuple[int, int, int]], slots: int, capacity: int
+) -> None:
     out = index_file.new_index_file(slots, capacity)
     columns = [np.array([row[k] for row in rows], np.int64) for k in range(3)]
     index_file.build(out, slots, *columns)
@@ -247,6 +309,8 @@ def test_an_index_file_is_built_as_entry_by_entry(rows: list[tuple[int, int, int
 
 def test_long_properties_are_searched_in_words() -> None:
     for length in range(60):
-        message = make_message("t", b"b", {"p": "x" * (length + 1), "KEYS": "k" * length or "k", "TAGS": "T"})
+        message = make_message(
+            "t", b"b", {"p": "x" * (length + 1), "KEYS": "k" * length or "k", "TAGS": "T"}
+        )
         check_against_twin(encode_message(message))
         check_against_twin(encode_message(message) + bytes(3))

@@ -55,7 +55,9 @@ def root(tmp_path: Path) -> Path:
 @contextmanager
 def other_process(script: str, root: Path) -> Iterator[subprocess.Popen[str]]:
     arguments = [sys.executable, "-c", script, str(root)]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None and process.stdout.readline() == "held\n"
         yield process
         process.communicate()
@@ -86,7 +88,10 @@ def test_a_run_keeps_a_broker_from_serving_and_goes_beside_runs_on_other_queues(
         assert refused.returncode == 1 and "BlockingIOError" in refused.stderr
         with lock.hold(str(root), [T1]), lock.turn(str(root)):
             assert lock.broker_of(str(root)) is None
-        with pytest.raises(LogHeld, match=f"another run, process {run.pid}, holds t-0"), lock.hold(str(root), [T0, T1]):
+        with (
+            pytest.raises(LogHeld, match=f"another run, process {run.pid}, holds t-0"),
+            lock.hold(str(root), [T0, T1]),
+        ):
             pass
         with pytest.raises(LogHeld):
             lock.refuse_if_held(str(root))
@@ -122,12 +127,18 @@ def test_a_broker_that_is_starting_is_seen_by_the_file_that_it_has_open(
         with lock.unopened(str(root)):
             pass
         with other_process(_OPENED, root):
-            with pytest.raises(LogHeld, match="perhaps a broker that is starting"), lock.unopened(str(root)):
+            with (
+                pytest.raises(LogHeld, match="perhaps a broker that is starting"),
+                lock.unopened(str(root)),
+            ):
                 pass
         with lock.unopened(str(root)):
             # Who opens it meanwhile waits, and we live.
             opening = subprocess.Popen(
-                [sys.executable, "-c", _OPENED, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                [sys.executable, "-c", _OPENED, str(root)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             waited = threading.Event()
             assert not waited.wait(0.5)
@@ -136,7 +147,12 @@ def test_a_broker_that_is_starting_is_seen_by_the_file_that_it_has_open(
 
 
 def test_another_run_that_has_the_file_open_is_no_broker(root: Path) -> None:
-    with other_process(_RUN, root), lock.hold(str(root), [T1]), lock.turn(str(root)), lock.unopened(str(root)):
+    with (
+        other_process(_RUN, root),
+        lock.hold(str(root), [T1]),
+        lock.turn(str(root)),
+        lock.unopened(str(root)),
+    ):
         pass
 
 
@@ -150,7 +166,10 @@ def test_a_store_that_was_not_stopped_in_order_is_refused_unless_told(root: Path
         lock.refuse_unclean(str(root), goes_on=False)
     lock.refuse_unclean(str(root), goes_on=True)
     assert lock.was_killed(str(root))
-    with other_process(_BROKER, root) as broker, pytest.raises(LogHeld, match=f"process {broker.pid}, holds the store"):
+    with (
+        other_process(_BROKER, root) as broker,
+        pytest.raises(LogHeld, match=f"process {broker.pid}, holds the store"),
+    ):
         lock.refuse_unclean(str(root), goes_on=False)
 
 

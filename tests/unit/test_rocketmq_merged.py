@@ -9,11 +9,18 @@ from hypothesis import strategies as st
 from lastwrite.formats.rocketmq.kernels import MESSAGE
 from lastwrite.pipeline.restore import Records, merged
 
-STREAMS = st.lists(st.integers(0, 40), unique=True).map(sorted).flatmap(
-    lambda offsets: st.lists(st.integers(0, len(offsets)), max_size=4).map(
-        lambda cuts: [offsets[a:b] for a, b in zip([0, *sorted(cuts)], [*sorted(cuts), len(offsets)], strict=True)]
+STREAMS = (
+    st.lists(st.integers(0, 40), unique=True)
+    .map(sorted)
+    .flatmap(
+        lambda offsets: st.lists(st.integers(0, len(offsets)), max_size=4).map(
+            lambda cuts: [
+                offsets[a:b]
+                for a, b in zip([0, *sorted(cuts)], [*sorted(cuts), len(offsets)], strict=True)
+            ]
+        )
     )
-)  # fmt: skip
+)
 
 
 def records(parts: list[list[int]], mark: int) -> list[Records]:
@@ -34,6 +41,11 @@ def test_both_come_in_the_order_of_offsets_and_what_was_pulled_first(
         for is_pulled, data, table in merged(records(pulled, 0), records(own, 1))
         for offset in table["queue_offset"]
     ]
-    expected = [(offset, mark) for mark, parts in enumerate((pulled, own)) for part in parts for offset in part]
+    expected = [
+        (offset, mark)
+        for mark, parts in enumerate((pulled, own))
+        for part in parts
+        for offset in part
+    ]
     assert [one[:2] for one in found] == sorted(expected)
     assert all(mark == of_data for _, mark, of_data in found)

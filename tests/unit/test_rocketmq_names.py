@@ -14,16 +14,32 @@ def test_file_names() -> None:
     assert names.file_name(0) == "00000000000000000000"
     assert names.file_name(104857460) == "00000000000104857460"
     assert names.parse_file_name(names.file_name(2**63 - 1)) == 2**63 - 1
-    for name in ("", "0", "00000000000104857460.delete", "99999999999999999999", "0000000000010485746x", "compacting"):
+    for name in (
+        "",
+        "0",
+        "00000000000104857460.delete",
+        "99999999999999999999",
+        "0000000000010485746x",
+        "compacting",
+    ):
         assert names.parse_file_name(name) is None
     with pytest.raises(ValueError):
         names.file_name(-1)
 
 
 def test_queue_and_index_names() -> None:
-    assert [names.parse_queue_name(name) for name in ("0", "17", "-1", "01", "x", "99999999999", "2147483648")] == [
-        0, 17, None, None, None, None, None,
-    ]  # fmt: skip
+    assert [
+        names.parse_queue_name(name)
+        for name in ("0", "17", "-1", "01", "x", "99999999999", "2147483648")
+    ] == [
+        0,
+        17,
+        None,
+        None,
+        None,
+        None,
+        None,
+    ]
     assert names.is_index_name("20261121150405123") and not names.is_index_name("2026112115040512")
 
 
@@ -82,7 +98,9 @@ def test_an_index_hash_is_not_negative() -> None:
 )
 def test_broken_text_as_java_reads_it(raw: bytes, text: str) -> None:
     assert java_hash.decode(raw) == text
-    assert java_hash.decode(b"a" + raw + b"b") == ("a" + text + "b" if raw[-1:] != b"\xff" else "a\ufffdb")
+    assert java_hash.decode(b"a" + raw + b"b") == (
+        "a" + text + "b" if raw[-1:] != b"\xff" else "a\ufffdb"
+    )
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
@@ -92,7 +110,13 @@ def test_whole_text_is_read_as_it_is(text: str) -> None:
 
 
 def test_blank_keys() -> None:
-    for text in (None, "", " ", "\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f", "\u1680\u2000\u200a\u2028\u2029\u205f\u3000"):
+    for text in (
+        None,
+        "",
+        " ",
+        "\t\n\r\x0b\x0c\x1c\x1d\x1e\x1f",
+        "\u1680\u2000\u200a\u2028\u2029\u205f\u3000",
+    ):
         assert java_hash.is_blank(text)
     for text in ("a", " a ", "\xa0", "\u2007", "\u202f", "\x85", "\ufeff", "\x00"):
         assert not java_hash.is_blank(text)
@@ -114,7 +138,9 @@ def test_properties(raw: bytes, parsed: dict[str, str]) -> None:
     assert properties.parse(raw) == parsed
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=5), st.text(min_size=1, max_size=5)), st.booleans())
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=5), st.text(min_size=1, max_size=5)), st.booleans()
+)
 def test_properties_that_are_built_are_parsed(pairs: dict[str, str], closed: bool) -> None:
     try:
         raw = properties.build(pairs, closed=closed)
@@ -131,6 +157,11 @@ def test_properties_that_would_not_come_back_are_refused() -> None:
 
 def test_delivery_times() -> None:
     assert [properties.delivery_time_ms(level, 1000) for level in (1, 5, 18, 99, 0, -1)] == [
-        2_000, 61_000, 7_201_000, 7_201_000, 2_000, 2_000,
-    ]  # fmt: skip
+        2_000,
+        61_000,
+        7_201_000,
+        7_201_000,
+        2_000,
+        2_000,
+    ]
     assert properties.delivery_time_ms(2, 0, "1s 1d") == 86_400_000

@@ -31,7 +31,10 @@ def test_a_compressed_body_reads_back(body: bytes, compression: Compression) -> 
 def test_small_bodies_go_as_they_are() -> None:
     assert Outgoing("k", b"x" * 4095).encode_body() == (b"x" * 4095, 0)
     assert Outgoing("k", b"x" * 4096).encode_body()[1] & 1
-    assert Outgoing("k", b"x" * 4096, compression=Compression.NONE).encode_body() == (b"x" * 4096, 0)
+    assert Outgoing("k", b"x" * 4096, compression=Compression.NONE).encode_body() == (
+        b"x" * 4096,
+        0,
+    )
 
 
 def test_a_delete_is_empty_only_when_it_is_decompressed() -> None:
@@ -42,17 +45,26 @@ def test_a_delete_is_empty_only_when_it_is_decompressed() -> None:
 
 def test_properties_have_key_tag_and_a_key_of_their_own() -> None:
     flat = Outgoing("a b", b"x", "T", {"p": "v"}).encode_properties("U" * 32)
-    assert properties.parse(flat.encode()) == {"KEYS": "a b", "TAGS": "T", "p": "v", "UNIQ_KEY": "U" * 32}
+    assert properties.parse(flat.encode()) == {
+        "KEYS": "a b",
+        "TAGS": "T",
+        "p": "v",
+        "UNIQ_KEY": "U" * 32,
+    }
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Outgoing(" \t", b"x"), Outgoing("k\x02", b"x"), Outgoing("k", b"x", ""), Outgoing("k", b"x", None, {"": "v"}),
-        Outgoing("k", b"x", None, {"n": ""}), Outgoing("k", b"x", None, {"KEYS": "other"}),
+        Outgoing(" \t", b"x"),
+        Outgoing("k\x02", b"x"),
+        Outgoing("k", b"x", ""),
+        Outgoing("k", b"x", None, {"": "v"}),
+        Outgoing("k", b"x", None, {"n": ""}),
+        Outgoing("k", b"x", None, {"KEYS": "other"}),
         Outgoing("k", b"x", None, {"n": "v" * 33_000}),
     ],
-)  # fmt: skip
+)
 def test_properties_that_would_not_be_read_back_are_refused(message: Outgoing) -> None:
     with pytest.raises(InvalidConfig):
         message.encode_properties("U")
@@ -64,8 +76,12 @@ def test_a_body_of_no_bytes_is_refused() -> None:
 
 
 def test_members_of_a_batch_lie_as_in_an_inner_batch() -> None:
-    body = b"".join(encode_batch_member(Outgoing(key, data), "U") for key, data in (("a", b"1"), ("b", None)))
-    message = make_message("t", body, {"INNER_NUM": "2", "INNER_BASE": "5"}, sys_flag=NEEDS_UNWRAP | INNER_BATCH)
+    body = b"".join(
+        encode_batch_member(Outgoing(key, data), "U") for key, data in (("a", b"1"), ("b", None))
+    )
+    message = make_message(
+        "t", body, {"INNER_NUM": "2", "INNER_BASE": "5"}, sys_flag=NEEDS_UNWRAP | INNER_BATCH
+    )
     assert [(one.keys, one.body) for one in split_inner(message)] == [("a", b"1"), ("b", b"")]
 
 
@@ -75,7 +91,10 @@ def test_members_of_a_batch_lie_as_in_an_inner_batch() -> None:
         ({"key": "k", "body": "ä"}, Outgoing("k", "ä".encode())),
         ({"key": "k", "body_base64": "AAE="}, Outgoing("k", b"\0\1")),
         ({"key": "k", "body": None}, Outgoing("k", None)),
-        ({"key": "k", "tag": "T", "properties": {"a": "b"}, "body": "x"}, Outgoing("k", b"x", "T", {"a": "b"})),
+        (
+            {"key": "k", "tag": "T", "properties": {"a": "b"}, "body": "x"},
+            Outgoing("k", b"x", "T", {"a": "b"}),
+        ),
     ],
 )
 def test_messages_from_json(given_message: dict[str, object], expected: Outgoing) -> None:
@@ -85,10 +104,14 @@ def test_messages_from_json(given_message: dict[str, object], expected: Outgoing
 @pytest.mark.parametrize(
     "given_message",
     [
-        {"keys": "k"}, {"key": 7}, {"key": "k", "body": "x", "body_base64": "eA=="}, {"key": "k", "body_base64": "!"},
-        {"key": "k", "properties": []}, {"key": "k", "properties": {"a": 1}},
+        {"keys": "k"},
+        {"key": 7},
+        {"key": "k", "body": "x", "body_base64": "eA=="},
+        {"key": "k", "body_base64": "!"},
+        {"key": "k", "properties": []},
+        {"key": "k", "properties": {"a": 1}},
     ],
-)  # fmt: skip
+)
 def test_what_is_no_message(given_message: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig):
         parse_message(given_message)

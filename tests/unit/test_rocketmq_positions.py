@@ -31,7 +31,9 @@ def test_the_file_is_believed_and_else_its_backup(tmp_path: Path) -> None:
     assert (found.of(T0), found.of(T1), found.of(U0), found.problem) == (8, UNKNOWN, 5, None)
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b'{"queueOffsetMap":{"t_0":"x"}}', b"\xff" * 9, b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"{", b"[]", b'{"queueOffsetMap":{"t_0":"x"}}', b"\xff" * 9, b"[" * 100_000]
+)
 def test_a_damaged_file_is_said_and_its_backup_stands_in(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
     found = read_positions(str(tmp_path))
@@ -48,7 +50,11 @@ def test_a_file_beyond_all_measure_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / FILE, "wb") as file:
         file.truncate(1 << 40)
     found = read_positions(str(tmp_path))
-    assert not found.offsets and isinstance(found.problem, LogError) and "too large" in found.problem.problem
+    assert (
+        not found.offsets
+        and isinstance(found.problem, LogError)
+        and "too large" in found.problem.problem
+    )
 
 
 def test_other_queues_entries_stay_and_the_file_is_the_brokers(tmp_path: Path) -> None:
@@ -58,7 +64,9 @@ def test_other_queues_entries_stay_and_the_file_is_the_brokers(tmp_path: Path) -
     assert decode_positions((tmp_path / FILE).read_bytes()) == {"no queue": 1, "t_0": 9}
     assert decode_positions((tmp_path / BACKUP).read_bytes()) == {"no queue": 1, "t_0": 3}
     replace_positions(str(tmp_path), {"ctopic_0": 83})
-    assert (tmp_path / FILE).read_bytes() == b'{\n\t"empty":false,\n\t"queueOffsetMap":{\n\t\t"ctopic_0":83\n\t}\n}'
+    assert (
+        tmp_path / FILE
+    ).read_bytes() == b'{\n\t"empty":false,\n\t"queueOffsetMap":{\n\t\t"ctopic_0":83\n\t}\n}'
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, BACKUP]
 
 

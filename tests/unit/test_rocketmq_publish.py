@@ -85,13 +85,16 @@ def test_rights_are_those_that_were_there(root: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in Path(log).iterdir()} == {0o640}
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give a file away")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give a file away"
+)
 def test_the_owner_is_who_it_was(root: Path) -> None:
     for path in [root / "compaction", *(root / "compaction").rglob("*")]:
         os.chown(path, 1234, 1235)
     compact(root, LAYOUT)
     found = {
-        (path.stat().st_uid, path.stat().st_gid) for path in [root / "compaction", *(root / "compaction").rglob("*")]
+        (path.stat().st_uid, path.stat().st_gid)
+        for path in [root / "compaction", *(root / "compaction").rglob("*")]
     }
     assert found == {(1234, 1235)}
 
@@ -166,13 +169,19 @@ def test_our_own_mistakes_end_before_the_store(root: Path) -> None:
     wrong = {
         "is there and stays": lambda: change(made(root, 0, [1])),
         "is no name": lambda: change(made(root, 0, [1], "0.log"), gone=(FIRST,)),
-        "files of|each has this name": lambda: change(made(root, 0, [1], file_name(1000)), gone=(FIRST,)),
+        "files of|each has this name": lambda: change(
+            made(root, 0, [1], file_name(1000)), gone=(FIRST,)
+        ),
         "holds no record": lambda: change(made(root, 0, []), gone=(FIRST,)),
         "offsets would begin at 0 again": lambda: change(gone=(FIRST, SECOND)),
         "one name": lambda: change(made(root, 0, [1]), made(root, 0, [1]), gone=(FIRST,)),
-        "the others have": lambda: change(replace(made(root, 0, [1]), index_path=__file__), gone=(FIRST,)),
+        "the others have": lambda: change(
+            replace(made(root, 0, [1]), index_path=__file__), gone=(FIRST,)
+        ),
         "vanished while we worked": lambda: change(gone=(file_name(9 * LOG_BYTES),)),
-        "could not look at the new file": lambda: change(Pair(FIRST, "nowhere", "nowhere"), gone=(FIRST,)),
+        "could not look at the new file": lambda: change(
+            Pair(FIRST, "nowhere", "nowhere"), gone=(FIRST,)
+        ),
     }
     with lock.hold(str(root), [T0]):
         for words, make in wrong.items():
@@ -191,10 +200,16 @@ def test_a_queue_that_changed_since_it_was_read_is_left_alone(root: Path) -> Non
     log = PartitionLog(T0, folder, (segment,), 0, 3, 3, None)
     old = without_asides(root)
     with lock.hold(str(root), LAYOUT.before):
-        wave = [replace(change, log=log) if change.name == T0 else change for change in changes(root, LAYOUT)]
+        wave = [
+            replace(change, log=log) if change.name == T0 else change
+            for change in changes(root, LAYOUT)
+        ]
         os.utime(path)
         outcomes = publish.publish(str(root), wave[:1])
-        assert isinstance(outcomes[0], CommitConflict) and "changed while we worked" in outcomes[0].problem
+        assert (
+            isinstance(outcomes[0], CommitConflict)
+            and "changed while we worked" in outcomes[0].problem
+        )
         for name in LAYOUT.before:
             publish.recover(str(root), name)
     assert contents(root) == old
@@ -228,7 +243,10 @@ def test_a_file_system_that_cannot_exchange_says_so_before_a_round(
 def test_the_tree_is_never_removed_where_it_may_be_all_there_is(root: Path) -> None:
     (root / "compaction").rename(root / "compaction.lastwrite")
     old = contents(root)
-    with lock.hold(str(root), [T0]), pytest.raises(CommitConflict, match="is not there, but another tree"):
+    with (
+        lock.hold(str(root), [T0]),
+        pytest.raises(CommitConflict, match="is not there, but another tree"),
+    ):
         publish.recover(str(root), T0)
     assert contents(root) == old
 
@@ -247,11 +265,17 @@ def test_a_store_without_a_tree_gets_one(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- copies
 
 
-def test_a_copy_has_the_queue_as_it_will_be_and_the_original_stays(root: Path, tmp_path: Path) -> None:
+def test_a_copy_has_the_queue_as_it_will_be_and_the_original_stays(
+    root: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "copy"
     old = contents(root)
     wave = [
-        replace(change, source=str(root), pairs=[_moved(target, change.name, pair) for pair in change.pairs])
+        replace(
+            change,
+            source=str(root),
+            pairs=[_moved(target, change.name, pair) for pair in change.pairs],
+        )
         for change in changes(root, LAYOUT)
     ]
     with lock.hold(str(root), LAYOUT.before):
@@ -260,7 +284,10 @@ def test_a_copy_has_the_queue_as_it_will_be_and_the_original_stays(root: Path, t
     assert publish.publish_copies(str(target), wave[:1]) == [None]
     publish.tidy(str(target), [T0])
     assert load_like_broker(target) == ({T0: LAYOUT.new[T0]}, {T0: 1})
-    assert publish.publish_copies(str(target), [*wave[1:], Change(name=U0, source=str(root))]) == [None, None]
+    assert publish.publish_copies(str(target), [*wave[1:], Change(name=U0, source=str(root))]) == [
+        None,
+        None,
+    ]
     publish.tidy(str(target), [T1, U0])
     assert load_like_broker(target) == (LAYOUT.new, LAYOUT.new_positions)
     (error,) = publish.publish_copies(str(target), [Change(name=U0, source=str(root))])
@@ -273,7 +300,9 @@ def test_a_copy_has_the_queue_as_it_will_be_and_the_original_stays(root: Path, t
 
 def _moved(target: Path, name: TopicPartition, pair: Pair) -> Pair:
     folder = publish.aside_folder(str(target), name)
-    paths = [os.path.join(folder, os.path.basename(path)) for path in (pair.log_path, pair.index_path)]
+    paths = [
+        os.path.join(folder, os.path.basename(path)) for path in (pair.log_path, pair.index_path)
+    ]
     for old, new in zip((pair.log_path, pair.index_path), paths, strict=True):
         Path(new).write_bytes(Path(old).read_bytes())
     return Pair(pair.name, *paths)
@@ -286,7 +315,9 @@ def test_a_copy_to_where_somebody_works_is_refused(root: Path, tmp_path: Path) -
     script = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(1, flush=True)"
     script += "; input()"
     arguments = [sys.executable, "-c", script, str(target / "lock")]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as broker:
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as broker:
         assert broker.stdout is not None and broker.stdout.readline()
         (error,) = publish.publish_copies(str(target), [Change(name=U0, source=str(root))])
         assert isinstance(error, LogHeld) and "a broker" in error.problem
@@ -310,7 +341,9 @@ def test_all_is_on_disk_before_the_exchange_and_the_exchange_before_anything_goe
     compact(root, LAYOUT)
     exchanged = max(n for n, (operation, _) in enumerate(done) if operation == "exchange")
     next_tree = str(root / "compaction.lastwrite")
-    begun = max(n for n, (operation, path) in enumerate(done) if operation == "mkdir" and path == next_tree)
+    begun = max(
+        n for n, (operation, path) in enumerate(done) if operation == "mkdir" and path == next_tree
+    )
     changed: dict[str, int] = {}
     synced: dict[str, int] = {}
     for n, (operation, path) in enumerate(done[begun:exchanged]):

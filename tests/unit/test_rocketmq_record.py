@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.errors import CorruptLog, InvalidConfig, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
+from lastwrite.errors import (
+    CorruptLog,
+    InvalidConfig,
+    OutOfMemoryBudget,
+    TruncatedLog,
+    UnsupportedFormat,
+)
 from lastwrite.formats.rocketmq import properties
 from lastwrite.formats.rocketmq.record import (
     COMPRESSED,
@@ -79,11 +85,16 @@ def test_a_record_of_493_leaves_out_the_last_byte_of_the_properties() -> None:
 def test_v2_ipv6_hosts_and_a_zlib_body() -> None:
     message = decoded(EXAMPLE_V2)
     assert message.sys_flag == 0x331 and message.magic == MAGIC_V1
-    assert str(message.born_host) == "[::1]:54321" and str(message.store_host) == "[2001:db8::7]:10911"
+    assert (
+        str(message.born_host) == "[::1]:54321" and str(message.store_host) == "[2001:db8::7]:10911"
+    )
     assert body_of(message) == b"a" * 64 and message.body_crc_holds
     assert (message.queue_id, message.queue_offset, message.physical_offset) == (3, 8, 125)
     assert message.keys == "order-2" and message.size == 146
-    assert offset_message_id(message.store_host, 125) == "20010DB800000000000000000000000700002A9F000000000000007D"
+    assert (
+        offset_message_id(message.store_host, 125)
+        == "20010DB800000000000000000000000700002A9F000000000000007D"
+    )
 
 
 def test_v3_two_bytes_of_topic_length_and_a_delete() -> None:
@@ -112,7 +123,9 @@ def test_an_inner_batch_of_three() -> None:
     assert [inner.queue_offset for inner in found] == [0, 1, 2]
     assert [inner.body for inner in found] == [b"b0", b"b1", b"b2"]
     assert [inner.keys for inner in found] == ["k0", "k1", "k2"]
-    assert {inner.tags for inner in found} == {"T"} and {inner.topic for inner in found} == {"btopic"}
+    assert {inner.tags for inner in found} == {"T"} and {inner.topic for inner in found} == {
+        "btopic"
+    }
     assert message.unique_key == "ABC"
     body = encode_inner([(inner.flag, inner.body, inner.properties_bytes) for inner in found])
     assert body == message.body
@@ -123,7 +136,9 @@ def test_what_is_no_inner_batch_stays_alone() -> None:
     assert split_inner(message) == [message]
 
 
-@pytest.mark.parametrize("example", [EXAMPLE_V1, EXAMPLE_V2, EXAMPLE_V3, EXAMPLE_RECORD_CRC, EXAMPLE_INNER])
+@pytest.mark.parametrize(
+    "example", [EXAMPLE_V1, EXAMPLE_V2, EXAMPLE_V3, EXAMPLE_RECORD_CRC, EXAMPLE_INNER]
+)
 def test_examples_whole_then_with_bytes_behind_then_cut_at_every_byte(example: bytes) -> None:
     message = decoded(example)
     assert encode_message(message) == example
@@ -145,7 +160,9 @@ def test_what_is_encoded_is_decoded(message: Message) -> None:
 
 
 @given(messages(), st.data())
-def test_no_damage_reads_past_the_end_or_ends_in_another_error(message: Message, data: st.DataObject) -> None:
+def test_no_damage_reads_past_the_end_or_ends_in_another_error(
+    message: Message, data: st.DataObject
+) -> None:
     raw = bytearray(encode_message(message))
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -221,13 +238,17 @@ def test_bodies_of_the_real_classes(kind: int, body: str) -> None:
 
 def test_bodies_that_inflate_to_nothing_are_deletes() -> None:
     assert body_of(make_message("t", zlib.compress(b""), sys_flag=COMPRESSED)) == b""
-    assert body_of(make_message("t", b"", sys_flag=COMPRESSED | 0x700)) == b""  # a broker does not look either
+    assert (
+        body_of(make_message("t", b"", sys_flag=COMPRESSED | 0x700)) == b""
+    )  # a broker does not look either
     zstd = bytes(cramjam.zstd.compress(b""))
     assert body_of(make_message("t", zstd, sys_flag=COMPRESSED | COMPRESSION_ZSTD)) == b""
 
 
 def test_zlib_is_read_to_its_own_end() -> None:
-    assert body_of(make_message("t", zlib.compress(b"abc") + b"rest", sys_flag=COMPRESSED)) == b"abc"
+    assert (
+        body_of(make_message("t", zlib.compress(b"abc") + b"rest", sys_flag=COMPRESSED)) == b"abc"
+    )
 
 
 def test_compression_types() -> None:
@@ -247,10 +268,17 @@ def test_a_small_body_that_would_fill_the_memory_does_not() -> None:
 
 
 def inner(body: bytes, count: str = "1") -> Message:
-    return make_message("t", body, {"INNER_NUM": count, "INNER_BASE": "5"}, sys_flag=NEEDS_UNWRAP | INNER_BATCH)
+    return make_message(
+        "t", body, {"INNER_NUM": count, "INNER_BASE": "5"}, sys_flag=NEEDS_UNWRAP | INNER_BATCH
+    )
 
 
-@given(st.lists(st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=9), st.binary(max_size=9)), max_size=5))
+@given(
+    st.lists(
+        st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=9), st.binary(max_size=9)),
+        max_size=5,
+    )
+)
 def test_inner_batches(items: list[tuple[int, bytes, bytes]]) -> None:
     body = encode_inner(items)
     found = split_inner(inner(body, str(len(items))))
@@ -289,7 +317,14 @@ def test_an_inner_batch_of_another_number_is_damage() -> None:
 def test_message_ids() -> None:
     for host in (Host(bytes([10, 1, 2, 3]), 10911), Host(bytes(range(16)), 1)):
         assert parse_message_id(offset_message_id(host, 12345)) == (host, 12345)
-    for text in ("", "7F", "7F00000100002A9F000000000000000", "x" * 32, "7F00000100002A9FFFFFFFFFFFFFFFFF", "7F " * 16):
+    for text in (
+        "",
+        "7F",
+        "7F00000100002A9F000000000000000",
+        "x" * 32,
+        "7F00000100002A9FFFFFFFFFFFFFFFFF",
+        "7F " * 16,
+    ):
         with pytest.raises(InvalidConfig):
             parse_message_id(text)
 

@@ -14,7 +14,11 @@ from lastwrite.remote.rocketmq.route import MessageQueue, decode_json, decode_ro
 
 TWO_BROKERS = {
     "brokerDatas": [
-        {"brokerName": "b", "cluster": "c", "brokerAddrs": {"0": "10.0.0.2:10911", "1": "10.0.0.3:10911"}},
+        {
+            "brokerName": "b",
+            "cluster": "c",
+            "brokerAddrs": {"0": "10.0.0.2:10911", "1": "10.0.0.3:10911"},
+        },
         {"brokerName": "a", "cluster": "c", "brokerAddrs": {"0": "10.0.0.1:10911"}},
         {"brokerName": "d", "cluster": "c", "brokerAddrs": {"1": "10.0.0.4:10911"}},
     ],
@@ -37,8 +41,11 @@ def queues(count: int) -> list[MessageQueue]:
 def test_queues_are_counted_by_broker_and_number() -> None:
     route = decode_route("t", json.dumps(TWO_BROKERS).encode())
     assert route.readable == (
-        MessageQueue("t", "a", 0), MessageQueue("t", "b", 0), MessageQueue("t", "b", 1), MessageQueue("t", "d", 0),
-    )  # fmt: skip
+        MessageQueue("t", "a", 0),
+        MessageQueue("t", "b", 0),
+        MessageQueue("t", "b", 1),
+        MessageQueue("t", "d", 0),
+    )
     # a takes no messages, d has no master
     assert route.writable == (MessageQueue("t", "b", 0),)
     assert route.master_of("b") == "10.0.0.2:10911"
@@ -48,26 +55,36 @@ def test_queues_are_counted_by_broker_and_number() -> None:
 
 def test_the_name_servers_own_order_wins() -> None:
     route = decode_route("t", json.dumps({**TWO_BROKERS, "orderTopicConf": "b:1;a:2"}).encode())
-    assert route.writable == (MessageQueue("t", "b", 0), MessageQueue("t", "a", 0), MessageQueue("t", "a", 1))
+    assert route.writable == (
+        MessageQueue("t", "b", 0),
+        MessageQueue("t", "a", 0),
+        MessageQueue("t", "a", 1),
+    )
 
 
 def test_numbers_as_names_of_old_name_servers() -> None:
     body = b'{"brokerDatas":[{"brokerAddrs":{0:"x:1",1:"{2:y"},"brokerName":"a"}],"note":"{3: 4}"}'
     assert decode_json(body) == {
-        "brokerDatas": [{"brokerAddrs": {"0": "x:1", "1": "{2:y"}, "brokerName": "a"}], "note": "{3: 4}",
-    }  # fmt: skip
+        "brokerDatas": [{"brokerAddrs": {"0": "x:1", "1": "{2:y"}, "brokerName": "a"}],
+        "note": "{3: 4}",
+    }
 
 
 @pytest.mark.parametrize(
     "route",
     [
-        [], 7, {"brokerDatas": {}}, {"brokerDatas": [1]},
-        {"brokerDatas": [{"brokerName": "a"}]}, {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"x": "y"}}]},
+        [],
+        7,
+        {"brokerDatas": {}},
+        {"brokerDatas": [1]},
+        {"brokerDatas": [{"brokerName": "a"}]},
+        {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"x": "y"}}]},
         {"queueDatas": [{"brokerName": "a", "perm": 4, "readQueueNums": 2**40}]},
         {"queueDatas": [{"brokerName": "a", "perm": 4, "readQueueNums": -1}]},
-        {"orderTopicConf": "a:x"}, {"orderTopicConf": "a:999999999"},
+        {"orderTopicConf": "a:x"},
+        {"orderTopicConf": "a:999999999"},
     ],
-)  # fmt: skip
+)
 def test_a_route_that_cannot_be_is_refused(route: object) -> None:
     with pytest.raises(CorruptLog):
         decoded(route)
@@ -89,5 +106,7 @@ def test_a_key_goes_where_the_stock_client_sends_it(key: str, queue: int) -> Non
 @given(st.text(), st.integers(1, 20))
 def test_the_queue_is_javas_remainder_without_its_sign(key: str, count: int) -> None:
     value = string_hash(key)
-    java = abs(value) % count if value >= 0 else -(-value % count)  # Java's % keeps the sign of the left
+    java = (
+        abs(value) % count if value >= 0 else -(-value % count)
+    )  # Java's % keeps the sign of the left
     assert queue_of(key, queues(count)).queue == abs(java)

@@ -15,14 +15,22 @@ def test_defaults() -> None:
 def test_text_and_values() -> None:
     config = RocketmqConfig.from_names(
         {
-            "delete.retention.ms": "0", "min.cleanable.dirty.ratio": 0.25, "keyless.messages": " Keep ",
-            "unclean": "true", "compactionMappedFileSize": "5060", "brokerName": "a", "max.compaction.lag.ms": 7,
+            "delete.retention.ms": "0",
+            "min.cleanable.dirty.ratio": 0.25,
+            "keyless.messages": " Keep ",
+            "unclean": "true",
+            "compactionMappedFileSize": "5060",
+            "brokerName": "a",
+            "max.compaction.lag.ms": 7,
         }
-    )  # fmt: skip
+    )
     assert config == RocketmqConfig(
-        delete_retention_ms=0, min_cleanable_dirty_ratio=0.25, keyless_messages="keep", unclean=True,
+        delete_retention_ms=0,
+        min_cleanable_dirty_ratio=0.25,
+        keyless_messages="keep",
+        unclean=True,
         max_compaction_lag_ms=7,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

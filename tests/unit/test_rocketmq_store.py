@@ -16,7 +16,15 @@ from lastwrite.model.report import PartitionReport, Status
 from lastwrite.pipeline.inline import INLINE
 from lastwrite.pipeline.system import system_named
 from tests.engine import compact
-from tests.rocketmq_model import START_MS, TOPIC, ModelPair, ModelQueue, message, read_files, write_store
+from tests.rocketmq_model import (
+    START_MS,
+    TOPIC,
+    ModelPair,
+    ModelQueue,
+    message,
+    read_files,
+    write_store,
+)
 
 INDEX_BYTES = 46 * 6
 LOG_BYTES = 5 * INDEX_BYTES
@@ -61,7 +69,9 @@ def test_queues_are_found_by_number(root: Path) -> None:
     assert {store.root_of(each) for each in found} == {str(root)}
 
 
-@pytest.mark.parametrize("place", ["compaction", "compaction/compactionLog", "compaction/compactionLog/ctopic"])
+@pytest.mark.parametrize(
+    "place", ["compaction", "compaction/compactionLog", "compaction/compactionLog/ctopic"]
+)
 def test_a_folder_above_queues_names_them_all(root: Path, place: str) -> None:
     assert len(store.find_queues(str(root / place))) == 3
 
@@ -89,7 +99,12 @@ def test_the_system_is_known_by_its_files(root: Path, tmp_path: Path) -> None:
         assert system_named(None, str(root / place)).name == "rocketmq"
     (tmp_path / "orders-0").mkdir()
     (tmp_path / "orders-0" / f"{FIRST}.log").write_bytes(b"")
-    for path in (tmp_path / "orders-0", tmp_path, tmp_path / "orders-0" / f"{FIRST}.log", tmp_path / "nothing"):
+    for path in (
+        tmp_path / "orders-0",
+        tmp_path,
+        tmp_path / "orders-0" / f"{FIRST}.log",
+        tmp_path / "nothing",
+    ):
         assert system_named(None, str(path)).name == "kafka"
     assert system_named("rocketmq", str(tmp_path)).name == "rocketmq"
 
@@ -109,8 +124,17 @@ def test_segments_end_where_records_do(root: Path) -> None:
     assert (log.log_start, log.end_offset, log.high_watermark, log.checkpoint) == (3, 48, 48, None)
     assert not log.is_torn
     assert store.record_count(log) == 23
-    assert [store.end_offset_of(s) for s in log.segments] == [p.messages[-1].offset + 1 for p in queue.pairs]
-    assert [store.first_offset_from(log, offset) for offset in (0, 3, 4, 47, 48, 99)] == [3, 3, 5, 47, 48, 99]
+    assert [store.end_offset_of(s) for s in log.segments] == [
+        p.messages[-1].offset + 1 for p in queue.pairs
+    ]
+    assert [store.first_offset_from(log, offset) for offset in (0, 3, 4, 47, 48, 99)] == [
+        3,
+        3,
+        5,
+        47,
+        48,
+        99,
+    ]
 
 
 def test_an_empty_active_file_begins_at_the_end(tmp_path: Path) -> None:
@@ -119,7 +143,11 @@ def test_an_empty_active_file_begins_at_the_end(tmp_path: Path) -> None:
     queue.position = 9
     write_store(tmp_path, [queue])
     log = store.read_queue(folder(tmp_path))
-    assert (log.segments[-1].base_offset, log.segments[-1].size_bytes, log.checkpoint) == (48, 0, 10)
+    assert (log.segments[-1].base_offset, log.segments[-1].size_bytes, log.checkpoint) == (
+        48,
+        0,
+        10,
+    )
     assert clean(tmp_path)[0].status is Status.CLEANED
 
 
@@ -127,7 +155,9 @@ def test_a_closed_pair_without_a_record_goes(tmp_path: Path) -> None:
     """A record that fits no file leaves such a pair, and a broker serves nothing before it."""
     queue = queue_of()
     queue.pairs.insert(0, ModelPair(0))
-    queue.pairs[1:] = [ModelPair(pair.start + LOG_BYTES, pair.messages, pair.is_closed) for pair in queue.pairs[1:]]
+    queue.pairs[1:] = [
+        ModelPair(pair.start + LOG_BYTES, pair.messages, pair.is_closed) for pair in queue.pairs[1:]
+    ]
     write_store(tmp_path, [queue])
     assert store.read_queue(folder(tmp_path)).log_start == 3
     assert clean(tmp_path)[0].status is Status.CLEANED
@@ -142,18 +172,31 @@ def end_of_records(root: Path) -> int:
 DAMAGE = {
     "a log without its index": lambda root: (root / INDEX / SECOND).unlink(),
     "an index without its log": lambda root: (root / LOG / SECOND).unlink(),
-    "a file that a broker has on its way out": lambda root: (root / LOG / f"{FIRST}.delete").write_bytes(b"x"),
+    "a file that a broker has on its way out": lambda root: (
+        root / LOG / f"{FIRST}.delete"
+    ).write_bytes(b"x"),
     "a file of somebody else's": lambda root: (root / LOG / ".crc").write_bytes(b"12 bytes here"),
     "a log file cut short": lambda root: (root / LOG / FIRST).write_bytes(b"x" * 100),
     "a name that is no multiple": lambda root: [
-        (root / place / SECOND).rename(root / place / f"{LOG_BYTES + 1000:020d}") for place in (LOG, INDEX)
+        (root / place / SECOND).rename(root / place / f"{LOG_BYTES + 1000:020d}")
+        for place in (LOG, INDEX)
     ],
-    "a unit with another address": lambda root: patch(root / INDEX / FIRST, 46, struct.pack(">q", 7)),
-    "a unit with another size": lambda root: patch(root / INDEX / FIRST, 8, struct.pack(">i", 2**31 - 1)),
-    "a unit with another offset": lambda root: patch(root / INDEX / FIRST, 28, struct.pack(">q", 4)),
-    "a unit with another store time": lambda root: patch(root / INDEX / FIRST, 20, struct.pack(">q", 4)),
+    "a unit with another address": lambda root: patch(
+        root / INDEX / FIRST, 46, struct.pack(">q", 7)
+    ),
+    "a unit with another size": lambda root: patch(
+        root / INDEX / FIRST, 8, struct.pack(">i", 2**31 - 1)
+    ),
+    "a unit with another offset": lambda root: patch(
+        root / INDEX / FIRST, 28, struct.pack(">q", 4)
+    ),
+    "a unit with another store time": lambda root: patch(
+        root / INDEX / FIRST, 20, struct.pack(">q", 4)
+    ),
     "offsets that fall": lambda root: patch(root / INDEX / FIRST, 46 + 28, struct.pack(">q", 1)),
-    "a unit of several messages": lambda root: patch(root / INDEX / FIRST, 36, struct.pack(">h", 2)),
+    "a unit of several messages": lambda root: patch(
+        root / INDEX / FIRST, 36, struct.pack(">h", 2)
+    ),
     "a hole in the index": lambda root: patch(root / INDEX / FIRST, 46, b"\0" * 46),
     "an index that lost its end": lambda root: patch(root / INDEX / FIRST, 46 * 4, b"\0" * 92),
     "a body of other bytes": lambda root: patch(root / LOG / FIRST, 88, b"B"),
@@ -171,7 +214,9 @@ def test_a_damaged_queue_is_left_as_it_is(root: Path, what: str) -> None:
     problem = next(p for p in told[0].problems if p.kind is ProblemKind.DAMAGED)
     assert problem.remedy and problem.path.startswith(str(root))
     assert {told[2].status, told[11].status} == {Status.CLEANED}
-    assert {place: content for place, content in read_files(root).items() if "/0/" in place} == before
+    assert {
+        place: content for place, content in read_files(root).items() if "/0/" in place
+    } == before
 
 
 def test_a_false_address_in_a_record_is_put_right(root: Path) -> None:
@@ -181,7 +226,9 @@ def test_a_false_address_in_a_record_is_put_right(root: Path) -> None:
     queue = queue_of()
     kept = store.read_queue(folder(root)).segments[0]
     assert kept.base_offset in {each.offset for each in queue.messages}
-    assert struct.unpack_from(">q", Path(kept.path).read_bytes(), 28)[0] == int(Path(kept.path).name)
+    assert struct.unpack_from(">q", Path(kept.path).read_bytes(), 28)[0] == int(
+        Path(kept.path).name
+    )
 
 
 def test_what_a_broken_run_left_behind_does_not_matter(root: Path) -> None:
@@ -210,11 +257,15 @@ def test_the_ratio_decides(root: Path) -> None:
     queue.position = queue.pairs[-2].messages[0].offset - 1
     write_store(root, [queue])
     settings = {"min.cleanable.dirty.ratio": 0.5}
-    told = lastwrite.compact(str(root), topic=TOPIC, partition=0, config=settings, now_ms=START_MS, spark=INLINE)
+    told = lastwrite.compact(
+        str(root), topic=TOPIC, partition=0, config=settings, now_ms=START_MS, spark=INLINE
+    )
     assert told.partitions[0].status is Status.SKIPPED
     assert "min.cleanable.dirty.ratio asks for more than 0.5" in str(told.partitions[0].reason)
     lag = {"min.cleanable.dirty.ratio": 0.5, "max.compaction.lag.ms": 1}
-    told = lastwrite.compact(str(root), topic=TOPIC, partition=0, config=lag, now_ms=START_MS + 999, spark=INLINE)
+    told = lastwrite.compact(
+        str(root), topic=TOPIC, partition=0, config=lag, now_ms=START_MS + 999, spark=INLINE
+    )
     assert told.partitions[0].status is Status.CLEANED
 
 

@@ -18,12 +18,16 @@ from tests.rocketmq_records import array
 START = 1_700_000_000_000
 
 
-def unit(physical: int = 0, size: int = 100, base: int = 0, number: int = 1, time: int = START) -> bytes:
+def unit(
+    physical: int = 0, size: int = 100, base: int = 0, number: int = 1, time: int = START
+) -> bytes:
     return units.BATCH_UNIT.pack(physical, size, 0, time, base, number, -1, 0)
 
 
 def test_units_of_the_worked_record() -> None:
-    assert units.CONSUME_QUEUE_UNIT.pack(0, 125, 2598919) == bytes.fromhex("0000000000000000 0000007d 000000000027a807")
+    assert units.CONSUME_QUEUE_UNIT.pack(0, 125, 2598919) == bytes.fromhex(
+        "0000000000000000 0000007d 000000000027a807"
+    )
     assert units.BATCH_UNIT.pack(0, 125, 2598919, START + 123, 7, 1, -1, 0) == bytes.fromhex(
         "0000000000000000 0000007d 000000000027a807 0000018bcfe5687b 0000000000000007 0001 ffffffff 00000000"
     )
@@ -37,7 +41,14 @@ def test_valid_units_end_at_an_end_unit_at_zeros_or_where_the_bytes_end() -> Non
     good = [unit(100 * n, base=n) for n in range(5)]
     for behind in (b"", units.END_UNIT, bytes(46), bytes(50), b"\0" * 45):
         assert units.valid_count(units.batch_units(b"".join(good) + behind)) == 5
-    for bad in (unit(physical=-1), unit(size=0), unit(size=-5), unit(base=-1), unit(number=0), unit(number=-1)):
+    for bad in (
+        unit(physical=-1),
+        unit(size=0),
+        unit(size=-5),
+        unit(base=-1),
+        unit(number=0),
+        unit(number=-1),
+    ):
         assert units.valid_count(units.batch_units(good[0] + bad + good[1])) == 1
     queue = units.FILLER * 3 + units.CONSUME_QUEUE_UNIT.pack(0, 125, 7) + bytes(40)
     assert units.valid_count(units.consume_queue_units(queue)) == 4
@@ -58,9 +69,13 @@ def test_searches_find_what_a_walk_finds(shape: list[tuple[int, int]], wanted: i
     assert units.find_offset(found, wanted) == next(
         (i for i, (b, n, _) in enumerate(rows) if b + n > wanted), len(rows)
     )
-    assert units.find_batch(found, wanted) == max((i for i, (b, _, _) in enumerate(rows) if b <= wanted), default=-1)
+    assert units.find_batch(found, wanted) == max(
+        (i for i, (b, _, _) in enumerate(rows) if b <= wanted), default=-1
+    )
     time = START + wanted // 2
-    assert units.find_time(found, time) == next((i for i, (_, _, t) in enumerate(rows) if t >= time), len(rows))
+    assert units.find_time(found, time) == next(
+        (i for i, (_, _, t) in enumerate(rows) if t >= time), len(rows)
+    )
 
 
 def test_extension_units() -> None:
@@ -77,7 +92,9 @@ def test_extension_units() -> None:
         units.decode_extension((19).to_bytes(2, "big") + raw[2:], 0, len(raw))
     for claim in (3, -1, 32767):
         with pytest.raises(CorruptLog):
-            units.decode_extension(raw[:18] + claim.to_bytes(2, "big", signed=True) + raw[20:], 0, len(raw))
+            units.decode_extension(
+                raw[:18] + claim.to_bytes(2, "big", signed=True) + raw[20:], 0, len(raw)
+            )
     with pytest.raises(ValueError):
         units.encode_extension(0, 0, bytes(32748))
     assert not units.is_extension_address(-(2**31)) and units.is_extension_address(-(2**31) - 1)
@@ -95,13 +112,17 @@ def entries(keys: list[str], start: int = 0) -> tuple[np.ndarray, np.ndarray, np
 
 
 def test_index_size_of_the_defaults() -> None:
-    assert index_file.index_bytes(index_file.DEFAULT_SLOTS, index_file.DEFAULT_ENTRIES) == 420_000_040
+    assert (
+        index_file.index_bytes(index_file.DEFAULT_SLOTS, index_file.DEFAULT_ENTRIES) == 420_000_040
+    )
     with pytest.raises(InvalidConfig):
         index_file.index_bytes(0, 10)
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), max_size=30), st.integers(1, 7), st.integers(2, 40))
-def test_an_index_file_finds_what_a_dictionary_finds(keys: list[str], slots: int, capacity: int) -> None:
+def test_an_index_file_finds_what_a_dictionary_finds(
+    keys: list[str], slots: int, capacity: int
+) -> None:
     out = index_file.new_index_file(slots, capacity)
     hashes, places, times = entries(keys)
     done = index_file.build(out, slots, hashes, places, times)
@@ -110,11 +131,16 @@ def test_an_index_file_finds_what_a_dictionary_finds(keys: list[str], slots: int
     assert opened.header.count == done + 1 and opened.capacity == capacity
     assert opened.is_full == (done + 1 >= capacity)
     for key in "abcdefghi":
-        expected = [int(place) for place, other in zip(places[:done], keys, strict=False) if other == key]
+        expected = [
+            int(place) for place, other in zip(places[:done], keys, strict=False) if other == key
+        ]
         assert opened.lookup("t", key) == expected[::-1]
         assert opened.lookup("t", key, limit=1) == expected[::-1][:1]
     if done:
-        assert opened.header.first_physical_offset == 0 and opened.header.last_physical_offset == 100 * (done - 1)
+        assert (
+            opened.header.first_physical_offset == 0
+            and opened.header.last_physical_offset == 100 * (done - 1)
+        )
         assert opened.header.used_slots == len({int(value) % slots for value in hashes[:done]})
 
 
@@ -128,7 +154,9 @@ def test_keys_entered_in_two_calls_give_the_same_bytes(keys: list[str], cut: int
     assert one.tobytes() == two.tobytes()
 
 
-@pytest.mark.parametrize(("slots", "capacity"), [(100, 1000), (5000, 20_000), (7, 28), (3, 50), (1, 2), (64, 99)])
+@pytest.mark.parametrize(
+    ("slots", "capacity"), [(100, 1000), (5000, 20_000), (7, 28), (3, 50), (1, 2), (64, 99)]
+)
 def test_the_number_of_slots_is_found_again(slots: int, capacity: int) -> None:
     out = index_file.new_index_file(slots, capacity)
     assert index_file.find_slots(out) is None
@@ -158,7 +186,9 @@ def test_times_narrow_a_lookup() -> None:
     begin, end = START + 9_000, START + 21_000
     found = set(opened.lookup("t", "a", begin, end))
     exact = {int(p) for p, t in zip(places, times, strict=True) if begin <= t <= end}
-    assert exact <= found and all(begin - 1000 <= int(times[place // 100]) <= end + 1000 for place in found)
+    assert exact <= found and all(
+        begin - 1000 <= int(times[place // 100]) <= end + 1000 for place in found
+    )
 
 
 def test_an_index_file_that_lies_neither_crashes_nor_goes_round() -> None:
@@ -227,7 +257,11 @@ def test_topics() -> None:
     found = sides.decode_topics(TOPICS)
     assert list(found) == ["ctopic", "btopic", "old"]
     assert found["ctopic"].is_compacted and not found["ctopic"].has_batch_queues
-    assert (found["ctopic"].read_queues, found["ctopic"].write_queues, found["ctopic"].is_ordered) == (8, 4, True)
+    assert (
+        found["ctopic"].read_queues,
+        found["ctopic"].write_queues,
+        found["ctopic"].is_ordered,
+    ) == (8, 4, True)
     assert found["btopic"].has_batch_queues and not found["btopic"].is_compacted
     assert not found["old"].is_compacted and found["old"].attributes == {}
     assert sides.decode_topics(b"{}") == {}
@@ -235,8 +269,19 @@ def test_topics() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"[]", b"{", b'{"topicConfigTable":[]}', b'{"topicConfigTable":{"a":1}}', b"\xff", b"[" * 100_000]
-    + [b'{"topicConfigTable":{"a":{"perm":"x"}}}', b'{"topicConfigTable":{"a":{"attributes":[1]}}}'],
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"topicConfigTable":[]}',
+        b'{"topicConfigTable":{"a":1}}',
+        b"\xff",
+        b"[" * 100_000,
+    ]
+    + [
+        b'{"topicConfigTable":{"a":{"perm":"x"}}}',
+        b'{"topicConfigTable":{"a":{"attributes":[1]}}}',
+    ],
 )
 def test_topics_that_are_damaged(text: bytes) -> None:
     with pytest.raises(CorruptLog):
@@ -245,7 +290,10 @@ def test_topics_that_are_damaged(text: bytes) -> None:
 
 def test_numbers_without_quotation_marks_as_names() -> None:
     text = b'{"offsetTable":{"t{1:2}@g":{0:5,1:6\n},"u@g":{"0":7}},"dataVersion":{"counter":1}}'
-    assert sides.decode_consumer_offsets(text) == {("t{1:2}", "g"): {0: 5, 1: 6}, ("u", "g"): {0: 7}}
+    assert sides.decode_consumer_offsets(text) == {
+        ("t{1:2}", "g"): {0: 5, 1: 6},
+        ("u", "g"): {0: 7},
+    }
 
 
 def test_positions_byte_for_byte() -> None:
@@ -253,7 +301,12 @@ def test_positions_byte_for_byte() -> None:
     assert sides.encode_positions({sides.position_name("ctopic", 0): 83}) == expected
     assert sides.decode_positions(expected) == {"ctopic_0": 83}
     assert sides.decode_positions(b"") == {}
-    for text in (b"{", b'{"queueOffsetMap":{"a":"b"}}', b'{"queueOffsetMap":{"a":true}}', b'{"queueOffsetMap":[]}'):
+    for text in (
+        b"{",
+        b'{"queueOffsetMap":{"a":"b"}}',
+        b'{"queueOffsetMap":{"a":true}}',
+        b'{"queueOffsetMap":[]}',
+    ):
         with pytest.raises(CorruptLog):
             sides.decode_positions(text)
 
@@ -275,7 +328,9 @@ def test_the_order_of_a_java_map() -> None:
         "topic-109_3 topic-271_1 topic-28_0 topic-785_3 topic-542_2 topic-514_2 topic-838_2 topic-757_3 "
         "topic-595_1 topic-190_2 topic-704_0 topic-352_0"
     )
-    assert sides.java_order(f"topic-{n * 7919 % 1000}_{n % 4}" for n in range(20)) == expected.split()
+    assert (
+        sides.java_order(f"topic-{n * 7919 % 1000}_{n % 4}" for n in range(20)) == expected.split()
+    )
     assert sides.java_order([]) == []
 
 
@@ -288,8 +343,13 @@ def test_any_bytes_as_json(data: bytes) -> None:
             pass
 
 
-@given(st.lists(st.sampled_from("abcdefgh"), max_size=9), st.lists(st.tuples(st.integers(0, 199), st.integers(0, 255))))
-def test_a_damaged_index_file_neither_crashes_nor_goes_round(keys: list[str], damage: list[tuple[int, int]]) -> None:
+@given(
+    st.lists(st.sampled_from("abcdefgh"), max_size=9),
+    st.lists(st.tuples(st.integers(0, 199), st.integers(0, 255))),
+)
+def test_a_damaged_index_file_neither_crashes_nor_goes_round(
+    keys: list[str], damage: list[tuple[int, int]]
+) -> None:
     out = index_file.new_index_file(5, 10)
     index_file.build(out, 5, *entries(keys))
     for at, value in damage:

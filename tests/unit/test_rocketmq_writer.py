@@ -13,7 +13,12 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.formats.rocketmq import kernels
 from lastwrite.formats.rocketmq.kernels import MESSAGE
 from lastwrite.formats.rocketmq.names import file_name, log_sizes
-from lastwrite.formats.rocketmq.record import decode_blank, decode_message, encode_message, make_message
+from lastwrite.formats.rocketmq.record import (
+    decode_blank,
+    decode_message,
+    encode_message,
+    make_message,
+)
 from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT, batch_units, valid_count
 from lastwrite.logstore.rocketmq.publish import Pair
 from lastwrite.logstore.rocketmq.writer import QueueWriter
@@ -25,9 +30,13 @@ RECORD_BYTES = 172
 def record(offset: int, key: str | None, size: int | None = RECORD_BYTES) -> bytes:
     """A record of ``size`` bytes; None: with a short body."""
     properties = {} if key is None else {"KEYS": key, "TAGS": "T"}
-    plain = make_message("ctopic", b"", properties, queue_offset=offset, store_time_ms=1000 + offset)
+    plain = make_message(
+        "ctopic", b"", properties, queue_offset=offset, store_time_ms=1000 + offset
+    )
     body = b"b" * (4 if size is None else size - plain.size)
-    return encode_message(make_message("ctopic", body, properties, queue_offset=offset, store_time_ms=1000 + offset))
+    return encode_message(
+        make_message("ctopic", body, properties, queue_offset=offset, store_time_ms=1000 + offset)
+    )
 
 
 def append(writer: QueueWriter, records: list[bytes]) -> int:
@@ -72,8 +81,15 @@ def test_records_change_in_their_address_alone(tmp_path: Path) -> None:
             at = int(unit["physical_offset"]) - start
             message = decode_message(data, at, len(data))
             assert message.physical_offset == start + at
-            assert (int(unit["base"]), int(unit["store_time_ms"])) == (message.queue_offset, message.store_time_ms)
-            assert (int(unit["number"]), int(unit["compacted_offset"]), int(unit["reserved"])) == (1, -1, 0)
+            assert (int(unit["base"]), int(unit["store_time_ms"])) == (
+                message.queue_offset,
+                message.store_time_ms,
+            )
+            assert (int(unit["number"]), int(unit["compacted_offset"]), int(unit["reserved"])) == (
+                1,
+                -1,
+                0,
+            )
             assert int(unit["tags_code"]) == ord("T")
             raw = data[at : at + int(unit["size"])]
             found.append(raw[:28] + bytes(8) + raw[36:])
@@ -98,7 +114,8 @@ def test_a_record_that_fits_no_file_is_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=25)
 @given(
-    st.lists(st.integers(100, 700), min_size=1, max_size=60), st.sampled_from([(5060, 1024), (1000, 200), (9000, 460)])
+    st.lists(st.integers(100, 700), min_size=1, max_size=60),
+    st.sampled_from([(5060, 1024), (1000, 200), (9000, 460)]),
 )
 def test_files_are_what_a_broker_loads(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], given: tuple[int, int]

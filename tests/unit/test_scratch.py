@@ -87,7 +87,10 @@ def test_memory_that_the_system_does_not_have_is_done_without(
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
-    with ScratchWriter(str(tmp_path / "gone"), "entries") as writer, pytest.raises(LogError, match="scratch file"):
+    with (
+        ScratchWriter(str(tmp_path / "gone"), "entries") as writer,
+        pytest.raises(LogError, match="scratch file"),
+    ):
         writer.append(np.arange(3))
 
 
@@ -103,7 +106,8 @@ def test_where_scratch_files_lie_changes_no_result(
     seen: list[int] = []
     monkeypatch.setattr("lastwrite.logstore.scratch.memory_home", lambda: (home, 1 << 30))
     monkeypatch.setattr(
-        "lastwrite.pipeline.compact.plan_memory", lambda *_, **__: MemoryPlan(0, 16 * MIB, scratch_bytes)
+        "lastwrite.pipeline.compact.plan_memory",
+        lambda *_, **__: MemoryPlan(0, 16 * MIB, scratch_bytes),
     )
     remove = scratch.remove_folder
 
@@ -113,7 +117,9 @@ def test_where_scratch_files_lie_changes_no_result(
         remove(folder)
 
     monkeypatch.setattr("lastwrite.logstore.scratch.remove_folder", note)
-    report = compact(tmp_path / "root", {"cleanup.policy": "compact"}, 1_700_001_000_000, exact=exact)
+    report = compact(
+        tmp_path / "root", {"cleanup.policy": "compact"}, 1_700_001_000_000, exact=exact
+    )
     assert report.partitions[0].status is Status.CLEANED
     assert report.partitions[0].records_after == records
     assert not list(home.iterdir())

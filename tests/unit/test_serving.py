@@ -25,7 +25,15 @@ from lastwrite.formats.rocketmq.units import BATCH_UNIT
 from lastwrite.logstore.rocketmq.compacted import CompactedQueue
 from lastwrite.logstore.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
-from tests.rocketmq_queues import INDEX_BYTES, LOG_BYTES, TIME_MS, Sent, folded, paths_of, write_queue
+from tests.rocketmq_queues import (
+    INDEX_BYTES,
+    LOG_BYTES,
+    TIME_MS,
+    Sent,
+    folded,
+    paths_of,
+    write_queue,
+)
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 FILES = [[Sent(2, "a", b"old"), Sent(3, "b", b"2")], [Sent(7, "a", b"1"), Sent(9, "c", b"")]]
@@ -38,7 +46,13 @@ def store(tmp_path: Path) -> Path:
     config.mkdir()
     attributes = {"cleanup.policy": "COMPACTION"}
     topics: dict[str, Any] = {
-        name: {"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6, "attributes": kind}
+        name: {
+            "topicName": name,
+            "readQueueNums": 2,
+            "writeQueueNums": 2,
+            "perm": 6,
+            "attributes": kind,
+        }
         for name, kind in (("prices", attributes), ("fresh", attributes), ("plain", {}))
     }
     (config / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
@@ -49,15 +63,32 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_the_command_line(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["read", str(store), "--topic", "prices", "--queue", "0", "--offset", "3", "--json"]) == 0
+    assert (
+        run(["read", str(store), "--topic", "prices", "--queue", "0", "--offset", "3", "--json"])
+        == 0
+    )
     *rows, end = map(json.loads, capfd.readouterr().out.splitlines())
     assert [(row["queue_offset"], row["topic"], row["queue_id"]) for row in rows] == [
-        (3, "prices", 0), (7, "prices", 0), (9, "prices", 0),
-    ]  # fmt: skip
+        (3, "prices", 0),
+        (7, "prices", 0),
+        (9, "prices", 0),
+    ]
     assert [base64.b64decode(row["body"]) for row in rows] == [b"2", b"1", b""]
-    assert (end["status"], end["code"], end["next_offset"], end["min_offset"], end["max_offset"], end["messages"]) == (
-        "OFFSET_OVERFLOW_ONE", 19, 10, 2, 10, 3,
-    )  # fmt: skip
+    assert (
+        end["status"],
+        end["code"],
+        end["next_offset"],
+        end["min_offset"],
+        end["max_offset"],
+        end["messages"],
+    ) == (
+        "OFFSET_OVERFLOW_ONE",
+        19,
+        10,
+        2,
+        10,
+        3,
+    )
     assert run(["read", str(store), "--topic", "prices", "--queue", "0", "--limit", "1"]) == 0
     said = capfd.readouterr()
     assert '"a" = "old"' in said.out and "FOUND: 1 messages, next offset 3" in said.err
@@ -66,10 +97,28 @@ def test_the_command_line(store: Path, capfd: pytest.CaptureFixture[str]) -> Non
 def test_the_fields_are_those_of_dump(store: Path) -> None:
     row = next(lastwrite.read(str(store), topic="prices", queue=0))
     assert {
-        "topic", "queue_id", "queue_offset", "physical_offset", "size", "magic", "body_crc", "flag", "sys_flag",
-        "born_timestamp", "born_host", "store_timestamp", "store_host", "reconsume_times",
-        "prepared_transaction_offset", "properties", "body", "stored_body", "compression", "file", "position",
-    } <= set(row)  # fmt: skip
+        "topic",
+        "queue_id",
+        "queue_offset",
+        "physical_offset",
+        "size",
+        "magic",
+        "body_crc",
+        "flag",
+        "sys_flag",
+        "born_timestamp",
+        "born_host",
+        "store_timestamp",
+        "store_host",
+        "reconsume_times",
+        "prepared_transaction_offset",
+        "properties",
+        "body",
+        "stored_body",
+        "compression",
+        "file",
+        "position",
+    } <= set(row)
 
 
 def test_one_pull(store: Path) -> None:
@@ -86,10 +135,18 @@ def test_a_path_names_topic_and_queue(store: Path) -> None:
 def test_queues_that_a_broker_has_no_messages_of(store: Path) -> None:
     reading = lastwrite.read(str(store), topic="fresh", queue=1, offset=5)
     assert not list(reading)
-    assert (reading.status, reading.next_offset, reading.code) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0, 21)
+    assert (reading.status, reading.next_offset, reading.code) == (
+        PullStatus.NO_MESSAGE_IN_QUEUE,
+        0,
+        21,
+    )
     reading = lastwrite.read(str(store), topic="prices", queue=7)
     assert not list(reading)
-    assert (reading.status, reading.next_offset, reading.code) == (PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 19)
+    assert (reading.status, reading.next_offset, reading.code) == (
+        PullStatus.NO_MATCHED_LOGIC_QUEUE,
+        0,
+        19,
+    )
 
 
 def test_what_is_refused(store: Path, tmp_path: Path) -> None:
@@ -163,7 +220,11 @@ def test_files_may_move_while_they_are_read(tmp_path: Path) -> None:
                 for path in paths_of(tmp_path, "t", 0, number):
                     path.unlink()
             write_queue(tmp_path, "t", 0, [[many[1][4], *many[2]]])
-    assert found == [*(sent.offset for sent in many[0]), 104, *(sent.offset for file in many[2:] for sent in file)]
+    assert found == [
+        *(sent.offset for sent in many[0]),
+        104,
+        *(sent.offset for file in many[2:] for sent in file),
+    ]
 
 
 def test_a_tree_that_is_exchanged(tmp_path: Path) -> None:
@@ -212,7 +273,10 @@ def test_a_table_needs_one_topic(store: Path) -> None:
         lastwrite.latest(str(store / "compaction" / "compactionLog" / "prices" / "0"))
     with pytest.raises(InvalidConfig, match="topics lie there"):
         lastwrite.latest(str(CORPUS))
-    assert lastwrite.latest(str(store / "compaction" / "compactionLog" / "prices")) == {"a": b"1", "b": b"2"}
+    assert lastwrite.latest(str(store / "compaction" / "compactionLog" / "prices")) == {
+        "a": b"1",
+        "b": b"2",
+    }
     assert lastwrite.latest(str(store), topic="fresh") == {}
 
 
@@ -226,11 +290,20 @@ def test_one_partition_of_several_is_no_table(tmp_path: Path) -> None:
 
 
 def test_an_inner_batch_is_opened(tmp_path: Path) -> None:
-    members = [(0, b"1", b"KEYS\x01a\x02"), (0, b"2", b"KEYS\x01b\x02"), (0, b"3", b"KEYS\x01a\x02")]
-    data = encode_message(make_message(
-        "t", encode_inner(members), {"INNER_NUM": "3", "INNER_BASE": "4", "KEYS": "a"}, queue_offset=4,
-        sys_flag=NEEDS_UNWRAP | INNER_BATCH,
-    ))  # fmt: skip
+    members = [
+        (0, b"1", b"KEYS\x01a\x02"),
+        (0, b"2", b"KEYS\x01b\x02"),
+        (0, b"3", b"KEYS\x01a\x02"),
+    ]
+    data = encode_message(
+        make_message(
+            "t",
+            encode_inner(members),
+            {"INNER_NUM": "3", "INNER_BASE": "4", "KEYS": "a"},
+            queue_offset=4,
+            sys_flag=NEEDS_UNWRAP | INNER_BATCH,
+        )
+    )
     log, index = paths_of(tmp_path, "t", 0, 0)
     for path in (log, index):
         path.parent.mkdir(parents=True)
@@ -239,7 +312,9 @@ def test_an_inner_batch_is_opened(tmp_path: Path) -> None:
     assert lastwrite.latest(str(tmp_path), topic="t") == {"a": b"3", "b": b"2"}
 
 
-@pytest.mark.parametrize("topic", ["client-zstd", "transactional", "idempotent", "broker-gzip", "keyless", "empty"])
+@pytest.mark.parametrize(
+    "topic", ["client-zstd", "transactional", "idempotent", "broker-gzip", "keyless", "empty"]
+)
 def test_the_table_of_a_kafka_topic(topic: str) -> None:
     rows = list(lastwrite.dump(str(CORPUS), topic=topic))
     model: dict[bytes, bytes | None] = {}

@@ -44,7 +44,11 @@ def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:
         ({"delete.retention.ms": 1000.0}, "delete_retention_ms", 1000),
         ({"delete.retention.ms": " 7 "}, "delete_retention_ms", 7),
         ({"log.cleaner.delete.retention.ms": "5"}, "delete_retention_ms", 5),
-        ({"log.cleaner.delete.retention.ms": "5", "delete.retention.ms": "6"}, "delete_retention_ms", 6),
+        (
+            {"log.cleaner.delete.retention.ms": "5", "delete.retention.ms": "6"},
+            "delete_retention_ms",
+            6,
+        ),
         ({"log.retention.hours": "2"}, "retention_ms", 7_200_000),
         ({"log.retention.hours": "2", "log.retention.minutes": "1"}, "retention_ms", 60_000),
         ({"log.retention.minutes": "1", "log.retention.ms": "3"}, "retention_ms", 3),
@@ -58,7 +62,11 @@ def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:
         ({"cleanup.policy": "Compact, delete"}, "cleanup_policy", ("compact", "delete")),
         ({"cleanup.policy": ["delete"]}, "cleanup_policy", ("delete",)),
         ({"cleanup.policy": ""}, "cleanup_policy", ()),
-        ({"min.insync.replicas": "2", "listeners": "PLAINTEXT://:9092", "log.dirs": "/data"}, "segment_bytes", 2**30),
+        (
+            {"min.insync.replicas": "2", "listeners": "PLAINTEXT://:9092", "log.dirs": "/data"},
+            "segment_bytes",
+            2**30,
+        ),
         ({"log.cleaner.threads": "3"}, "segment_bytes", 2**30),
     ],
 )
@@ -79,7 +87,10 @@ def test_a_name_sets_its_field(names: dict[str, object], field: str, expected: o
         ({"delete.retention.ms": None}, "whole number"),
         ({"delete.retention.ms": "1e999999999"}, "whole number"),
         ({"delete.retention.ms": "-1"}, "delete.retention.ms is -1; it has to be at least 0"),
-        ({"min.cleanable.dirty.ratio": "1.1"}, "dirty.ratio is 1.1; it has to be at least 0 and at most 1"),
+        (
+            {"min.cleanable.dirty.ratio": "1.1"},
+            "dirty.ratio is 1.1; it has to be at least 0 and at most 1",
+        ),
         ({"min.cleanable.dirty.ratio": "nan"}, "a number"),
         ({"log.cleaner.min.cleanable.ratio": "x"}, "log.cleaner.min.cleanable.ratio is a number"),
         ({"segment.bytes": 13}, "at least 14"),
@@ -88,9 +99,15 @@ def test_a_name_sets_its_field(names: dict[str, object], field: str, expected: o
         ({"cleanup.policy": 3}, "list with commas"),
         ({"message.timestamp.type": "now"}, "knows CreateTime, LogAppendTime"),
         ({"max.compaction.lag.ms": 0}, "at least 1"),
-        ({"min.compaction.lag.ms": 9, "max.compaction.lag.ms": 8}, "more than max.compaction.lag.ms, 8"),
+        (
+            {"min.compaction.lag.ms": 9, "max.compaction.lag.ms": 8},
+            "more than max.compaction.lag.ms, 8",
+        ),
         # A value that another name outdoes is checked all the same.
-        ({"log.retention.hours": "x", "log.retention.ms": "3"}, "log.retention.hours is a whole number"),
+        (
+            {"log.retention.hours": "x", "log.retention.ms": "3"},
+            "log.retention.hours is a whole number",
+        ),
     ],
 )
 def test_a_slip_is_told(names: dict[str, object], sentence: str) -> None:
@@ -100,7 +117,9 @@ def test_a_slip_is_told(names: dict[str, object], sentence: str) -> None:
 
 
 def test_names_go_out_and_in_again() -> None:
-    config = KafkaTopicConfig(cleanup_policy=("compact", "delete"), segment_bytes=300, min_cleanable_dirty_ratio=0.25)
+    config = KafkaTopicConfig(
+        cleanup_policy=("compact", "delete"), segment_bytes=300, min_cleanable_dirty_ratio=0.25
+    )
     assert KafkaTopicConfig.from_names(config.to_names()) == config
 
 
@@ -127,9 +146,15 @@ def test_properties_text() -> None:
         "tail=no newline\\"
     )
     assert decode_properties(text) == {
-        "a": "last", "b": "two words ", "c": "three", "d": "xy,# not a comment", "e f=A": "\tq\\", "empty": "",
-        "also.empty": "", "tail": "no newline",
-    }  # fmt: skip
+        "a": "last",
+        "b": "two words ",
+        "c": "three",
+        "d": "xy,# not a comment",
+        "e f=A": "\tq\\",
+        "empty": "",
+        "also.empty": "",
+        "tail": "no newline",
+    }
     assert decode_properties("") == {}
 
 

@@ -20,7 +20,10 @@ def batch(offset: int, key: bytes, last: int | None = None, **fields: int) -> by
 
 
 def surviving(folder: Path) -> dict[int, list[int]]:
-    return {s.base_offset: [r.offset for b in s.batches for r in b.records] for s in read_segments(folder)}
+    return {
+        s.base_offset: [r.offset for b in s.batches for r in b.records]
+        for s in read_segments(folder)
+    }
 
 
 @pytest.fixture
@@ -40,8 +43,15 @@ def test_the_last_offset_that_fits_stays_in_its_segment(folder: Path) -> None:
 def test_what_lies_further_begins_a_further_segment(folder: Path) -> None:
     """A segment that already holds offsets too far from its base comes out as several (KAFKA-20036)."""
     far = [2**31, 2**31 + 5, 2**32 + 7, 2**32 + 2**31 + 6, 2**32 + 2**31 + 7]
-    batches = [batch(0, b"a"), batch(1, b"b"), *(batch(offset, b"k%d" % offset) for offset in far), batch(2**34, b"a")]
-    write_segment(folder, 0, batches, interval_bytes=2**30)  # Kafka could not have indexed it either
+    batches = [
+        batch(0, b"a"),
+        batch(1, b"b"),
+        *(batch(offset, b"k%d" % offset) for offset in far),
+        batch(2**34, b"a"),
+    ]
+    write_segment(
+        folder, 0, batches, interval_bytes=2**30
+    )  # Kafka could not have indexed it either
     write_segment(folder, 2**35, [batch(2**35, b"z")])
     [report] = compact(folder.parent, {}, NOW).partitions
     assert str(report.status) == "cleaned", report.reason
@@ -75,7 +85,11 @@ def test_a_gap_at_a_segments_end_is_no_reason_to_stop(folder: Path) -> None:
     write_segment(folder, 2**31 + 100, [batch(2**31 + 100, b"a")], interval_bytes=1)
     [report] = compact(folder.parent, {}, NOW).partitions
     assert report.first_uncleanable_offset == 2**31 + 100
-    assert [offset for offsets in surviving(folder).values() for offset in offsets] == [12, 2**31 + 9, 2**31 + 100]
+    assert [offset for offsets in surviving(folder).values() for offset in offsets] == [
+        12,
+        2**31 + 9,
+        2**31 + 100,
+    ]
 
 
 def test_a_transaction_index_is_cut_where_its_segment_is(folder: Path) -> None:
@@ -92,6 +106,9 @@ def test_a_transaction_index_is_cut_where_its_segment_is(folder: Path) -> None:
     write_segment(folder, 2**32, [])
     compact(folder.parent, {}, NOW)
     assert bases(folder) == [0, 2**31 + 50, 2**32]
-    assert [r.offset for s in read_segments(folder) for b in s.batches for r in b.records] == [7, 2**31 + 50]
+    assert [r.offset for s in read_segments(folder) for b in s.batches for r in b.records] == [
+        7,
+        2**31 + 50,
+    ]
     assert read_aborted(folder, 0) == ()
     assert read_aborted(folder, 2**31 + 50) == (entry,)

@@ -37,7 +37,9 @@ def test_offset_checkpoint() -> None:
     assert decode_offset_checkpoint(b"") == {} == decode_offset_checkpoint(b"0\n0\n")
     assert encode_offset_checkpoint({}) == b"0\n0\n"
     assert decode_offset_checkpoint(ORDERS[:-1]) == offsets
-    assert decode_offset_checkpoint(b"0\r\n1\r\na-b.c \t 7  9\r\n") == {TopicPartition("a-b.c", 7): 9}
+    assert decode_offset_checkpoint(b"0\r\n1\r\na-b.c \t 7  9\r\n") == {
+        TopicPartition("a-b.c", 7): 9
+    }
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,9 @@ def test_noise_ends_in_our_errors(noise: bytes) -> None:
     decode_clean_shutdown(noise)
 
 
-partitions = st.builds(TopicPartition, st.from_regex(r"[a-z0-9._-]{1,10}", fullmatch=True), st.integers(0, 2**31 - 1))
+partitions = st.builds(
+    TopicPartition, st.from_regex(r"[a-z0-9._-]{1,10}", fullmatch=True), st.integers(0, 2**31 - 1)
+)
 
 
 @given(st.dictionaries(partitions, st.integers(0, 2**63 - 1)))
@@ -102,7 +106,13 @@ def test_leader_epochs() -> None:
     epochs = (LeaderEpoch(0, 0), LeaderEpoch(3, 917))
     assert decode_leader_epochs(b"0\n2\n0 0\n3 917\n") == epochs
     assert encode_leader_epochs(epochs) == b"0\n2\n0 0\n3 917\n"
-    for text in (b"0\n2\n0 0\n0 5\n", b"0\n2\n0 5\n1 5\n", b"0\n2\n1 0\n0 5\n", b"0\n1\n-1 0\n", b"0\n1\n1\n"):
+    for text in (
+        b"0\n2\n0 0\n0 5\n",
+        b"0\n2\n0 5\n1 5\n",
+        b"0\n2\n1 0\n0 5\n",
+        b"0\n1\n-1 0\n",
+        b"0\n1\n1\n",
+    ):
         with pytest.raises(CorruptLog):
             decode_leader_epochs(text)
     with pytest.raises(ValueError):
@@ -122,7 +132,9 @@ def test_leader_epochs() -> None:
     ],
 )
 def test_appending_under_an_epoch(before: Any, added: tuple[int, int], after: Any) -> None:
-    assert with_leader_epoch([LeaderEpoch(*e) for e in before], *added) == tuple(LeaderEpoch(*e) for e in after)
+    assert with_leader_epoch([LeaderEpoch(*e) for e in before], *added) == tuple(
+        LeaderEpoch(*e) for e in after
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,10 +163,17 @@ def test_partition_metadata() -> None:
     assert encode_partition_metadata(TOPIC_ID) == text
     assert topic_id_text(topic_id_bytes(TOPIC_ID)) == TOPIC_ID
     for broken in (
-        b"", b"version: 0", b"version: x\ntopic_id: " + TOPIC_ID.encode(), b"topic_id: a\nversion: 0", text[:-1],
-        text + b"A", text + b"\nmore", b"version: 0\ntopic_id: " + b"A" * 22, b"version: 0\ntopic_id: \xff",
+        b"",
+        b"version: 0",
+        b"version: x\ntopic_id: " + TOPIC_ID.encode(),
+        b"topic_id: a\nversion: 0",
+        text[:-1],
+        text + b"A",
+        text + b"\nmore",
+        b"version: 0\ntopic_id: " + b"A" * 22,
+        b"version: 0\ntopic_id: \xff",
         b"version: 0\ntopic_id: " + TOPIC_ID[:-1].encode() + b"B",
-    ):  # fmt: skip
+    ):
         with pytest.raises(CorruptLog):
             decode_partition_metadata(broken)
     with pytest.raises(UnsupportedFormat):
@@ -166,6 +185,15 @@ def test_partition_metadata() -> None:
 def test_clean_shutdown() -> None:
     assert encode_clean_shutdown(7) == b'{"version":0,"brokerEpoch":7}'
     assert decode_clean_shutdown(encode_clean_shutdown(7)) == 7
-    for text in (b"", b"{}", b"[]", b"null", b'{"version":1,"brokerEpoch":7}', b'{"version":0,"brokerEpoch":"7"}',
-                 b'{"version":0,"brokerEpoch":true}', b"\xff", b"[" * 100_000):  # fmt: skip
+    for text in (
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"version":1,"brokerEpoch":7}',
+        b'{"version":0,"brokerEpoch":"7"}',
+        b'{"version":0,"brokerEpoch":true}',
+        b"\xff",
+        b"[" * 100_000,
+    ):
         assert decode_clean_shutdown(text) is None

@@ -46,7 +46,11 @@ def spend(path: str, bytes_: int, times: int, rate: float) -> None:
 def test_the_rate_holds_over_processes(tmp_path: Path) -> None:
     throttle = make_throttle(str(tmp_path), 2_000_000, 3)
     runs = [
-        subprocess.Popen([sys.executable, "-c", _SPEND, throttle.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", _SPEND, throttle.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         for _ in range(3)
     ]
     for run in runs:
@@ -65,7 +69,9 @@ def test_the_rate_holds_over_processes(tmp_path: Path) -> None:
 def test_the_rate_holds_over_threads_and_small_pieces(tmp_path: Path) -> None:
     throttle = make_throttle(str(tmp_path), 100_000, 2)
     begin = time.monotonic()
-    threads = [threading.Thread(target=spend, args=(throttle.path, 100, 400, 100_000.0)) for _ in range(2)]
+    threads = [
+        threading.Thread(target=spend, args=(throttle.path, 100, 400, 100_000.0)) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -143,7 +149,11 @@ def test_the_engine_keeps_to_both_rates(tmp_path: Path, slow: str) -> None:
         rates = Rates(**{slow: 200_000.0})
         limits = Throttles(exchange.scratch, rates, 1).on(Limits())
         options = Options(config={"cleanup.policy": "compact"}, now_ms=2_000_000)
-        [report] = Engine(KAFKA, exchange, 1, limits, options, NoProgress()).compact([writer.folder]).partitions
+        [report] = (
+            Engine(KAFKA, exchange, 1, limits, options, NoProgress())
+            .compact([writer.folder])
+            .partitions
+        )
     finally:
         exchange.close()
     assert str(report.status) == "cleaned" and 4 * report.bytes_written < report.bytes_read
@@ -162,16 +172,25 @@ def test_settings() -> None:
     assert CleanerConfig.from_names({}) == CleanerConfig()
     found = CleanerConfig.from_names(
         {
-            "log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308", "log.cleaner.threads": "2",
-            "log.cleaner.backoff.ms": 0, "log.cleaner.enable": "False", "delete.retention.ms": "x",
+            "log.cleaner.io.max.bytes.per.second": "1.7976931348623157E308",
+            "log.cleaner.threads": "2",
+            "log.cleaner.backoff.ms": 0,
+            "log.cleaner.enable": "False",
+            "delete.retention.ms": "x",
         }
-    )  # fmt: skip
+    )
     assert (found.rates, found.threads, found.backoff_ms, found.enable) == (Rates(), 2, 0, False)
     for name, value in (
-        ("log.cleaner.io.max.bytes.per.second", "0"), ("log.cleaner.io.max.bytes.per.second", "fast"),
-        ("log.cleaner.io.max.bytes.per.second", "nan"), ("log.cleaner.threads", "0"), ("log.cleaner.threads", "1.5"),
-        ("compactionReadMaxBytesPerSecond", "0"), ("compactionWriteMaxBytesPerSecond", "-1"),
-        ("log.cleaner.backoff.ms", -1), ("log.cleaner.enable", "yes"), ("log.cleaner.threads", "inf"),
-    ):  # fmt: skip
+        ("log.cleaner.io.max.bytes.per.second", "0"),
+        ("log.cleaner.io.max.bytes.per.second", "fast"),
+        ("log.cleaner.io.max.bytes.per.second", "nan"),
+        ("log.cleaner.threads", "0"),
+        ("log.cleaner.threads", "1.5"),
+        ("compactionReadMaxBytesPerSecond", "0"),
+        ("compactionWriteMaxBytesPerSecond", "-1"),
+        ("log.cleaner.backoff.ms", -1),
+        ("log.cleaner.enable", "yes"),
+        ("log.cleaner.threads", "inf"),
+    ):
         with pytest.raises(InvalidConfig, match=name):
             CleanerConfig.from_names({name: value})

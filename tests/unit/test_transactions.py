@@ -66,7 +66,10 @@ def tables(history: list[Step], cuts: list[int]) -> list[tuple[BatchTable, np.nd
 def follow(pieces: list[tuple[BatchTable, np.ndarray]], entries: list[AbortedTransaction]):  # type: ignore[no-untyped-def]
     found = []
     for table, states in pieces:
-        flag_aborted(table, aborted_table(entries, int(table[0]["base_offset"]), int(table[-1]["next_offset"])))
+        flag_aborted(
+            table,
+            aborted_table(entries, int(table[0]["base_offset"]), int(table[-1]["next_offset"])),
+        )
         follower = Follower()
         half = len(table) // 2
         follower.follow(table[:half], states[:half], 0)
@@ -82,19 +85,25 @@ def test_pieces_say_together_what_the_log_says(history: list[Step], cuts: list[i
     merged = follow(pieces, entries)
     assert merged.lie is None
     assert merged.aborting == aborting
-    flagged = {int(row["base_offset"]) for table, _ in pieces for row in table if row["flags"] & IS_ABORTED}
+    flagged = {
+        int(row["base_offset"]) for table, _ in pieces for row in table if row["flags"] & IS_ABORTED
+    }
     assert flagged == dead
     known = {
-        int(row["base_offset"]) for table, states in pieces for row, state in zip(table, states, strict=True)
+        int(row["base_offset"])
+        for table, states in pieces
+        for row, state in zip(table, states, strict=True)
         if state & SPENT
-    }  # fmt: skip
+    }
     assert known | {marker.offset for some in merged.spent for marker in some} == spent
     for (table, _), some in zip(pieces, merged.spent, strict=True):
         assert all(int(table[marker.ordinal]["base_offset"]) == marker.offset for marker in some)
 
 
 @given(steps, st.lists(st.integers(1, 60), max_size=6), st.data())
-def test_an_index_that_lies_is_found(history: list[Step], cuts: list[int], data: st.DataObject) -> None:
+def test_an_index_that_lies_is_found(
+    history: list[Step], cuts: list[int], data: st.DataObject
+) -> None:
     entries, *_ = truth(history)
     if not entries:
         return

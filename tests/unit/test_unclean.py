@@ -20,7 +20,20 @@ from lastwrite.logstore import kafka, unclean
 from lastwrite.logstore.outputs import Output, check_outputs, check_unchanged
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.pipeline.inline import INLINE
-from tests.killed import ACTIVE, EACH, END, LATER_MS, STATES, State, batch, cut, left_by_crash, name, put_at, write_log
+from tests.killed import (
+    ACTIVE,
+    EACH,
+    END,
+    LATER_MS,
+    STATES,
+    State,
+    batch,
+    cut,
+    left_by_crash,
+    name,
+    put_at,
+    write_log,
+)
 from tests.logs import check_indexes, encode_model, read_segments, write_checkpoint
 from tests.model import ModelBatch, ModelRecord
 
@@ -53,7 +66,9 @@ def files_of(folder: Path) -> dict[str, bytes]:
         (["meta.properties", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown"], False),
     ],
 )
-def test_only_the_root_of_a_broker_tells_of_a_kill(tmp_path: Path, files: list[str], was_killed: bool) -> None:
+def test_only_the_root_of_a_broker_tells_of_a_kill(
+    tmp_path: Path, files: list[str], was_killed: bool
+) -> None:
     for file in files:
         (tmp_path / file).touch()
     assert unclean.was_killed(str(tmp_path)) is was_killed
@@ -100,7 +115,9 @@ def test_segments_behind_the_end_are_neither_seen_nor_touched(folder: Path, tmp_
     assert log.end_offset == EACH + 30 and log.unseen == (name(2 * EACH), name(ACTIVE))
     check_unchanged(log)
     config = {"cleanup.policy": "compact,delete", "retention.ms": 1, "min.cleanable.dirty.ratio": 0}
-    report = lastwrite.compact(str(folder), config=config, now_ms=LATER_MS, include_active=True, spark=INLINE)
+    report = lastwrite.compact(
+        str(folder), config=config, now_ms=LATER_MS, include_active=True, spark=INLINE
+    )
     assert report.exit_status == 0
     assert {base: (folder / name(base)).read_bytes() for base in behind} == behind
     again = kafka.read_partition(str(folder))
@@ -113,7 +130,9 @@ def test_segments_behind_the_end_are_neither_seen_nor_touched(folder: Path, tmp_
 def test_no_new_segment_replaces_one_that_was_cut_short(folder: Path) -> None:
     cut(ACTIVE, ACTIVE + 8, 50)(folder)
     log = kafka.read_partition(str(folder))
-    aside = [str(folder / name(ACTIVE, f"{kind}.a.cleaned")) for kind in ("log", "index", "timeindex")]
+    aside = [
+        str(folder / name(ACTIVE, f"{kind}.a.cleaned")) for kind in ("log", "index", "timeindex")
+    ]
     for path in aside:
         Path(path).touch()
     with pytest.raises(LogError, match="a crash cut short"):
@@ -228,7 +247,10 @@ def plainly(data: bytes) -> tuple[list[tuple[int, int, int, int, int, int]], int
         timestamp, control = -1, 0
         if 2 <= magic <= 127:
             last += int.from_bytes(entry[23:27], "big", signed=True)
-            timestamp, control = int.from_bytes(entry[35:43], "big", signed=True), entry[22] >> 5 & 1
+            timestamp, control = (
+                int.from_bytes(entry[35:43], "big", signed=True),
+                entry[22] >> 5 & 1,
+            )
         elif magic == 1:
             timestamp = int.from_bytes(entry[18:26], "big", signed=True)
         rows.append((at, size, base, last, timestamp, control))
@@ -246,14 +268,20 @@ def mixture(rng: random.Random) -> bytes:
             whole += encode_batch([Record(offset, 1000 + offset, b"k", bytes(rng.randint(0, 200)))])
         else:
             record = replace(record, timestamp_ms=record.timestamp_ms if magic else -1)
-            whole += encode_model(ModelBatch(offset, offset, (record,), magic=magic, max_timestamp_ms=1000 + offset))
+            whole += encode_model(
+                ModelBatch(offset, offset, (record,), magic=magic, max_timestamp_ms=1000 + offset)
+            )
     if whole and rng.random() < 0.5:
         whole[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
-    return bytes(whole) + rng.choice([b"", bytes(rng.randint(1, 90)), rng.randbytes(rng.randint(1, 90))])
+    return bytes(whole) + rng.choice(
+        [b"", bytes(rng.randint(1, 90)), rng.randbytes(rng.randint(1, 90))]
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_walk_stops_where_its_slow_twin_does(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_walk_stops_where_its_slow_twin_does(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = mixture(random.Random(seed))
     rows = np.empty((100, proof_walk.COLUMNS), dtype=np.int64)
     filled, at, _, _ = proof_walk.walk_proven(np.frombuffer(data, dtype=np.uint8), len(data), rows)

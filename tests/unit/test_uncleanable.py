@@ -27,7 +27,14 @@ def write(root: Path, name: TopicPartition) -> Path:
 
 
 def test_pauses_grow_to_a_day() -> None:
-    assert [pause_ms(n) // MINUTE_MS for n in (1, 2, 3, 11, 12, 1000)] == [1, 2, 4, 1024, 1440, 1440]
+    assert [pause_ms(n) // MINUTE_MS for n in (1, 2, 3, 11, 12, 1000)] == [
+        1,
+        2,
+        4,
+        1024,
+        1440,
+        1440,
+    ]
 
 
 def test_what_is_set_aside_is_read_again_and_released(tmp_path: Path) -> None:
@@ -74,15 +81,26 @@ def test_inspect_and_plan_show_it_and_an_explicit_compact_clears_it(tmp_path: Pa
     for name in (A, B):
         write(tmp_path, name)
     set_aside(str(tmp_path), {A: "a torn batch"}, NOW_MS)
-    expected = {"reason": "a torn batch", "since_ms": NOW_MS, "tries": 1, "next_try_ms": NOW_MS + MINUTE_MS}
+    expected = {
+        "reason": "a torn batch",
+        "since_ms": NOW_MS,
+        "tries": 1,
+        "next_try_ms": NOW_MS + MINUTE_MS,
+    }
     first, second = lastwrite.inspect(str(tmp_path)).to_dict()["partitions"]
     assert (first["uncleanable"], second["uncleanable"]) == (expected, None)
-    first, second = lastwrite.plan(str(tmp_path), spark=INLINE, now_ms=NOW_MS).to_dict()["partitions"]
+    first, second = lastwrite.plan(str(tmp_path), spark=INLINE, now_ms=NOW_MS).to_dict()[
+        "partitions"
+    ]
     assert (first["uncleanable"], second["uncleanable"]) == (expected, None)
     assert (first["status"], second["status"]) == ("cleaned", "cleaned")
     lastwrite.compact(str(tmp_path), to=str(tmp_path / "copy"), spark=INLINE, now_ms=NOW_MS)
-    assert list(read_uncleanable(str(tmp_path))) == [A], "a copy proves nothing of the original's disk"
-    first, second = lastwrite.compact(str(tmp_path), spark=INLINE, now_ms=NOW_MS).to_dict()["partitions"]
+    assert list(read_uncleanable(str(tmp_path))) == [A], (
+        "a copy proves nothing of the original's disk"
+    )
+    first, second = lastwrite.compact(str(tmp_path), spark=INLINE, now_ms=NOW_MS).to_dict()[
+        "partitions"
+    ]
     assert (first["status"], first["uncleanable"]) == ("cleaned", None)
     assert read_uncleanable(str(tmp_path)) == {}
 

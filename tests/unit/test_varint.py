@@ -9,16 +9,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, TruncatedLog
-from lastwrite.formats.varint import decode_varint, decode_varlong, encode_varint, encode_varlong, varint_bytes
+from lastwrite.formats.varint import (
+    decode_varint,
+    decode_varlong,
+    encode_varint,
+    encode_varlong,
+    varint_bytes,
+)
 
 
 @pytest.mark.parametrize(
     ("number", "encoded"),
     [
-        (0, "00"), (-1, "01"), (1, "02"), (63, "7e"), (-64, "7f"), (64, "8001"), (-65, "8101"), (8191, "fe7f"),
-        (-8192, "ff7f"), (8192, "808001"), (2**31 - 1, "feffffff0f"), (-(2**31), "ffffffff0f"),
+        (0, "00"),
+        (-1, "01"),
+        (1, "02"),
+        (63, "7e"),
+        (-64, "7f"),
+        (64, "8001"),
+        (-65, "8101"),
+        (8191, "fe7f"),
+        (-8192, "ff7f"),
+        (8192, "808001"),
+        (2**31 - 1, "feffffff0f"),
+        (-(2**31), "ffffffff0f"),
     ],
-)  # fmt: skip
+)
 def test_numbers_of_32_bits(number: int, encoded: str) -> None:
     data = bytes.fromhex(encoded)
     for encode, decode in ((encode_varint, decode_varint), (encode_varlong, decode_varlong)):
@@ -42,7 +58,10 @@ def test_no_number_is_longer(decode: Callable[[bytes, int], tuple[int, int]], lo
         with pytest.raises(CorruptLog) as caught:
             decode(b"\0" + data, 1)
         assert type(caught.value) is CorruptLog and caught.value.at == 1
-    assert decode(b"\x80" * (longest - 1) + b"\x00", 0) == (0, longest)  # wasteful, but Java reads it
+    assert decode(b"\x80" * (longest - 1) + b"\x00", 0) == (
+        0,
+        longest,
+    )  # wasteful, but Java reads it
 
 
 def test_bits_above_the_width_are_cut_off() -> None:

@@ -47,11 +47,18 @@ class B:
 
     def encode(self) -> bytes:
         return encode_batch(
-            self.records, base_offset=self.base, last_offset=self.last, codec=self.codec, append_time=self.append_time,
-            delete_horizon_ms=self.horizon, leader_epoch=self.epoch, max_timestamp_ms=self.max_timestamp,
-            producer_id=self.producer_id, producer_epoch=0 if self.producer_id >= 0 else -1,
+            self.records,
+            base_offset=self.base,
+            last_offset=self.last,
+            codec=self.codec,
+            append_time=self.append_time,
+            delete_horizon_ms=self.horizon,
+            leader_epoch=self.epoch,
+            max_timestamp_ms=self.max_timestamp,
+            producer_id=self.producer_id,
+            producer_epoch=0 if self.producer_id >= 0 else -1,
             base_sequence=0 if self.producer_id >= 0 else -1,
-        )  # fmt: skip
+        )
 
 
 Log = dict[int, tuple[B, ...]]  # by the segment's base offset
@@ -63,20 +70,39 @@ def R(offset: int, key: str | None, value: str | None, headers: Any = ()) -> Rec
 
 BEFORE: Log = {
     0: (
-        B((R(0, "a", "0"), R(1, "b", "1"), R(2, None, "keyless"), R(3, "c", "3", ((b"h", None),))), 0, 3),
+        B(
+            (
+                R(0, "a", "0"),
+                R(1, "b", "1"),
+                R(2, None, "keyless"),
+                R(3, "c", "3", ((b"h", None),)),
+            ),
+            0,
+            3,
+        ),
         B((R(4, "a", "4"), R(5, "d", "5")), 4, 6, Codec.LZ4),  # 6 is a hole
-        B((R(7, "e", None), R(8, "f", "8")), 7, 8, Codec.ZSTD, horizon=T + 500),  # e: its time has come
+        B(
+            (R(7, "e", None), R(8, "f", "8")), 7, 8, Codec.ZSTD, horizon=T + 500
+        ),  # e: its time has come
         B((R(9, "g", None), R(10, "h", "10")), 9, 10, horizon=T + 2000),  # g: not yet
     ),
     11: (
         B((R(11, "b", "11"), R(12, "i", None)), 11, 12, epoch=1),  # i: no horizon yet
         B((R(13, "j", "13"), R(14, "f", None)), 13, 14, Codec.GZIP, epoch=1),
-        B(tuple(replace(R(n, "k", str(n)), timestamp_ms=T + 99) for n in (15, 16)), 15, 16, append_time=True,
-          max_timestamp=T + 99, epoch=1),
+        B(
+            tuple(replace(R(n, "k", str(n)), timestamp_ms=T + 99) for n in (15, 16)),
+            15,
+            16,
+            append_time=True,
+            max_timestamp=T + 99,
+            epoch=1,
+        ),
         B((R(17, "c", "17"),), 17, 17, Codec.SNAPPY, epoch=1),
     ),
-    18: (B((R(18, "d", "18"), R(19, "a", "19")), 18, 19, epoch=2),),  # active; 19 is above the high watermark
-}  # fmt: skip
+    18: (
+        B((R(18, "d", "18"), R(19, "a", "19")), 18, 19, epoch=2),
+    ),  # active; 19 is above the high watermark
+}
 HIGH_WATERMARK = 19
 
 
@@ -88,7 +114,11 @@ def kept(*offsets: int, log: Log = BEFORE, horizon: int = NOW + 5000) -> Log:
         for b in batches:
             records = tuple(r for r in b.records if r.offset in offsets)
             if records:
-                stamp = horizon if b.horizon is None and any(r.value is None and r.key for r in records) else b.horizon
+                stamp = (
+                    horizon
+                    if b.horizon is None and any(r.value is None and r.key for r in records)
+                    else b.horizon
+                )
                 thinned.append(replace(b, records=records, horizon=stamp))
         out[base] = tuple(thinned)
     return out
@@ -102,12 +132,16 @@ def write(root: Path, log: Log, name: str = "t-0") -> Path:
     for base, batches in log.items():
         write_segment(root / name, base, [b.encode() for b in batches], 0)
     write_checkpoint(root, "replication-offset-checkpoint", {name: HIGH_WATERMARK})
-    (root / name / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    (root / name / "partition.metadata").write_text(
+        "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
+    )
     (root / name / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n1 11\n2 18\n")
     return root
 
 
-def verify(after: Path, before: Path | None = None, now_ms: int | None = NOW, **arguments: Any) -> VerifyReport:
+def verify(
+    after: Path, before: Path | None = None, now_ms: int | None = NOW, **arguments: Any
+) -> VerifyReport:
     was = None if before is None else str(before)
     return lastwrite.verify(str(after), was, now_ms=now_ms, spark=INLINE, **arguments)
 
@@ -132,10 +166,18 @@ def test_a_true_compaction_is_verified(tmp_path: Path, before: Path) -> None:
     assert comparison is not None
     figures = comparison.to_dict()
     assert {name: figures[name] for name in figures if name not in ("folder", "violations")} == {
-        "records_before": 19, "records_after": 11, "superseded": 6, "expired": 1, "keyless": 1, "aborted": 0,
-        "markers": 0, "below_start": 0,
-        "keys": 11, "keys_alive": 7, "violation_count": 0,
-    }  # fmt: skip
+        "records_before": 19,
+        "records_after": 11,
+        "superseded": 6,
+        "expired": 1,
+        "keyless": 1,
+        "aborted": 0,
+        "markers": 0,
+        "below_start": 0,
+        "keys": 11,
+        "keys_alive": 7,
+        "violation_count": 0,
+    }
     assert report.to_dict()["totals"]["keys_alive"] == 7
 
 
@@ -146,13 +188,17 @@ def test_a_log_is_its_own_compaction(before: Path) -> None:
 def test_what_kafka_may_keep_is_no_loss(tmp_path: Path, before: Path) -> None:
     """More than needed may stay: superseded, keyless, and deletes whose time has come."""
     for n, extra in enumerate([(0, 1), (2,), (3, 5), (7,), (15,)]):
-        assert verify(write(tmp_path / str(n), kept(*SURVIVORS, *extra)), before).exit_status == 0, extra
+        assert (
+            verify(write(tmp_path / str(n), kept(*SURVIVORS, *extra)), before).exit_status == 0
+        ), extra
 
 
 @pytest.mark.parametrize("offset", SURVIVORS)
 def test_each_record_lost(offset: int, tmp_path: Path, before: Path) -> None:
     report = verify(write(tmp_path, kept(*(n for n in SURVIVORS if n != offset))), before)
-    promise = {9: "lost_delete", 12: "lost_delete", 14: "lost_delete", 19: "lost_tail"}.get(offset, "lost")
+    promise = {9: "lost_delete", 12: "lost_delete", 14: "lost_delete", 19: "lost_tail"}.get(
+        offset, "lost"
+    )
     # 4 is the last of its key below the high watermark; 18 lies beside 19 in the last batch.
     assert (promise, offset) in found(report)
     assert report.exit_status == 5 and not report.ok
@@ -187,7 +233,10 @@ def everywhere(log: Log, change: Callable[[Record], Record]) -> Iterable[tuple[i
         for n, b in enumerate(batches):
             for k, record in enumerate(b.records):
                 records = (*b.records[:k], change(record), *b.records[k + 1 :])
-                yield record.offset, {**log, base: (*batches[:n], replace(b, records=records), *batches[n + 1 :])}
+                yield (
+                    record.offset,
+                    {**log, base: (*batches[:n], replace(b, records=records), *batches[n + 1 :])},
+                )
 
 
 CHANGES: dict[str, Callable[[Record], Record]] = {
@@ -214,8 +263,13 @@ def test_each_record_changed(what: str, tmp_path: Path, before: Path) -> None:
 
 
 def test_append_time_changed(tmp_path: Path, before: Path) -> None:
-    for n, b in enumerate([{"max_timestamp": T + 98}, {"append_time": False, "max_timestamp": None}]):
-        log = {base: tuple(replace(x, **b) if x.base == 15 else x for x in batches) for base, batches in AFTER.items()}
+    for n, b in enumerate(
+        [{"max_timestamp": T + 98}, {"append_time": False, "max_timestamp": None}]
+    ):
+        log = {
+            base: tuple(replace(x, **b) if x.base == 15 else x for x in batches)
+            for base, batches in AFTER.items()
+        }
         report = verify(write(tmp_path / str(n), log), before)
         assert ("batch_changed", 15) in found(report)
 
@@ -226,8 +280,13 @@ def test_each_record_moved_to_another_place(tmp_path: Path, before: Path) -> Non
         free = sorted(set(range(b.base, b.last + 1)) - {r.offset for r in b.records})
         if not free:
             continue
-        records = tuple(sorted((replace(b.records[0], offset=free[0]), *b.records[1:]), key=lambda r: r.offset))
-        log = {**AFTER, base: tuple(replace(x, records=records) if x is b else x for x in AFTER[base])}
+        records = tuple(
+            sorted((replace(b.records[0], offset=free[0]), *b.records[1:]), key=lambda r: r.offset)
+        )
+        log = {
+            **AFTER,
+            base: tuple(replace(x, records=records) if x is b else x for x in AFTER[base]),
+        }
         report = verify(write(tmp_path / str(n), log), before)
         assert report.exit_status == 5
         # In the batch of 15 and 16 both have the same key.
@@ -239,24 +298,37 @@ def test_a_batch_twice(tmp_path: Path, before: Path) -> None:
     for base, batches in AFTER.items():
         for n in range(len(batches)):
             root = write(tmp_path / f"{base}-{n}", AFTER)
-            write_segment(root / "t-0", base, [b.encode() for b in (*batches[: n + 1], *batches[n:])], 0)
+            write_segment(
+                root / "t-0", base, [b.encode() for b in (*batches[: n + 1], *batches[n:])], 0
+            )
             report = verify(root, before)
             assert report.exit_status == 3
             assert "offsets do not rise" in str(report.partitions[0].reason)
     shifted = replace(BEFORE[18][0], base=20, last=21, records=(R(20, "d", "18"), R(21, "a", "19")))
     report = verify(write(tmp_path / "shifted", {**AFTER, 18: (*AFTER[18], shifted)}), before)
-    assert {("added", 20), ("added", 21), ("batch_added", 20), ("log_end", 22)} <= set(found(report))
+    assert {("added", 20), ("added", 21), ("batch_added", 20), ("log_end", 22)} <= set(
+        found(report)
+    )
 
 
 def test_each_batch_gone_with_its_records(tmp_path: Path, before: Path) -> None:
     for base, batches in AFTER.items():
         for n, b in enumerate(batches):
-            report = verify(write(tmp_path / f"{base}-{n}", {**AFTER, base: (*batches[:n], *batches[n + 1 :])}), before)
+            report = verify(
+                write(tmp_path / f"{base}-{n}", {**AFTER, base: (*batches[:n], *batches[n + 1 :])}),
+                before,
+            )
             assert report.exit_status == 5
             assert {r.offset for r in b.records} <= {offset for _, offset in found(report)}
 
 
-HEADS: list[dict[str, Any]] = [{"epoch": 7}, {"producer_id": 5}, {"codec": Codec.GZIP}, {"base": -1}, {"last": 1}]
+HEADS: list[dict[str, Any]] = [
+    {"epoch": 7},
+    {"producer_id": 5},
+    {"codec": Codec.GZIP},
+    {"base": -1},
+    {"last": 1},
+]
 
 
 @pytest.mark.parametrize("change", HEADS, ids=str)
@@ -264,9 +336,15 @@ def test_each_batch_header_changed(change: dict[str, Any], tmp_path: Path, befor
     for base, batches in AFTER.items():
         for n, b in enumerate(batches):
             if "base" in change or "last" in change:
-                changed = replace(b, base=b.base + change.get("base", 0), last=b.last + change.get("last", 0))
+                changed = replace(
+                    b, base=b.base + change.get("base", 0), last=b.last + change.get("last", 0)
+                )
                 lowest = batches[n - 1].last + 1 if n else base
-                following = [b.base for b in batches[n + 1 :]] + [other for other in AFTER if other > base] + [99]
+                following = (
+                    [b.base for b in batches[n + 1 :]]
+                    + [other for other in AFTER if other > base]
+                    + [99]
+                )
                 if changed.base < lowest or changed.last >= min(following):
                     continue
             elif b.codec is change.get("codec"):
@@ -275,7 +353,13 @@ def test_each_batch_header_changed(change: dict[str, Any], tmp_path: Path, befor
                 changed = replace(b, **change)
             log = {**AFTER, base: (*batches[:n], changed, *batches[n + 1 :])}
             report = verify(write(tmp_path / f"{base}-{n}", log), before)
-            promise = "batch_recoded" if "codec" in change else "batch_added" if "base" in change else "batch_changed"
+            promise = (
+                "batch_recoded"
+                if "codec" in change
+                else "batch_added"
+                if "base" in change
+                else "batch_changed"
+            )
             assert (promise, changed.base) in found(report)
             assert report.exit_status == 5
 
@@ -284,7 +368,9 @@ def test_a_horizon_moved_or_gone(tmp_path: Path, before: Path) -> None:
     first = AFTER[0]
     for n, horizon in enumerate([T + 2001, T + 1999, None]):
         moved = (*first[:-1], replace(first[-1], horizon=horizon))
-        assert found(verify(write(tmp_path / str(n), {**AFTER, 0: moved}), before)) == [("horizon_moved", 9)]
+        assert found(verify(write(tmp_path / str(n), {**AFTER, 0: moved}), before)) == [
+            ("horizon_moved", 9)
+        ]
 
 
 def test_an_empty_batch_may_stand_for_its_records(tmp_path: Path, before: Path) -> None:
@@ -364,7 +450,9 @@ def test_partitions_meet_by_name(tmp_path: Path) -> None:
     assert verify(after, before, topic="u").exit_status == 0
 
 
-def test_the_pieces_make_no_difference(tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pieces_make_no_difference(
+    tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cut at every index entry, with blocks of few rows and buckets that must be judged in parts."""
     changed = next(iter(everywhere(AFTER, CHANGES["value"])))[1]
     cases = {"true": AFTER, "lost": kept(*SURVIVORS[:4], *SURVIVORS[5:]), "changed": changed}
@@ -382,7 +470,9 @@ def test_the_pieces_make_no_difference(tmp_path: Path, before: Path, monkeypatch
     parts: list[int] = []
     usual_parts = contents_module._Buckets.parts
     monkeypatch.setattr(
-        contents_module._Buckets, "parts", lambda self: parts.append(len(usual_parts(self))) or usual_parts(self)
+        contents_module._Buckets,
+        "parts",
+        lambda self: parts.append(len(usual_parts(self))) or usual_parts(self),
     )
     for bits in (0, 1, 5):
         monkeypatch.setattr(verify_module, "bucket_bits", lambda rows, _: bits)  # noqa: B023
@@ -401,8 +491,18 @@ def structure(root: Path, **arguments: Any) -> PartitionVerification:
 
 def test_a_whole_log(before: Path) -> None:
     partition = structure(before)
-    assert partition.status is VerifyStatus.VERIFIED and partition.problems == [] and partition.advice == []
-    counts = (partition.segments, partition.batches, partition.records, partition.tombstones, partition.keyless_records)
+    assert (
+        partition.status is VerifyStatus.VERIFIED
+        and partition.problems == []
+        and partition.advice == []
+    )
+    counts = (
+        partition.segments,
+        partition.batches,
+        partition.records,
+        partition.tombstones,
+        partition.keyless_records,
+    )
     assert counts == (3, 9, 19, 4, 1)
     assert (partition.log_start_offset, partition.end_offset) == (0, 20)
     assert partition.comparison is None
@@ -437,33 +537,89 @@ def remove(root: Path, name: str) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
     "flipped byte": (lambda r: poke(r, LOG, SECOND + 70, b"\xff"), LOG, SECOND + 17, "checksum"),
-    "too long": (lambda r: poke(r, LOG, SECOND + 8, struct.pack(">i", 1 << 20)), LOG, SECOND, "ends inside"),
-    "too short": (lambda r: poke(r, LOG, SECOND + 8, struct.pack(">i", 3)), LOG, SECOND + 8, "length"),
+    "too long": (
+        lambda r: poke(r, LOG, SECOND + 8, struct.pack(">i", 1 << 20)),
+        LOG,
+        SECOND,
+        "ends inside",
+    ),
+    "too short": (
+        lambda r: poke(r, LOG, SECOND + 8, struct.pack(">i", 3)),
+        LOG,
+        SECOND + 8,
+        "length",
+    ),
     "magic 9": (lambda r: poke(r, LOG, SECOND + 16, b"\x09"), LOG, SECOND + 16, "magic"),
     "offset back": (lambda r: poke(r, LOG, SECOND, struct.pack(">q", 2)), LOG, SECOND, "rise"),
-    "offset beyond": (lambda r: poke(r, LOG, sum(SIZES[:3]), struct.pack(">q", 11)), LOG, sum(SIZES[:3]), "beyond"),
+    "offset beyond": (
+        lambda r: poke(r, LOG, sum(SIZES[:3]), struct.pack(">q", 11)),
+        LOG,
+        sum(SIZES[:3]),
+        "beyond",
+    ),
     "count": (
-        lambda r: (poke(r, LOG, SECOND + 57, struct.pack(">i", 1)), crc_fits(r, SECOND)), LOG, SECOND, "left behind"),
+        lambda r: (poke(r, LOG, SECOND + 57, struct.pack(">i", 1)), crc_fits(r, SECOND)),
+        LOG,
+        SECOND,
+        "left behind",
+    ),
     "compressed": (
-        lambda r: (poke(r, LOG, SECOND + 66, b"\xff\xff\xff"), crc_fits(r, SECOND)), LOG, SECOND, "lz4"),
+        lambda r: (poke(r, LOG, SECOND + 66, b"\xff\xff\xff"), crc_fits(r, SECOND)),
+        LOG,
+        SECOND,
+        "lz4",
+    ),
     "record": (lambda r: (poke(r, LOG, 61 + 4, b"\x7e"), crc_fits(r, 0)), LOG, 61, "lengths"),
     "torn tail of a closed segment": (
-        lambda r: (r / "t-0" / LOG).write_bytes((r / "t-0" / LOG).read_bytes()[:-5]), LOG, sum(SIZES[:3]), "inside"),
+        lambda r: (r / "t-0" / LOG).write_bytes((r / "t-0" / LOG).read_bytes()[:-5]),
+        LOG,
+        sum(SIZES[:3]),
+        "inside",
+    ),
     "index that lies": (lambda r: poke(r, INDEX, 8 + 4, BESIDE), INDEX, 8, "batch begins"),
     "index behind the end": (lambda r: poke(r, INDEX, 16 + 4, b"\x7f"), INDEX, 16, "byte"),
     "index early": (lambda r: poke(r, INDEX, 3, b"\x01"), INDEX, 0, "behind it"),
     "index that falls": (lambda r: poke(r, INDEX, 8 + 3, b"\x01"), INDEX, 8, "rise"),
-    "index torn": (lambda r: (r / "t-0" / INDEX).write_bytes(b"\0\0\0\0\0\0\0"), INDEX, 7, "multiple"),
+    "index torn": (
+        lambda r: (r / "t-0" / INDEX).write_bytes(b"\0\0\0\0\0\0\0"),
+        INDEX,
+        7,
+        "multiple",
+    ),
     "index missing": (lambda r: remove(r, INDEX), INDEX, None, "missing"),
     "time index missing": (lambda r: remove(r, TIMES), TIMES, None, "missing"),
-    "time index that lies": (lambda r: poke(r, TIMES, 0, struct.pack(">q", T + 4)), TIMES, 0, "later than"),
+    "time index that lies": (
+        lambda r: poke(r, TIMES, 0, struct.pack(">q", T + 4)),
+        TIMES,
+        0,
+        "later than",
+    ),
     "time index ends early": (
-        lambda r: (r / "t-0" / TIMES).write_bytes((r / "t-0" / TIMES).read_bytes()[:-12]), TIMES, 12, "ends at time"),
-    "time index ends late": (lambda r: poke(r, TIMES, 24, struct.pack(">q", T + 11)), TIMES, 24, "is at"),
-    "foreign file": (lambda r: (r / "t-0" / "notes.txt").write_text("?"), "notes.txt", None, "foreign"),
-    "epochs": (lambda r: poke(r, "leader-epoch-checkpoint", 0, b"x"), "leader-epoch-checkpoint", 0, ""),
+        lambda r: (r / "t-0" / TIMES).write_bytes((r / "t-0" / TIMES).read_bytes()[:-12]),
+        TIMES,
+        12,
+        "ends at time",
+    ),
+    "time index ends late": (
+        lambda r: poke(r, TIMES, 24, struct.pack(">q", T + 11)),
+        TIMES,
+        24,
+        "is at",
+    ),
+    "foreign file": (
+        lambda r: (r / "t-0" / "notes.txt").write_text("?"),
+        "notes.txt",
+        None,
+        "foreign",
+    ),
+    "epochs": (
+        lambda r: poke(r, "leader-epoch-checkpoint", 0, b"x"),
+        "leader-epoch-checkpoint",
+        0,
+        "",
+    ),
     "metadata": (lambda r: poke(r, "partition.metadata", 0, b"x"), "partition.metadata", 0, ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", DAMAGE)
@@ -474,9 +630,15 @@ def test_damage_is_named(what: str, tmp_path: Path) -> None:
     damage(write(tmp_path, BEFORE))
     report = verify(tmp_path)
     bad, good = report.partitions
-    assert (bad.status, good.status, report.exit_status) == (VerifyStatus.DAMAGED, VerifyStatus.VERIFIED, 3)
+    assert (bad.status, good.status, report.exit_status) == (
+        VerifyStatus.DAMAGED,
+        VerifyStatus.VERIFIED,
+        3,
+    )
     named = [problem for problem in bad.problems if Path(problem.path).name == file]
-    assert any(words in problem.message and problem.position in (position, None) for problem in named), bad.problems
+    assert any(
+        words in problem.message and problem.position in (position, None) for problem in named
+    ), bad.problems
     assert any(problem.remedy for problem in named)
     assert position is None or any(problem.position == position for problem in named), bad.problems
     assert bad.reason and good.records == 19
@@ -484,16 +646,22 @@ def test_damage_is_named(what: str, tmp_path: Path) -> None:
 
 def test_what_a_broker_puts_in_order_is_noted(tmp_path: Path, before: Path) -> None:
     """A snapshot that a broker would pass over, and files that a crash left: nothing is wrong with the log."""
-    for n, leave in enumerate((
-        lambda folder: (folder / SNAPSHOT).write_bytes(b"\0\1abcd\0\0\0\0"),
-        lambda folder: (folder / f"{LOG}.cleaned").write_bytes(b"half of it"),
-        lambda folder: (folder / f"{7:020d}.index").write_bytes(b""),
-    )):  # fmt: skip
+    for n, leave in enumerate(
+        (
+            lambda folder: (folder / SNAPSHOT).write_bytes(b"\0\1abcd\0\0\0\0"),
+            lambda folder: (folder / f"{LOG}.cleaned").write_bytes(b"half of it"),
+            lambda folder: (folder / f"{7:020d}.index").write_bytes(b""),
+        )
+    ):
         root = write(tmp_path / str(n), BEFORE)
         leave(root / "t-0")
         report = verify(root, before)
         (partition,) = report.partitions
-        assert (partition.status, report.exit_status, found(report)) == (VerifyStatus.VERIFIED, 0, [])
+        assert (partition.status, report.exit_status, found(report)) == (
+            VerifyStatus.VERIFIED,
+            0,
+            [],
+        )
         assert [problem.kind for problem in partition.problems] == [ProblemKind.RECOVERED]
 
 
@@ -505,7 +673,9 @@ def test_a_torn_tail(tmp_path: Path) -> None:
         active.write_bytes(whole[:size])
         partition = structure(root)
         assert partition.status is VerifyStatus.DAMAGED
-        assert {problem.position for problem in partition.problems if problem.path == str(active)} == {0}
+        assert {
+            problem.position for problem in partition.problems if problem.path == str(active)
+        } == {0}
 
 
 def test_in_pieces_damage_is_named_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,7 +693,10 @@ def test_in_pieces_damage_is_named_as_well(tmp_path: Path, monkeypatch: pytest.M
 def test_every_flipped_bit_is_noticed(codec: Codec, tmp_path: Path) -> None:
     """In log and indexes, wherever it is: as damage, or because the log is not what it was."""
     log: Log = {
-        0: (B((R(0, "a", "0"), R(1, "b", None)), 0, 1, codec, horizon=T + 7), B((R(2, "c", "2"),), 2, 2, codec)),
+        0: (
+            B((R(0, "a", "0"), R(1, "b", None)), 0, 1, codec, horizon=T + 7),
+            B((R(2, "c", "2"),), 2, 2, codec),
+        ),
         3: (B((R(3, "d", "3"),), 3, 3),),
     }
     before, after = write(tmp_path / "before", log), write(tmp_path / "after", log)
@@ -574,9 +747,16 @@ def test_a_sparse_index_is_advice(tmp_path: Path) -> None:
 
 
 def test_control_batches_and_producers_are_verified(tmp_path: Path) -> None:
-    data = encode_batch([R(0, "a", "1")], producer_id=4, producer_epoch=0, base_sequence=0, transactional=True)
-    marker = encode_batch([Record(1, T, b"\0\0\0\1", b"\0\0\0\0\0\0")], producer_id=4, producer_epoch=0, control=True,
-                          transactional=True)  # fmt: skip
+    data = encode_batch(
+        [R(0, "a", "1")], producer_id=4, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    marker = encode_batch(
+        [Record(1, T, b"\0\0\0\1", b"\0\0\0\0\0\0")],
+        producer_id=4,
+        producer_epoch=0,
+        control=True,
+        transactional=True,
+    )
     roots = []
     for n, batches in enumerate([[data, marker], [data]]):
         write_segment(tmp_path / str(n) / "t-0", 0, batches)
@@ -602,8 +782,9 @@ def test_a_log_that_someone_holds_is_refused(tmp_path: Path) -> None:
     holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", holder, str(root / ".lock")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as process:  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
         assert process.stdout is not None and process.stdin is not None
         process.stdout.readline()
         with pytest.raises(LogHeld):

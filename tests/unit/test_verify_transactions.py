@@ -38,22 +38,35 @@ def R(offset: int, key: str | None, value: str | None) -> Record:
     return Record(offset, T + offset, key and key.encode(), value and value.encode())
 
 
-def data(producer: int, sequence: int, *records: Record, epoch: int = 0, in_transaction: bool = True) -> bytes:
+def data(
+    producer: int, sequence: int, *records: Record, epoch: int = 0, in_transaction: bool = True
+) -> bytes:
     return encode_batch(
-        records, leader_epoch=0, producer_id=producer, producer_epoch=epoch, base_sequence=sequence,
+        records,
+        leader_epoch=0,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
         transactional=in_transaction,
-    )  # fmt: skip
+    )
 
 
 def plain(*records: Record, horizon: int | None = None) -> bytes:
     return encode_batch(records, leader_epoch=0, delete_horizon_ms=horizon)
 
 
-def marker(producer: int, offset: int, kind: ControlType, horizon: int | None = None, epoch: int = 0) -> bytes:
+def marker(
+    producer: int, offset: int, kind: ControlType, horizon: int | None = None, epoch: int = 0
+) -> bytes:
     return encode_batch(
-        [encode_control_record(offset, T + offset, kind)], leader_epoch=0, producer_id=producer, producer_epoch=epoch,
-        transactional=True, control=True, delete_horizon_ms=horizon,
-    )  # fmt: skip
+        [encode_control_record(offset, T + offset, kind)],
+        leader_epoch=0,
+        producer_id=producer,
+        producer_epoch=epoch,
+        transactional=True,
+        control=True,
+        delete_horizon_ms=horizon,
+    )
 
 
 def shell(batch: bytes) -> bytes:
@@ -63,7 +76,9 @@ def shell(batch: bytes) -> bytes:
 def kept(batch: bytes, *offsets: int, horizon: int | None = None) -> bytes:
     whole = decode_batch(batch, 0)
     records = [record for record in whole.records if record.offset in offsets]
-    return rebuild_batch(whole.header, records, delete_horizon_ms=horizon or whole.header.delete_horizon_ms)
+    return rebuild_batch(
+        whole.header, records, delete_horizon_ms=horizon or whole.header.delete_horizon_ms
+    )
 
 
 @dataclass(frozen=True)
@@ -81,12 +96,18 @@ class Log:
         folder = root / "t-0"
         end = 1 << 62
         for base, after in zip(self.bases, [*self.bases[1:], end], strict=True):
-            write_segment(folder, base, [b for at, b in sorted(self.batches.items()) if base <= at < after], 0)
-            entries = [AbortedTransaction(0, *entry) for entry in self.aborted if base <= entry[2] < after]
+            write_segment(
+                folder, base, [b for at, b in sorted(self.batches.items()) if base <= at < after], 0
+            )
+            entries = [
+                AbortedTransaction(0, *entry) for entry in self.aborted if base <= entry[2] < after
+            ]
             if entries:
                 (folder / f"{base:020d}.txnindex").write_bytes(encode_transaction_index(entries))
         if self.snapshot is not None:
-            (folder / f"{self.snapshot[0]:020d}.snapshot").write_bytes(encode_snapshot(self.snapshot[1]))
+            (folder / f"{self.snapshot[0]:020d}.snapshot").write_bytes(
+                encode_snapshot(self.snapshot[1])
+            )
         if self.high_watermark is not None:
             write_checkpoint(root, "replication-offset-checkpoint", {"t-0": self.high_watermark})
         if self.log_start:
@@ -99,13 +120,20 @@ class Log:
 
     def having(self, **batches: bytes) -> Log:
         """With batches in place of others: ``b7=…`` for the one at offset 7."""
-        return replace(self, batches={**self.batches, **{int(name[1:]): batch for name, batch in batches.items()}})
+        return replace(
+            self,
+            batches={**self.batches, **{int(name[1:]): batch for name, batch in batches.items()}},
+        )
 
 
-def verify(folder: Path, after: Log, before: Log | None = None, now_ms: int | None = NOW, **more: Any) -> VerifyReport:
+def verify(
+    folder: Path, after: Log, before: Log | None = None, now_ms: int | None = NOW, **more: Any
+) -> VerifyReport:
     number = len(list(folder.iterdir()))
     was = None if before is None else str(before.write(folder / f"before-{number}"))
-    return lastwrite.verify(str(after.write(folder / f"after-{number}")), was, now_ms=now_ms, spark=INLINE, **more)
+    return lastwrite.verify(
+        str(after.write(folder / f"after-{number}")), was, now_ms=now_ms, spark=INLINE, **more
+    )
 
 
 def found(report: VerifyReport) -> list[tuple[str, int | None]]:
@@ -143,11 +171,24 @@ def test_a_true_compaction_is_verified(tmp_path: Path) -> None:
     assert report.exit_status == 0, report.problems
     (partition,) = report.partitions
     assert partition.transactions is not None and partition.comparison is not None
-    assert partition.transactions.to_dict() == {"open": 1, "aborted": 1, "committed": 2, "aborted_records": 0}
+    assert partition.transactions.to_dict() == {
+        "open": 1,
+        "aborted": 1,
+        "committed": 2,
+        "aborted_records": 0,
+    }
     figures = partition.comparison.to_dict()
-    assert {name: figures[name] for name in ("superseded", "keyless", "aborted", "markers", "keys", "keys_alive")} == {
-        "superseded": 1, "keyless": 0, "aborted": 4, "markers": 0, "keys": 4, "keys_alive": 4,
-    }  # fmt: skip
+    assert {
+        name: figures[name]
+        for name in ("superseded", "keyless", "aborted", "markers", "keys", "keys_alive")
+    } == {
+        "superseded": 1,
+        "keyless": 0,
+        "aborted": 4,
+        "markers": 0,
+        "keys": 4,
+        "keys_alive": 4,
+    }
     was = verify(tmp_path, LOG).partitions[0].transactions
     assert was is not None and was.aborted_records == 4
 
@@ -175,7 +216,9 @@ def test_an_aborted_record_supersedes_nothing(tmp_path: Path) -> None:
 def test_an_aborted_record_does_not_reappear(tmp_path: Path) -> None:
     before = replace(CLEAN, aborted=())
     report = verify(tmp_path, before.having(b2=LOG.batches[2]), before)
-    assert {("added", 2), ("added", 3), ("batch_added", 2), ("transaction_index", None)} <= set(found(report))
+    assert {("added", 2), ("added", 3), ("batch_added", 2), ("transaction_index", None)} <= set(
+        found(report)
+    )
 
 
 def test_an_open_transaction_keeps_all_behind_its_begin(tmp_path: Path) -> None:
@@ -184,10 +227,15 @@ def test_an_open_transaction_keeps_all_behind_its_begin(tmp_path: Path) -> None:
         assert ("lost_tail", offset) in found(report)
     decided = LOG.having(b15=marker(3, 15, COMMIT))
     # What was open supersedes now; the last batch of a producer that has been silent for a day may go as well.
-    assert verify(tmp_path, decided.without(2, 5, 4, 0), decided, now_ms=NOW + 2 * DAY).exit_status == 0
+    assert (
+        verify(tmp_path, decided.without(2, 5, 4, 0), decided, now_ms=NOW + 2 * DAY).exit_status
+        == 0
+    )
     # Its marker is not replicated: as long as that it counts as open.
     lagging = replace(decided, high_watermark=15)
-    assert ("lost", 0) in found(verify(tmp_path, lagging.without(2, 5, 4, 0), lagging, now_ms=NOW + 2 * DAY))
+    assert ("lost", 0) in found(
+        verify(tmp_path, lagging.without(2, 5, 4, 0), lagging, now_ms=NOW + 2 * DAY)
+    )
 
 
 @pytest.mark.parametrize("with_index", [True, False])
@@ -196,12 +244,19 @@ def test_a_marker_dropped_while_its_aborted_data_remains(with_index: bool, tmp_p
     after = LOG.without(7, aborted=with_index)
     report = verify(tmp_path, after, LOG)
     expected = [("lost_control", 7), ("redecided", 2), ("redecided", 5)]
-    assert found(report) == sorted([*expected, *([("transaction_index", None)] if with_index else [])])
+    assert found(report) == sorted(
+        [*expected, *([("transaction_index", None)] if with_index else [])]
+    )
     said = next(str(v) for v in report.violations if v.promise == "redecided")
-    assert "a transaction of producer 1 was aborted, and readers take its data for committed now" in said
+    assert (
+        "a transaction of producer 1 was aborted, and readers take its data for committed now"
+        in said
+    )
     if with_index:  # without it the log alone looks as if all had been committed
         report = verify(tmp_path, after)
-        assert report.exit_status == 3 and "names a marker that is not there" in str(report.problems[0])
+        assert report.exit_status == 3 and "names a marker that is not there" in str(
+            report.problems[0]
+        )
     # A shell of the transaction is enough to need its marker.
     before = LOG.without(5).having(b2=shell(LOG.batches[2]))
     assert ("lost_control", 7) in found(verify(tmp_path, before.without(7), before))
@@ -211,8 +266,10 @@ def test_a_marker_dropped_while_its_aborted_data_remains(with_index: bool, tmp_p
     assert {("lost_control", 7), ("redecided", 2), ("redecided", 5)} <= set(found(report))
     known = (ProducerEntry(1, 0, 3, 6, 1, T, 0, -1), ProducerEntry(3, 0, 0, 12, 0, T, 0, 12))
     report = verify(tmp_path, replace(lonely, snapshot=(14, known)))
-    assert report.exit_status == 3 and "producer 1 began a transaction at offset 2 that no marker ends" in str(
-        report.problems[0]
+    assert (
+        report.exit_status == 3
+        and "producer 1 began a transaction at offset 2 that no marker ends"
+        in str(report.problems[0])
     )
 
 
@@ -242,18 +299,28 @@ def test_a_marker_goes_when_nothing_is_left_and_its_horizon_has_come(tmp_path: P
     spent = replace(CLEAN, aborted=())
     stamped = spent.having(b7=marker(1, 7, ABORT, NOW))
     assert found(verify(tmp_path, spent.without(7), spent)) == [("lost_control", 7)]
-    assert found(verify(tmp_path, stamped.without(7), stamped, now_ms=NOW - 1)) == [("lost_control", 7)]
+    assert found(verify(tmp_path, stamped.without(7), stamped, now_ms=NOW - 1)) == [
+        ("lost_control", 7)
+    ]
     for now_ms in (NOW, None):
         report = verify(tmp_path, stamped.without(7), stamped, now_ms=now_ms)
         assert report.exit_status == 0, report.problems
-        assert report.partitions[0].comparison is not None and report.partitions[0].comparison.markers == 1
+        assert (
+            report.partitions[0].comparison is not None
+            and report.partitions[0].comparison.markers == 1
+        )
     # The same of one that commits; here a batch is left, which has lost all its records.
     emptied = LOG.having(b9=shell(LOG.batches[9]), b10=marker(1, 10, COMMIT, NOW))
-    assert found(verify(tmp_path, emptied.without(10), emptied)) == [("lost_control", 10), ("redecided", 9)]
+    assert found(verify(tmp_path, emptied.without(10), emptied)) == [
+        ("lost_control", 10),
+        ("redecided", 9),
+    ]
     gone = LOG.without(9).having(b10=marker(1, 10, COMMIT, NOW))
     assert verify(tmp_path, gone.without(10), gone).exit_status == 0
     assert verify(tmp_path, gone.having(b10=shell(gone.batches[10])), gone).exit_status == 0
-    assert found(verify(tmp_path, gone.having(b10=shell(gone.batches[10])), LOG.without(9))) == [("lost_control", 10)]
+    assert found(verify(tmp_path, gone.having(b10=shell(gone.batches[10])), LOG.without(9))) == [
+        ("lost_control", 10)
+    ]
 
 
 def test_the_last_batch_of_an_active_producer_stays(tmp_path: Path) -> None:
@@ -269,13 +336,21 @@ def test_the_last_batch_of_an_active_producer_stays(tmp_path: Path) -> None:
     emptied = before.without(0).having(b1=shell(before.batches[1]))
     assert verify(tmp_path, emptied, before).exit_status == 0
     assert found(verify(tmp_path, before.without(0, 1), before)) == [("batch_lost", 1)]
-    assert found(verify(tmp_path, before.without(0, 1), before, now_ms=T + 1 + DAY - 1)) == [("batch_lost", 1)]
+    assert found(verify(tmp_path, before.without(0, 1), before, now_ms=T + 1 + DAY - 1)) == [
+        ("batch_lost", 1)
+    ]
     assert verify(tmp_path, before.without(0, 1), before, now_ms=T + 1 + DAY).exit_status == 0
-    assert verify(tmp_path, before.without(0, 1), before, now_ms=None).exit_status == 0  # forgotten long ago
+    assert (
+        verify(tmp_path, before.without(0, 1), before, now_ms=None).exit_status == 0
+    )  # forgotten long ago
     short = {"producer.id.expiration.ms": 10}
     assert verify(tmp_path, before.without(0, 1), before, config=short).exit_status == 0
     head = decode_batch(before.batches[1], 0).header
-    for change in ({"base_sequence": 2}, {"producer_epoch": 1}, {"last_offset_delta": 0, "base_offset": 1}):
+    for change in (
+        {"base_sequence": 2},
+        {"producer_epoch": 1},
+        {"last_offset_delta": 0, "base_offset": 1},
+    ):
         header = head._replace(**change)
         changed = emptied.having(b1=rebuild_batch(header, ()))
         same = header == head
@@ -311,7 +386,9 @@ def test_a_producer_that_only_its_marker_remembers(tmp_path: Path) -> None:
     assert verify(tmp_path, emptied.without(1), emptied).exit_status == 0
 
 
-def test_a_tombstone_dropped_while_an_older_value_remains_beyond_the_cleaned_range(tmp_path: Path) -> None:
+def test_a_tombstone_dropped_while_an_older_value_remains_beyond_the_cleaned_range(
+    tmp_path: Path,
+) -> None:
     """Wherever the older value lies, in a segment that the round rewrote or in one that it left alone."""
     before = Log(
         {
@@ -326,11 +403,18 @@ def test_a_tombstone_dropped_while_an_older_value_remains_beyond_the_cleaned_ran
         aborted=((1, 6, 7, 8),),
     )
     dropped = kept(before.batches[4], 5)
-    for clean in (before.having(b4=dropped), before.having(b4=dropped, b6=shell(before.batches[6]))):
+    for clean in (
+        before.having(b4=dropped),
+        before.having(b4=dropped, b6=shell(before.batches[6])),
+    ):
         right = clean.having(b0=kept(before.batches[0], 1), b2=kept(before.batches[2], 3))
         assert verify(tmp_path, right, before).exit_status == 0
-        assert found(verify(tmp_path, right.having(b0=before.batches[0]), before)) == [("revived", 0)]
-        assert found(verify(tmp_path, right.having(b2=before.batches[2]), before)) == [("revived", 2)]
+        assert found(verify(tmp_path, right.having(b0=before.batches[0]), before)) == [
+            ("revived", 0)
+        ]
+        assert found(verify(tmp_path, right.having(b2=before.batches[2]), before)) == [
+            ("revived", 2)
+        ]
     # Overwritten by an aborted write the delete is still the last that counts.
     early = before.without(4).having(b5=plain(R(5, "w", "5")))
     assert ("lost_delete", 4) in found(verify(tmp_path, early, before, now_ms=NOW - 1))
@@ -344,7 +428,9 @@ def old_log(magic: int) -> Log:
         {
             0: encode_message(R(0, "a", "0"), magic),
             1: encode_message(R(1, "b", None), magic),
-            2: encode_wrapper([R(2, "a", "2"), R(3, "c", "3"), R(5, "d", None), R(6, "c", "6")], magic, Codec.GZIP),
+            2: encode_wrapper(
+                [R(2, "a", "2"), R(3, "c", "3"), R(5, "d", None), R(6, "c", "6")], magic, Codec.GZIP
+            ),
             7: encode_message(R(7, "e", "7"), magic),
             8: plain(R(8, "e", "8"), R(9, "f", "9")),
             10: plain(R(10, "z", "10")),
@@ -353,8 +439,12 @@ def old_log(magic: int) -> Log:
     )
 
 
-def converted(magic: int, *records: Record, codec: Codec = Codec.NONE, horizon: int | None = NOW, **more: Any) -> bytes:
-    records = tuple(replace(record, timestamp_ms=-1) if magic == 0 else record for record in records)
+def converted(
+    magic: int, *records: Record, codec: Codec = Codec.NONE, horizon: int | None = NOW, **more: Any
+) -> bytes:
+    records = tuple(
+        replace(record, timestamp_ms=-1) if magic == 0 else record for record in records
+    )
     return encode_batch(records, codec=codec, delete_horizon_ms=horizon, **more)
 
 
@@ -376,7 +466,7 @@ def test_older_formats_come_out_as_v2(magic: int, tmp_path: Path) -> None:
         number = len(list(tmp_path.iterdir()))
         return lastwrite.verify(
             str(after.write(tmp_path / str(number))), str(before), now_ms=NOW, spark=INLINE, **more
-        )  # fmt: skip
+        )
 
     assert check(clean).exit_status == 0, check(clean).problems
     assert check(old_log(magic)).exit_status == 0  # left alone
@@ -389,20 +479,34 @@ def test_older_formats_come_out_as_v2(magic: int, tmp_path: Path) -> None:
     other_time = [replace(record, timestamp_ms=9) for record in left]
     wrong: dict[str, tuple[Log, set[tuple[str, int]]]] = {
         "codec": (clean.having(b2=converted(magic, *left, codec=Codec.LZ4)), {("batch_added", 2)}),
-        "offset": (clean.having(b2=converted(magic, *left, last_offset=7, **zip_)), {("batch_added", 2)}),
+        "offset": (
+            clean.having(b2=converted(magic, *left, last_offset=7, **zip_)),
+            {("batch_added", 2)},
+        ),
         "split": (
-            clean.having(b2=converted(magic, left[0], **zip_), b5=converted(magic, *left[1:], **zip_)),
+            clean.having(
+                b2=converted(magic, left[0], **zip_), b5=converted(magic, *left[1:], **zip_)
+            ),
             {("batch_added", 5)},
         ),
-        "epoch": (clean.having(b2=converted(magic, *left, leader_epoch=1, **zip_)), {("batch_changed", 2)}),
-        "producer": (clean.having(b2=converted(magic, *left, **writer, **zip_)), {("batch_changed", 2)}),
+        "epoch": (
+            clean.having(b2=converted(magic, *left, leader_epoch=1, **zip_)),
+            {("batch_changed", 2)},
+        ),
+        "producer": (
+            clean.having(b2=converted(magic, *left, **writer, **zip_)),
+            {("batch_changed", 2)},
+        ),
         "time": (
             clean.having(b2=converted(1, *other_time, **zip_)),
             {("changed", 2), ("changed", 5), ("changed", 6)},
         ),
-        "value": (clean.having(b2=converted(magic, R(2, "a", "x"), *left[1:], **zip_)), {("changed", 2)}),
+        "value": (
+            clean.having(b2=converted(magic, R(2, "a", "x"), *left[1:], **zip_)),
+            {("changed", 2)},
+        ),
         "delete": (clean.without(1), {("lost_delete", 1)}),
-    }  # fmt: skip
+    }
     for what, (after, expected) in wrong.items():
         report = check(after)
         assert expected <= set(found(report)), (what, report.problems)
@@ -423,13 +527,21 @@ def test_deletes_of_older_formats_age_by_their_file(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     for root, all_of_it in ((before, True), (after, False)):
         for base, end, stamp in ((0, 2, T), (2, 3, T + 1000), (3, 9, T + 2000)):
-            some = [batch for at, batch in batches.items() if base <= at < end and (all_of_it or at != 0)]
+            some = [
+                batch
+                for at, batch in batches.items()
+                if base <= at < end and (all_of_it or at != 0)
+            ]
             write_segment(root / "t-0", base, some, mtime_ms=stamp)
 
     def check(checkpoint: int | None, retention_ms: int) -> list[tuple[str, int | None]]:
-        write_checkpoint(before, "cleaner-offset-checkpoint", {} if checkpoint is None else {"t-0": checkpoint})
+        write_checkpoint(
+            before, "cleaner-offset-checkpoint", {} if checkpoint is None else {"t-0": checkpoint}
+        )
         config = {"delete.retention.ms": retention_ms}
-        return found(lastwrite.verify(str(after), str(before), config=config, now_ms=NOW, spark=INLINE))
+        return found(
+            lastwrite.verify(str(after), str(before), config=config, now_ms=NOW, spark=INLINE)
+        )
 
     assert check(3, 1000) == []
     assert check(3, 1001) == [("lost_delete", 0)]
@@ -453,10 +565,17 @@ def test_segments_that_retention_took(tmp_path: Path) -> None:
     assert report.partitions[0].advice == ["the log started at offset 0, and starts at 9"]
     assert found(verify(tmp_path, after.without(11), before)) == [("lost", 11)]
     # The data is below the start, the marker above.
-    high = replace(before.without(0, 2, 4, 5, 7, 8, 9, 10, 11, 12, 13), bases=(14,), aborted=before.aborted[1:])
+    high = replace(
+        before.without(0, 2, 4, 5, 7, 8, 9, 10, 11, 12, 13), bases=(14,), aborted=before.aborted[1:]
+    )
     assert verify(tmp_path, high, before).exit_status == 0
-    assert found(verify(tmp_path, after, before, config={"cleanup.policy": "compact"})) == [("log_start", 9)]
-    assert verify(tmp_path, after, before, config={"cleanup.policy": "compact,delete"}).exit_status == 0
+    assert found(verify(tmp_path, after, before, config={"cleanup.policy": "compact"})) == [
+        ("log_start", 9)
+    ]
+    assert (
+        verify(tmp_path, after, before, config={"cleanup.policy": "compact,delete"}).exit_status
+        == 0
+    )
 
 
 # ---------------------------------------------------------------------- other orders
@@ -478,22 +597,32 @@ def test_the_last_write_by_another_order(tmp_path: Path) -> None:
         bases=(0, 6),
     )
     winners = {
-        "timestamp": before.having(b2=kept(before.batches[2], 3), b0=kept(before.batches[0], 0)).without(4, 5),
-        "header": before.having(b2=kept(before.batches[2], 2), b0=kept(before.batches[0], 1)).without(4, 5),
+        "timestamp": before.having(
+            b2=kept(before.batches[2], 3), b0=kept(before.batches[0], 0)
+        ).without(4, 5),
+        "header": before.having(
+            b2=kept(before.batches[2], 2), b0=kept(before.batches[0], 1)
+        ).without(4, 5),
     }
     for strategy, after in winners.items():
         config = {"compaction.strategy": strategy, "compaction.strategy.header": "v"}
         assert verify(tmp_path, after, before, config=config).exit_status == 0
         other = winners["header" if strategy == "timestamp" else "timestamp"]
-        lost = {"timestamp": [("lost", 0), ("lost", 3)], "header": [("lost", 1), ("lost", 2)]}[strategy]
+        lost = {"timestamp": [("lost", 0), ("lost", 3)], "header": [("lost", 1), ("lost", 2)]}[
+            strategy
+        ]
         assert found(verify(tmp_path, other, before, config=config)) == lost
         # The delete that won is gone, and what it deleted lies behind it.
         revived = after.having(b5=before.batches[5])
         assert found(verify(tmp_path, revived, before, config=config)) == [("revived", 5)]
         assert verify(tmp_path, revived, before).exit_status == 5
-    loser = replace(before.having(b6=plain(at(6, "a", "6", 0, 0)), b7=plain(at(7, "q", "7", 0, 0))), bases=(0,))
+    loser = replace(
+        before.having(b6=plain(at(6, "a", "6", 0, 0)), b7=plain(at(7, "q", "7", 0, 0))), bases=(0,)
+    )
     ends = replace(loser.without(7), bases=(0,))
     config = {"compaction.strategy": "timestamp"}
     emptied = ends.having(b6=shell(ends.batches[6]))
-    assert found(verify(tmp_path, emptied, ends, config=config)) == [("lost", 6)]  # the log's last record stays
+    assert found(verify(tmp_path, emptied, ends, config=config)) == [
+        ("lost", 6)
+    ]  # the log's last record stays
     assert verify(tmp_path, loser.without(6), loser, config=config).exit_status == 0

@@ -31,7 +31,9 @@ def write(root: Path, count: int, *, roll: bool = False, **settings: object) -> 
     with TopicWriter(str(root), T0, **settings) as writer:  # type: ignore[arg-type]
         for n in range(count):
             value = None if n % 7 == 3 else b"v%d" % n
-            writer.append(b"k%d" % (n % 10), value, 1000 + n * 37 % 500, [(b"h", b"x"), (b"h", None)])
+            writer.append(
+                b"k%d" % (n % 10), value, 1000 + n * 37 % 500, [(b"h", b"x"), (b"h", None)]
+            )
         if roll:
             writer.roll()
     return root / "t-0"
@@ -44,7 +46,11 @@ def test_what_goes_in_comes_out(tmp_path: Path, codec: Codec) -> None:
     records = [record for batch in batches for record in batch.records]
     assert records == [
         Record(
-            n, 1000 + n * 37 % 500, b"k%d" % (n % 10), None if n % 7 == 3 else b"v%d" % n, ((b"h", b"x"), (b"h", None))
+            n,
+            1000 + n * 37 % 500,
+            b"k%d" % (n % 10),
+            None if n % 7 == 3 else b"v%d" % n,
+            ((b"h", b"x"), (b"h", None)),
         )
         for n in range(200)
     ]
@@ -59,8 +65,12 @@ def test_null_and_empty_stay_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interval", [0, 300, 4096])
-def test_segments_are_rolled_before_they_overflow_and_indexed_batch_by_batch(tmp_path: Path, interval: int) -> None:
-    folder = write(tmp_path, 300, segment_bytes=1500, batch_bytes=200, index_interval_bytes=interval)
+def test_segments_are_rolled_before_they_overflow_and_indexed_batch_by_batch(
+    tmp_path: Path, interval: int
+) -> None:
+    folder = write(
+        tmp_path, 300, segment_bytes=1500, batch_bytes=200, index_interval_bytes=interval
+    )
     logs = names(folder, ".log")
     assert len(logs) > 3
     end = 0
@@ -96,7 +106,9 @@ def test_the_side_files_are_those_of_an_orderly_shutdown(tmp_path: Path) -> None
     folder = write(tmp_path, 60, segment_bytes=1500, batch_bytes=500)
     bases = [int(name[:20]) for name in names(folder, ".log")]
     assert [int(name[:20]) for name in names(folder, ".snapshot")] == [*bases[1:], 60]
-    assert all((folder / name).stat().st_size == EMPTY_SNAPSHOT for name in names(folder, ".snapshot"))
+    assert all(
+        (folder / name).stat().st_size == EMPTY_SNAPSHOT for name in names(folder, ".snapshot")
+    )
     assert (folder / "leader-epoch-checkpoint").read_bytes() == b"0\n1\n0 0\n"
     assert (folder / "partition.metadata").read_bytes().startswith(b"version: 0\ntopic_id: ")
     assert (tmp_path / "replication-offset-checkpoint").read_bytes() == b"0\n1\nt 0 60\n"
@@ -137,7 +149,9 @@ def test_topics_share_the_checkpoints_of_their_root(tmp_path: Path) -> None:
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
-    one, two = (write(tmp_path / name, 100, segment_bytes=1500, batch_bytes=300) for name in ("one", "two"))
+    one, two = (
+        write(tmp_path / name, 100, segment_bytes=1500, batch_bytes=300) for name in ("one", "two")
+    )
     assert {path.name: path.read_bytes() for path in one.iterdir()} == {
         path.name: path.read_bytes() for path in two.iterdir()
     }

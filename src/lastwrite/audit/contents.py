@@ -20,7 +20,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from lastwrite.compaction.batch_promises import Snapshot, thinned
-from lastwrite.compaction.promises import COUNTS, Finding, by_bucket, judged, mark_discardable, mark_owed
+from lastwrite.compaction.promises import (
+    COUNTS,
+    Finding,
+    by_bucket,
+    judged,
+    mark_discardable,
+    mark_owed,
+)
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.logstore.scratch import ScratchReader, ScratchWriter
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
@@ -42,9 +49,16 @@ class Contents(Protocol):
     is_old_due: bool  # deletes of older formats in this file may be missing
 
     def take(
-        self, run: Run, table: BatchTable, buffer: ByteArray, rows: UInt64Array, filled: int, tally: Int64Array,
-        facts: Int64Array, noted: int,
-    ) -> tuple[int, int]: ...  # fmt: skip
+        self,
+        run: Run,
+        table: BatchTable,
+        buffer: ByteArray,
+        rows: UInt64Array,
+        filled: int,
+        tally: Int64Array,
+        facts: Int64Array,
+        noted: int,
+    ) -> tuple[int, int]: ...
 
 
 class IndexProof(Protocol):
@@ -59,10 +73,14 @@ class Rules(NamedTuple):
     """Settings and bounds of a log that decide what may be missing from it."""
 
     producer_expiration_ms: int
-    old_tombstones_until_ms: int  # a delete of an older format may go if its file was last changed by then
+    old_tombstones_until_ms: (
+        int  # a delete of an older format may go if its file was last changed by then
+    )
     order: int = BY_OFFSET  # of the writes of a key, and the header that tells it
     header: str = ""
-    keeps_start: bool = False  # by the settings that were given no segment may leave for its age or the log's size
+    keeps_start: bool = (
+        False  # by the settings that were given no segment may leave for its age or the log's size
+    )
 
 
 class TransactionProof(Protocol):
@@ -74,12 +92,18 @@ class TransactionProof(Protocol):
 class Proof(Protocol):
     """What a system brings to ``verify`` beyond what it brings to the engine."""
 
-    def contents(self, seed: bytes | None, is_after: bool, now_ms: int | None, order: int, header: str) -> Contents: ...
+    def contents(
+        self, seed: bytes | None, is_after: bool, now_ms: int | None, order: int, header: str
+    ) -> Contents: ...
 
     def indexes(self, piece: Piece) -> IndexProof: ...
 
     def judge_segment(
-        self, segment: Segment, parts: Sequence[PieceContents], is_closed: bool, index_interval_bytes: int
+        self,
+        segment: Segment,
+        parts: Sequence[PieceContents],
+        is_closed: bool,
+        index_interval_bytes: int,
     ) -> tuple[list[Problem], list[str]]:
         """What only the whole segment tells: problems of its indexes, and advice."""
         ...
@@ -253,10 +277,16 @@ class _Reader:
         self._unit = unit
         self._format: Format = system_named(unit.system).new_format(unit.limits.plain_bytes)
         self._proof = proof_of(unit.system)
-        self._contents = self._proof.contents(unit.seed, unit.is_after, unit.now_ms, unit.order, unit.header)
+        self._contents = self._proof.contents(
+            unit.seed, unit.is_after, unit.now_ms, unit.order, unit.header
+        )
         self._chunks = Chunks(unit.limits)
         # As many bytes as a scan's entries and their sorted copy.
-        room = 0 if unit.seed is None else max(1024, 2 * 16 * unit.limits.block_entries // (2 * ROW_BYTES))
+        room = (
+            0
+            if unit.seed is None
+            else max(1024, 2 * 16 * unit.limits.block_entries // (2 * ROW_BYTES))
+        )
         self._rows = np.empty((room, ROW_WORDS), dtype=np.uint64)
         self._sorted = np.empty_like(self._rows)
         self._filled = 0
@@ -273,7 +303,9 @@ class _Reader:
         found = PieceContents(self._unit.partition, self._unit.is_after, piece)
         tally: Int64Array = np.zeros(TALLIES, dtype=np.int64)
         self._filled = self._noted = 0
-        self._contents.is_old_due = piece.mtime_ns // 1_000_000 <= self._unit.old_tombstones_until_ms
+        self._contents.is_old_due = (
+            piece.mtime_ns // 1_000_000 <= self._unit.old_tombstones_until_ms
+        )
         indexes = self._proof.indexes(piece)
         try:
             for chunk in self._chunks.of(self._format, piece):
@@ -308,7 +340,9 @@ class _Reader:
                 if self._noted + batches > len(self._facts):
                     if self._noted > _MOST_FACTS:
                         self._flush_facts(found)
-                    grown: Int64Array = np.empty((self._noted + 2 * batches, FACT_WORDS), dtype=np.int64)
+                    grown: Int64Array = np.empty(
+                        (self._noted + 2 * batches, FACT_WORDS), dtype=np.int64
+                    )
                     grown[: self._noted] = self._facts[: self._noted]
                     self._facts = grown
                 if self._unit.seed is not None:
@@ -319,7 +353,14 @@ class _Reader:
                         self._rows = np.empty((needed, ROW_WORDS), dtype=np.uint64)
                         self._sorted = np.empty_like(self._rows)
                 self._filled, self._noted = self._contents.take(
-                    run, chunk.table, chunk.buffer, self._rows, self._filled, tally, self._facts, self._noted
+                    run,
+                    chunk.table,
+                    chunk.buffer,
+                    self._rows,
+                    self._filled,
+                    tally,
+                    self._facts,
+                    self._noted,
                 )
         except LogError as error:
             raise error.located(piece.path, chunk.shift) from error
@@ -333,9 +374,7 @@ class _Reader:
         rows = self._sorted[:count]
         by_bucket(self._rows, count, self._unit.bits, rows, self._ends)
         path, position = self._scratch.append(self._ends, rows)
-        found.blocks.append(
-            RowBlock(path, position, count, int(offsets.min()), int(offsets.max()))
-        )  # fmt: skip
+        found.blocks.append(RowBlock(path, position, count, int(offsets.min()), int(offsets.max())))
 
     def _flush_facts(self, found: PieceContents) -> None:
         """Write the facts down, in the order of the log."""
@@ -368,7 +407,13 @@ def compare(unit: CompareUnit) -> Compared:
                 mark_discardable(rows, discardable)
                 mark_owed(rows, owed)
             ordered, findings, carried = judged(
-                rows, unit.log_start, unit.limit, result.counts, first > _LOWEST, unit.by_version, unit.last_offset
+                rows,
+                unit.log_start,
+                unit.limit,
+                result.counts,
+                first > _LOWEST,
+                unit.by_version,
+                unit.last_offset,
             )
             _collect(ordered, findings, result.broken)
     return result
@@ -379,7 +424,9 @@ def _collect(rows: UInt64Array, findings: ByteArray, broken: list[tuple[int, int
     for finding in np.unique(findings[findings >= Finding.LOST]):
         found = np.flatnonzero(findings == finding)
         lowest = found[np.argsort(rows[found, 2])[:_EXAMPLES]]
-        broken += [(int(finding), int(rows[n, 2]), bool(rows[n, 1] & np.uint64(AFTER))) for n in lowest]
+        broken += [
+            (int(finding), int(rows[n, 2]), bool(rows[n, 1] & np.uint64(AFTER))) for n in lowest
+        ]
     broken[:] = first_of_each_kind(broken)
 
 
@@ -420,7 +467,9 @@ class _Buckets:
                 self._readers[block.path] = ScratchReader(block.path)
             bounds = np.zeros(unit.end_bucket - unit.first_bucket + 1, dtype=np.uint32)
             skip = 1 if unit.first_bucket == 0 else 0
-            self._readers[block.path].read_into(bounds[skip:], block.position + 4 * (unit.first_bucket - 1 + skip))
+            self._readers[block.path].read_into(
+                bounds[skip:], block.position + 4 * (unit.first_bucket - 1 + skip)
+            )
             count = int(bounds[-1]) - int(bounds[0])
             if count:
                 at = block.position + 4 * (1 << unit.bits) + ROW_BYTES * int(bounds[0])
@@ -430,7 +479,9 @@ class _Buckets:
     def parts(self) -> list[tuple[int, int]]:
         """Stretches of offsets, the last first, of about as many rows as may be held."""
         stretches = sorted(
-            (stretch for side in self._sides for stretch in side), key=lambda s: s[0].first_offset, reverse=True
+            (stretch for side in self._sides for stretch in side),
+            key=lambda s: s[0].first_offset,
+            reverse=True,
         )
         cuts, held = [_HIGHEST], 0
         for n, (block, _, count) in enumerate(stretches):
@@ -438,7 +489,11 @@ class _Buckets:
             following = stretches[n + 1][2] if n + 1 < len(stretches) else 0
             if self._unit.by_version:  # what supersedes may lie in any part
                 break
-            if held + following > self._unit.most_rows and following and block.first_offset < cuts[-1]:
+            if (
+                held + following > self._unit.most_rows
+                and following
+                and block.first_offset < cuts[-1]
+            ):
                 cuts.append(block.first_offset)
                 held = 0
         cuts.append(_LOWEST)

@@ -90,34 +90,62 @@ def dump(
     found = system_of(str(path), system)
     if found == PULSAR:
         for name, value in (
-            ("offset", offset), ("commit_log_offset", commit_log_offset), ("unique_key", unique_key),
-            ("decode", decode or None), ("config", config or None),
-        ):  # fmt: skip
+            ("offset", offset),
+            ("commit_log_offset", commit_log_offset),
+            ("unique_key", unique_key),
+            ("decode", decode or None),
+            ("config", config or None),
+        ):
             if value is not None:
-                raise InvalidConfig(f"{name} is not for Pulsar", path=path, remedy="start takes a message id")
+                raise InvalidConfig(
+                    f"{name} is not for Pulsar", path=path, remedy="start takes a message id"
+                )
         from lastwrite.audit.pulsar_dump import TopicsWanted, dump_topics  # not before it is needed
 
         asked = TopicsWanted.parse(
-            topic=topic, partition=partition, start=start, message_id=message_id,
-            key=None if key is None else key.decode("utf-8", "surrogateescape"), time_ms=time_ms,
-            whole_batches=batches, blocks=index, compacted=compacted,
-        )  # fmt: skip
+            topic=topic,
+            partition=partition,
+            start=start,
+            message_id=message_id,
+            key=None if key is None else key.decode("utf-8", "surrogateescape"),
+            time_ms=time_ms,
+            whole_batches=batches,
+            blocks=index,
+            compacted=compacted,
+        )
         return dump_topics(str(path), asked, limit, say or _nobody)
     if start is not None:
         raise InvalidConfig("start is for Pulsar", path=path, remedy="offset says where to begin")
     if found == ROCKETMQ:
-        from lastwrite.audit.rocketmq_dump import Wanted, dump_store  # not before it is needed: numba
+        from lastwrite.audit.rocketmq_dump import (
+            Wanted,
+            dump_store,
+        )  # not before it is needed: numba
 
         wanted = Wanted(
-            topic=topic, queue=partition, offset=offset, commit_log_offset=commit_log_offset, unique_key=unique_key,
-            key=None if key is None else key.decode("utf-8", "surrogateescape"), message_id=message_id, time_ms=time_ms,
-            whole_batches=batches, index=index, compacted=compacted, decode=decode, config=config or {},
-        )  # fmt: skip
+            topic=topic,
+            queue=partition,
+            offset=offset,
+            commit_log_offset=commit_log_offset,
+            unique_key=unique_key,
+            key=None if key is None else key.decode("utf-8", "surrogateescape"),
+            message_id=message_id,
+            time_ms=time_ms,
+            whole_batches=batches,
+            index=index,
+            compacted=compacted,
+            decode=decode,
+            config=config or {},
+        )
         return dump_store(path, wanted, limit, say or _nobody)
     for name, value in (
-        ("commit_log_offset", commit_log_offset), ("unique_key", unique_key), ("message_id", message_id),
-        ("time_ms", time_ms), ("compacted", compacted or None), ("config", config or None),
-    ):  # fmt: skip
+        ("commit_log_offset", commit_log_offset),
+        ("unique_key", unique_key),
+        ("message_id", message_id),
+        ("time_ms", time_ms),
+        ("compacted", compacted or None),
+        ("config", config or None),
+    ):
         if value is not None:
             raise InvalidConfig(f"{name} is not for Kafka", path=path)
     if batches and index:
@@ -144,7 +172,9 @@ def _nobody(text: str) -> None:
 class _Dump:
     """What one call asks for, and the problems it met."""
 
-    def __init__(self, batches: bool, index: bool, offset: int, key: bytes | None, decode: bool) -> None:
+    def __init__(
+        self, batches: bool, index: bool, offset: int, key: bytes | None, decode: bool
+    ) -> None:
         self._batches = batches
         self._index = index
         self._offset = offset
@@ -200,7 +230,9 @@ class _Dump:
                 continue
             yield from rows
 
-    def _row(self, name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record) -> Row:
+    def _row(
+        self, name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record
+    ) -> Row:
         row = record_row(name, segment, position, batch, record)
         if self._decode:
             row["decoded"] = None if batch.attributes.control else decoded_row(name, record)
@@ -234,7 +266,9 @@ class _Dump:
             if os.path.exists(path):
                 yield from self._index_file(path, kind, segment.base_offset, name)
 
-    def _index_file(self, path: str, kind: FileKind, base_offset: int, name: TopicPartition | None) -> Iterator[Row]:
+    def _index_file(
+        self, path: str, kind: FileKind, base_offset: int, name: TopicPartition | None
+    ) -> Iterator[Row]:
         try:
             rows = list(index_rows(read_small(path), kind, base_offset, name))
         except LogError as error:
@@ -266,12 +300,17 @@ class _Dump:
 
 def _is_met_again(problem: Problem) -> bool:
     """Whether reading the batches will come upon the problem by itself."""
-    return names.classify(os.path.basename(problem.path)).kind is FileKind.LOG and problem.position is not None
+    return (
+        names.classify(os.path.basename(problem.path)).kind is FileKind.LOG
+        and problem.position is not None
+    )
 
 
 def _offset_index(segment: Segment) -> indexes.OffsetIndex:
     stem, _, tail = segment.path.rpartition(".log")
-    return indexes.decode_offset_index(read_small(f"{stem}{FileKind.INDEX}{tail}"), segment.base_offset)
+    return indexes.decode_offset_index(
+        read_small(f"{stem}{FileKind.INDEX}{tail}"), segment.base_offset
+    )
 
 
 # ---------------------------------------------------------------------- rows; the names are a contract
@@ -285,7 +324,9 @@ def _base64(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode("ascii")
 
 
-def record_row(name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record) -> Row:
+def record_row(
+    name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record
+) -> Row:
     """One record. Numbers are those on disk, -1 for none; keys and values are base64, null where they are null.
 
     ``segment`` is the base offset in the file's name, ``position`` the byte where the record's batch begins.
@@ -298,7 +339,10 @@ def record_row(name: TopicPartition | None, segment: int, position: int, batch: 
         "timestamp_type": _timestamp_type(header, attributes),
         "key": _base64(record.key),
         "value": _base64(record.value),
-        "headers": [[title.decode("utf-8", "backslashreplace"), _base64(content)] for title, content in record.headers],
+        "headers": [
+            [title.decode("utf-8", "backslashreplace"), _base64(content)]
+            for title, content in record.headers
+        ],
         "producer_id": header.producer_id,
         "producer_epoch": header.producer_epoch,
         "sequence": header.sequence_of(record.offset),
@@ -332,7 +376,9 @@ def _utf8(data: bytes | None) -> str | None:
         return None
 
 
-def batch_row(name: TopicPartition | None, segment: int, position: int, header: BatchHeader, data: memoryview) -> Row:
+def batch_row(
+    name: TopicPartition | None, segment: int, position: int, header: BatchHeader, data: memoryview
+) -> Row:
     """One batch, its checksum verified. An entry of magic 0 or 1 is opened, since nothing else tells its records.
 
     Raises:
@@ -371,16 +417,22 @@ def batch_row(name: TopicPartition | None, segment: int, position: int, header: 
     }
 
 
-def index_rows(data: bytes, kind: FileKind, base_offset: int, name: TopicPartition | None) -> Iterator[Row]:
+def index_rows(
+    data: bytes, kind: FileKind, base_offset: int, name: TopicPartition | None
+) -> Iterator[Row]:
     """The entries of an index file; offsets are absolute."""
     common = {**_name(name), "segment": base_offset}
     if kind is FileKind.INDEX:
         by_offset = indexes.decode_offset_index(data, base_offset)
-        for offset, position in zip(by_offset.offsets.tolist(), by_offset.positions.tolist(), strict=True):
+        for offset, position in zip(
+            by_offset.offsets.tolist(), by_offset.positions.tolist(), strict=True
+        ):
             yield {**common, "index": "offset", "offset": offset, "position": position}
     elif kind is FileKind.TIME_INDEX:
         by_time = indexes.decode_time_index(data, base_offset)
-        for timestamp, offset in zip(by_time.timestamps_ms.tolist(), by_time.offsets.tolist(), strict=True):
+        for timestamp, offset in zip(
+            by_time.timestamps_ms.tolist(), by_time.offsets.tolist(), strict=True
+        ):
             yield {**common, "index": "time", "timestamp": timestamp, "offset": offset}
     else:
         for entry in indexes.decode_transaction_index(data, base_offset):

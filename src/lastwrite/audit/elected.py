@@ -16,7 +16,13 @@ from lastwrite.model.columns import SPENT, ByteArray
 from lastwrite.model.log import AbortedTransaction, PartitionLog
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits, PendingMarker, Piece, PieceScan, ScanUnit
-from lastwrite.pipeline.engine import Exchange, cut_into_pieces, elect_units, new_secret, split_by_bytes
+from lastwrite.pipeline.engine import (
+    Exchange,
+    cut_into_pieces,
+    elect_units,
+    new_secret,
+    split_by_bytes,
+)
 from lastwrite.pipeline.runner import Failed
 from lastwrite.pipeline.system import Decision, System
 
@@ -42,9 +48,14 @@ class Elected:
 
 
 def elected(
-    system: System, log: PartitionLog, decision: Decision, end: int, exchange: Exchange, limits: Limits,
+    system: System,
+    log: PartitionLog,
+    decision: Decision,
+    end: int,
+    exchange: Exchange,
+    limits: Limits,
     progress: Progress,
-) -> Elected:  # fmt: skip
+) -> Elected:
     """Scan ``log``, and elect among the records of the segments that begin below ``end``.
 
     Raises:
@@ -55,10 +66,14 @@ def elected(
     scans = _scan(system, log.aborted, pieces, bits, decision, exchange, limits, progress)
     merged = merge([scan.transactions for scan in scans])
     if merged.lie is not None:  # the transaction index contradicts the log, which is right
-        scans = _scan(system, system.aborted_by_log(log), pieces, bits, decision, exchange, limits, progress)
+        scans = _scan(
+            system, system.aborted_by_log(log), pieces, bits, decision, exchange, limits, progress
+        )
         merged = merge([scan.transactions for scan in scans])
         if merged.lie is not None:
-            raise CorruptLog(f"the transaction that ends at offset {merged.lie} is aborted and not aborted")
+            raise CorruptLog(
+                f"the transaction that ends at offset {merged.lie} is aborted and not aborted"
+            )
     units = elect_units(0, bits, scans, False, limits, 1, decision.policy.strategy)
     for answer in exchange.elect(list(units), NoProgress()):
         if isinstance(answer, Failed):
@@ -67,19 +82,32 @@ def elected(
 
 
 def _scan(
-    system: System, aborted: Iterable[AbortedTransaction], pieces: Sequence[Piece], bits: int, decision: Decision,
-    exchange: Exchange, limits: Limits, progress: Progress,
-) -> list[PieceScan]:  # fmt: skip
+    system: System,
+    aborted: Iterable[AbortedTransaction],
+    pieces: Sequence[Piece],
+    bits: int,
+    decision: Decision,
+    exchange: Exchange,
+    limits: Limits,
+    progress: Progress,
+) -> list[PieceScan]:
     secret = new_secret()
     units = [
         ScanUnit(
-            partition=0, system=system.name, pieces=tuple(some), first_dirty=decision.elect_from, bits=bits,
-            exact=False, secret=secret, policy=decision.policy,
-            aborted=aborted_table(aborted, some[0].lowest_offset, some[-1].end_offset), limits=limits,
+            partition=0,
+            system=system.name,
+            pieces=tuple(some),
+            first_dirty=decision.elect_from,
+            bits=bits,
+            exact=False,
+            secret=secret,
+            policy=decision.policy,
+            aborted=aborted_table(aborted, some[0].lowest_offset, some[-1].end_offset),
+            limits=limits,
             scratch=exchange.scratch,
         )
         for some in split_by_bytes(pieces, _SCAN_BYTES)
-    ]  # fmt: skip
+    ]
     scans: list[PieceScan] = []
     for answer in exchange.scan(units, progress):
         if isinstance(answer, Failed):
@@ -87,5 +115,7 @@ def _scan(
         scans += answer
     for scan in scans:
         if scan.problem is not None:
-            raise CorruptLog(scan.problem.message, scan.problem.position, scan.problem.path, scan.problem.remedy)
+            raise CorruptLog(
+                scan.problem.message, scan.problem.position, scan.problem.path, scan.problem.remedy
+            )
     return sorted(scans, key=lambda scan: scan.piece)

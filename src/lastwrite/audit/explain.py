@@ -21,7 +21,14 @@ from lastwrite.compaction.reasons import policy_reason, range_reasons
 from lastwrite.compaction.settings import KafkaTopicConfig
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
 from lastwrite.logstore.uncleanable import read_uncleanable
-from lastwrite.model.explanation import ExplainReport, Fate, PartitionExplanation, Reason, RecordExplanation, Rule
+from lastwrite.model.explanation import (
+    ExplainReport,
+    Fate,
+    PartitionExplanation,
+    Reason,
+    RecordExplanation,
+    Rule,
+)
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import NoProgress, Progress
@@ -69,7 +76,15 @@ def explain(
     with runner_for(INLINE, "", memory, {}, NoProgress()) as (runner, plan):
         exchange = FolderExchange(runner)
         try:
-            job = _Job(dict(config or {}), now, include_active, key, exchange, plan.limits(), progress or NoProgress())
+            job = _Job(
+                dict(config or {}),
+                now,
+                include_active,
+                key,
+                exchange,
+                plan.limits(),
+                progress or NoProgress(),
+            )
             report.partitions = [job.partition(folder) for folder in folders]
         finally:
             exchange.close()
@@ -126,10 +141,17 @@ class _Job:
     # ------------------------------------------------------------------ the partition
 
     def _why(
-        self, out: PartitionExplanation, log: PartitionLog, settings: KafkaTopicConfig, found: Range,
+        self,
+        out: PartitionExplanation,
+        log: PartitionLog,
+        settings: KafkaTopicConfig,
+        found: Range,
         held: Reason | None,
-    ) -> None:  # fmt: skip
-        out.first_dirty_offset, out.first_uncleanable_offset = found.first_dirty, found.first_uncleanable
+    ) -> None:
+        out.first_dirty_offset, out.first_uncleanable_offset = (
+            found.first_dirty,
+            found.first_uncleanable,
+        )
         out.end_offset, out.dirty_ratio = log.end_offset, found.ratio
         out.clean_bytes, out.cleanable_bytes = found.clean_bytes, found.cleanable_bytes
         policy = policy_reason(settings)
@@ -155,21 +177,41 @@ class _Job:
             )
         if held is not None:
             reasons.append(held)
-        out.reasons = [*reasons, *range_reasons(found, log, settings, self.now_ms, self.include_active)]
+        out.reasons = [
+            *reasons,
+            *range_reasons(found, log, settings, self.now_ms, self.include_active),
+        ]
         out.is_due = found.eligible and settings.compacts and not out.problems
-        out.summary = _summary(out, found) if held is None else f"{held.message}; by the rules {_summary(out, found)}"
+        out.summary = (
+            _summary(out, found)
+            if held is None
+            else f"{held.message}; by the rules {_summary(out, found)}"
+        )
 
     # ------------------------------------------------------------------ its records
 
     def _records(
-        self, out: PartitionExplanation, log: PartitionLog, settings: KafkaTopicConfig, decision: Decision, found: Range
+        self,
+        out: PartitionExplanation,
+        log: PartitionLog,
+        settings: KafkaTopicConfig,
+        decision: Decision,
+        found: Range,
     ) -> None:
         end = max(log.end_offset, log.segments[-1].base_offset + 1)
         try:
             following = elected(
-                KAFKA, log, decision, found.first_uncleanable, self.exchange, self.limits, self.progress
+                KAFKA,
+                log,
+                decision,
+                found.first_uncleanable,
+                self.exchange,
+                self.limits,
+                self.progress,
             )
-            everything = elected(KAFKA, log, decision, end, self.exchange, self.limits, self.progress)
+            everything = elected(
+                KAFKA, log, decision, end, self.exchange, self.limits, self.progress
+            )
             reading = WaitingRecords(log, decision, self.include_active, self.key, self.limits)
             for number, piece in enumerate(following.pieces):
                 reading.piece(piece, following.states(number), everything.states(number))
@@ -191,7 +233,7 @@ class _Job:
         # It asks of the segments that a round leaves, so a round is measured.
         options = Options(
             config=self.config, now_ms=self.now_ms, include_active=self.include_active, dry_run=True
-        )  # fmt: skip
+        )
         engine = Engine(KAFKA, self.exchange, 1, self.limits, options, NoProgress())
         (report,) = engine.compact([log.folder]).partitions
         if not report.retention:
@@ -200,23 +242,39 @@ class _Job:
         if report.log_start_after != report.log_start_before:
             below = report.log_start_after
         else:  # the log starts inside the first segment that stays
-            below = next((s.base_offset for s in log.segments if s.base_offset > int(str(gone["base_offset"]))), None)
+            below = next(
+                (
+                    s.base_offset
+                    for s in log.segments
+                    if s.base_offset > int(str(gone["base_offset"]))
+                ),
+                None,
+            )
         return below or 0, str(gone["reason"])
 
     def _around(
-        self, out: PartitionExplanation, decision: Decision, settings: KafkaTopicConfig, found: Range,
+        self,
+        out: PartitionExplanation,
+        decision: Decision,
+        settings: KafkaTopicConfig,
+        found: Range,
         hits: Sequence[Hit],
-    ) -> RoundFacts:  # fmt: skip
+    ) -> RoundFacts:
         alive = [hit.facts for hit in hits if not hit.facts.aborted]
         return RoundFacts(
-            now_ms=self.now_ms, first_dirty=found.first_dirty, first_uncleanable=found.first_uncleanable,
+            now_ms=self.now_ms,
+            first_dirty=found.first_dirty,
+            first_uncleanable=found.first_uncleanable,
             delete_retention_ms=settings.delete_retention_ms,
             old_tombstones_until_ms=decision.policy.old_tombstones_until_ms,
-            blocking=None if out.is_due else _blocking(out.reasons), reasons=tuple(out.reasons),
-            winner=_last(facts.offset for facts in alive if facts.is_in_range and not facts.shadowed),
+            blocking=None if out.is_due else _blocking(out.reasons),
+            reasons=tuple(out.reasons),
+            winner=_last(
+                facts.offset for facts in alive if facts.is_in_range and not facts.shadowed
+            ),
             winner_ever=_last(facts.offset for facts in alive if not facts.shadowed_ever),
             by_offset=decision.policy.strategy is Strategy.OFFSET,
-        )  # fmt: skip
+        )
 
 
 def _problem(error: LogError | OSError, folder: str) -> Problem:
@@ -224,7 +282,9 @@ def _problem(error: LogError | OSError, folder: str) -> Problem:
 
 
 def _damage(problems: Sequence[Problem]) -> list[Reason]:
-    damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED] or list(problems)
+    damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED] or list(
+        problems
+    )
     return [Reason(Rule.DAMAGE, str(damage[0]), "when that is repaired")] if damage else []
 
 
@@ -254,7 +314,9 @@ def _summary(out: PartitionExplanation, found: Range) -> str:
     return "not due" if blocking is None else f"not due: {blocking.message}"
 
 
-def _explained(hits: Sequence[Hit], around: RoundFacts, below: int, expired: str) -> list[RecordExplanation]:
+def _explained(
+    hits: Sequence[Hit], around: RoundFacts, below: int, expired: str
+) -> list[RecordExplanation]:
     """Each record of the key, oldest first, with its fate; the segments ``below`` an offset have ``expired``."""
     out = []
     for hit in hits:
@@ -265,11 +327,18 @@ def _explained(hits: Sequence[Hit], around: RoundFacts, below: int, expired: str
             change = "retention, which follows every compaction, due or not, deletes the segment"
         out.append(
             RecordExplanation(
-                offset=hit.facts.offset, timestamp_ms=hit.timestamp_ms, segment=hit.segment, position=hit.position,
-                value_bytes=hit.value_bytes, part=hit.facts.part, fate=fate, message=message, change=change,
+                offset=hit.facts.offset,
+                timestamp_ms=hit.timestamp_ms,
+                segment=hit.segment,
+                position=hit.position,
+                value_bytes=hit.value_bytes,
+                part=hit.facts.part,
+                fate=fate,
+                message=message,
+                change=change,
                 at_ms=at_ms,
             )
-        )  # fmt: skip
+        )
     return out
 
 

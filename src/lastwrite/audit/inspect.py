@@ -100,7 +100,9 @@ def inspect(
         report.partitions += job.partitions(folders)
         for folder, found in zip(folders, report.partitions, strict=True):
             try:
-                found.uncleanable = read_uncleanable(store.root_of(folder)).get(store.partition_name(folder))
+                found.uncleanable = read_uncleanable(store.root_of(folder)).get(
+                    store.partition_name(folder)
+                )
             except CorruptLog as error:
                 report.problems.append(problem_of(error, folder))
                 break
@@ -112,9 +114,15 @@ class _Inspection:
     """One call's settings."""
 
     def __init__(
-        self, settings: Mapping[str, object], now_ms: int, include_active: bool, memory: str | int | None,
-        system: System, spark: SparkSession | Inline | None, progress: Progress,
-    ) -> None:  # fmt: skip
+        self,
+        settings: Mapping[str, object],
+        now_ms: int,
+        include_active: bool,
+        memory: str | int | None,
+        system: System,
+        spark: SparkSession | Inline | None,
+        progress: Progress,
+    ) -> None:
         self._settings = settings
         self._now_ms = now_ms
         self._include_active = include_active
@@ -146,15 +154,25 @@ class _Inspection:
         name = store.partition_name(folder)
         problem = problem_of(error, folder)
         return PartitionInspection(
-            topic=name.topic, partition=name.partition, folder=folder, problems=[problem], problem_count=1
+            topic=name.topic,
+            partition=name.partition,
+            folder=folder,
+            problems=[problem],
+            problem_count=1,
         )
 
     def _partition(self, log: PartitionLog) -> PartitionInspection:
         found = PartitionInspection(
-            topic=log.name.topic, partition=log.name.partition, folder=log.folder, bytes=log.size_bytes,
-            log_start=log.log_start, high_watermark=log.high_watermark, end_offset=log.end_offset,
-            checkpoint=log.checkpoint, last_stable_offset=log.last_stable_offset,
-        )  # fmt: skip
+            topic=log.name.topic,
+            partition=log.name.partition,
+            folder=log.folder,
+            bytes=log.size_bytes,
+            log_start=log.log_start,
+            high_watermark=log.high_watermark,
+            end_offset=log.end_offset,
+            checkpoint=log.checkpoint,
+            last_stable_offset=log.last_stable_offset,
+        )
         note = _Notebook(found)
         for problem in log.problems:
             note(problem)
@@ -178,7 +196,9 @@ class _Inspection:
     def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
         """What is dirty, by the rules of a round now."""
         settings = KAFKA.settings(log, self._settings)
-        found.active_producers = len(active(log.producers, self._now_ms, settings.producer_id_expiration_ms))
+        found.active_producers = len(
+            active(log.producers, self._now_ms, settings.producer_id_expiration_ms)
+        )
         found.expired_producers = len(log.producers) - found.active_producers
         range_ = cleanable_range(log, settings, self._now_ms, self._include_active)
         found.first_dirty_offset = range_.first_dirty
@@ -186,19 +206,22 @@ class _Inspection:
         found.cleanable_bytes = range_.cleanable_bytes
         found.dirty_ratio = range_.ratio
         found.dirty_bytes = sum(
-            segment.size_bytes for number, segment in enumerate(log.segments)
+            segment.size_bytes
+            for number, segment in enumerate(log.segments)
             if log.segment_end(number) > range_.first_dirty
-        )  # fmt: skip
+        )
         found.is_due, found.reason = range_.eligible, range_.reason
 
     def file(self, file: SingleFile) -> FileInspection:
         """One file, by itself: a segment is read whole, of anything else the entries are counted."""
         kind = file.name.kind
         found = FileInspection(
-            file=file.path, kind=_kind_of(file), bytes=os.path.getsize(file.path),
+            file=file.path,
+            kind=_kind_of(file),
+            bytes=os.path.getsize(file.path),
             topic=file.partition.topic if file.partition else None,
             partition=file.partition.partition if file.partition else None,
-        )  # fmt: skip
+        )
         if kind is FileKind.LOG:
             segment = segment_of(file)
             self._progress.stage("inspect", segment.size_bytes)
@@ -240,7 +263,12 @@ class _Notebook:
 def root_problems(root: str) -> list[Problem]:
     """What is wrong with the checkpoint files of a log root."""
     problems = []
-    for name in (names.CLEANER_OFFSETS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.RECOVERY_POINTS):
+    for name in (
+        names.CLEANER_OFFSETS,
+        names.HIGH_WATERMARKS,
+        names.LOG_STARTS,
+        names.RECOVERY_POINTS,
+    ):
         path = os.path.join(root, name)
         if os.path.exists(path):
             try:

@@ -43,7 +43,9 @@ class KafkaProof:
     def contents(
         self, seed: bytes | None, is_after: bool, now_ms: int | None, order: int, header: str
     ) -> KafkaContents:
-        return KafkaContents(None if seed is None else seed_from(seed), is_after, now_ms, order, header)
+        return KafkaContents(
+            None if seed is None else seed_from(seed), is_after, now_ms, order, header
+        )
 
     def indexes(self, piece: Piece) -> KafkaIndexProof:
         return KafkaIndexProof(piece)
@@ -78,19 +80,27 @@ class KafkaProof:
                 offset,
                 tuple(
                     KnownProducer(
-                        e.producer_id, e.producer_epoch, e.last_offset, e.last_offset - e.offset_delta,
-                        e.timestamp_ms, e.current_txn_first_offset,
+                        e.producer_id,
+                        e.producer_epoch,
+                        e.last_offset,
+                        e.last_offset - e.offset_delta,
+                        e.timestamp_ms,
+                        e.current_txn_first_offset,
                     )
                     for e in entries
                 ),
-            )  # fmt: skip
+            )
         return None
 
     def transactions(self, log: PartitionLog) -> KafkaTransactionProof:
         return KafkaTransactionProof(log)
 
     def judge_segment(
-        self, segment: Segment, parts: Sequence[PieceContents], is_closed: bool, index_interval_bytes: int
+        self,
+        segment: Segment,
+        parts: Sequence[PieceContents],
+        is_closed: bool,
+        index_interval_bytes: int,
     ) -> tuple[list[Problem], list[str]]:
         """What needs the whole segment; ``parts``: all its pieces, in order, each read to its end."""
         indexes = KafkaIndexProof(segment)
@@ -102,22 +112,31 @@ class KafkaProof:
         indexes.ends(segment.size_bytes, next_offset, largest if is_closed and parts else None)
         if is_closed and parts:
             if largest >= 0 and not len(indexes.times):
-                advice.append(f"{segment.path}: its time index is empty, so lookups by time go by the file's own time")
+                advice.append(
+                    f"{segment.path}: its time index is empty, so lookups by time go by the file's own time"
+                )
             scanned = index_truth.widest_gap(indexes.positions, segment.size_bytes)
             batch = max(part.largest_batch_bytes for part in parts)
             if scanned > _SPARSE_BYTES + index_interval_bytes + 2 * batch:
-                advice.append(f"{segment.path}: its offset index is sparse, a reader may scan {scanned} bytes")
+                advice.append(
+                    f"{segment.path}: its offset index is sparse, a reader may scan {scanned} bytes"
+                )
         return indexes.problems, advice
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
         span = max(before.log_start, after.log_start), min(before.end_offset, after.end_offset)
         found = []
-        for name, what in ((PARTITION_METADATA, "the topic's id"), (LEADER_EPOCHS, "the leader epochs")):
+        for name, what in (
+            (PARTITION_METADATA, "the topic's id"),
+            (LEADER_EPOCHS, "the leader epochs"),
+        ):
             was, now = os.path.join(before.folder, name), os.path.join(after.folder, name)
             if not os.path.exists(was):
                 continue
             if not os.path.exists(now):
-                found.append(Violation("side_file", f"{what} were there before and are missing", None, now))
+                found.append(
+                    Violation("side_file", f"{what} were there before and are missing", None, now)
+                )
             elif _meaning(name, was, *span) != _meaning(name, now, *span):
                 found.append(Violation("side_file", f"{what} are not what they were", None, now))
         return found
@@ -164,28 +183,38 @@ class KafkaIndexProof:
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])
         self._offset_lie(
-            index_truth.false_offset_entry(self.offsets, self.positions, begins, end, table["base_offset"])
-        )  # fmt: skip
+            index_truth.false_offset_entry(
+                self.offsets, self.positions, begins, end, table["base_offset"]
+            )
+        )
         last = table["next_offset"] - 1
         before = self._last if self._last >= 0 else int(last[0])
         self._time_lie(
             index_truth.false_time_entry(
                 self.times, self.time_offsets, last, table["max_timestamp"], self._reached, before
             )
-        )  # fmt: skip
+        )
         self._reached = max(self._reached, int(table["max_timestamp"].max()))
         self._last = int(last[-1])
 
     def hides(self, next_offset: int, reached: int) -> None:
         """Hold the time index against all batches below ``next_offset``, the latest of them at ``reached``."""
         if reached != NO_TIME:
-            self._time_lie(index_truth.hidden_from_time_entry(self.times, self.time_offsets, next_offset, reached))
+            self._time_lie(
+                index_truth.hidden_from_time_entry(
+                    self.times, self.time_offsets, next_offset, reached
+                )
+            )
 
     def ends(self, size_bytes: int, next_offset: int, largest: int | None) -> None:
         """Hold the last entries against the segment's end; ``largest`` None: more may be appended."""
-        self._offset_lie(index_truth.entry_beyond(self.offsets, self.positions, size_bytes, next_offset))
+        self._offset_lie(
+            index_truth.entry_beyond(self.offsets, self.positions, size_bytes, next_offset)
+        )
         if largest is not None:
-            self._time_lie(index_truth.wrong_last_time(self.times, self.time_offsets, next_offset, largest))
+            self._time_lie(
+                index_truth.wrong_last_time(self.times, self.time_offsets, next_offset, largest)
+            )
 
     def _offset_lie(self, lie: Lie | None) -> None:
         if lie is not None:
@@ -196,7 +225,9 @@ class KafkaIndexProof:
             self._add(lie.problem, store.time_index_path(self._log_path), lie.row * TIME_ENTRY.size)
 
     def _unreadable(self, error: LogError, path: str) -> None:
-        self.problems.append(Problem(ProblemKind.DAMAGED, error.problem, error.path or path, error.at, _DELETE_IT))
+        self.problems.append(
+            Problem(ProblemKind.DAMAGED, error.problem, error.path or path, error.at, _DELETE_IT)
+        )
 
     def _add(self, problem: str, path: str, position: int) -> None:
         """One problem an index: what follows a lie mostly follows from it."""
@@ -221,10 +252,21 @@ class KafkaTransactionProof:
             try:
                 entries = store.read_aborted_of(segment.path)
             except LogError as error:
-                found.append(Problem(ProblemKind.DAMAGED, error.problem, error.path or path, error.at, _DELETE_INDEXES))
+                found.append(
+                    Problem(
+                        ProblemKind.DAMAGED,
+                        error.problem,
+                        error.path or path,
+                        error.at,
+                        _DELETE_INDEXES,
+                    )
+                )
                 continue
             end = self._log.segment_end(n) if n + 1 < len(self._log.segments) else _NO_END
-            rows = [(e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset) for e in entries]
+            rows = [
+                (e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset)
+                for e in entries
+            ]
             lie = truth.first_lie(rows, segment.base_offset, end)
             if lie is not None:
                 at = lie.row * ABORTED_TRANSACTION.size

@@ -36,7 +36,11 @@ class _Contradiction(Exception):
 
 
 def _count(
-    system: System, log: PartitionLog, aborted: tuple[AbortedTransaction, ...], runner: Runner, limits: Limits
+    system: System,
+    log: PartitionLog,
+    aborted: tuple[AbortedTransaction, ...],
+    runner: Runner,
+    limits: Limits,
 ) -> int | None:
     exchange = exchange_for(runner)
     try:
@@ -68,7 +72,9 @@ def _count(
         if aborted is log.aborted and merge([scan.transactions for scan in scans]).lie is not None:
             raise _Contradiction
         winners = 0
-        for elected in exchange.elect(list(elect_units(0, bits, scans, False, limits, runner.workers)), _NOBODY):
+        for elected in exchange.elect(
+            list(elect_units(0, bits, scans, False, limits, runner.workers)), _NOBODY
+        ):
             if isinstance(elected, Failed):
                 return None
             winners += elected.winners

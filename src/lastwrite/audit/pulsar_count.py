@@ -39,10 +39,17 @@ def count_ledger(ledger: Ledger, is_compacted: bool) -> Counted | None:
     job = _Count(is_compacted)
     lowest = 0 if is_compacted else ledger.id << ENTRY_BITS
     piece = Piece(
-        number=0, segment=0, path=ledger.path, start=0, end=ledger.size_bytes, size_bytes=ledger.size_bytes,
-        mtime_ns=ledger.mtime_ns, lowest_offset=lowest, end_offset=_END if is_compacted else lowest + (1 << ENTRY_BITS),
+        number=0,
+        segment=0,
+        path=ledger.path,
+        start=0,
+        end=ledger.size_bytes,
+        size_bytes=ledger.size_bytes,
+        mtime_ns=ledger.mtime_ns,
+        lowest_offset=lowest,
+        end_offset=_END if is_compacted else lowest + (1 << ENTRY_BITS),
         keyed=True,
-    )  # fmt: skip
+    )
     try:
         for chunk in Chunks(job.limits).of(job.format, piece):
             if not job.take(chunk):
@@ -91,19 +98,25 @@ class _Count:
             return False  # as old releases wrote them: only their messages say which of them went
         found.entries += len(table)
         is_whole = kinds == kernels.WHOLE  # one record, however many it says it has
-        found.records += int(table["records"][is_data & ~is_whole].sum()) + int(np.count_nonzero(is_whole))
+        found.records += int(table["records"][is_data & ~is_whole].sum()) + int(
+            np.count_nonzero(is_whole)
+        )
         found.placeholders += int((entries["messages"] - table["records"])[is_batch].sum())
         found.markers += int(np.count_nonzero(~is_data))
         found.batches += int(np.count_nonzero(is_data & ((marks & kernels.IS_BATCHED) != 0)))
         found.encrypted += int(np.count_nonzero(is_data & ((marks & kernels.IS_ENCRYPTED) != 0)))
         found.chunks += int(np.count_nonzero(is_data & ((marks & kernels.IS_CHUNKED) != 0)))
-        found.transactional += int(np.count_nonzero(is_data & ((marks & kernels.HAS_TRANSACTION) != 0)))
+        found.transactional += int(
+            np.count_nonzero(is_data & ((marks & kernels.HAS_TRANSACTION) != 0))
+        )
         found.unreadable += int(np.count_nonzero(is_whole))
         found.bytes += int(table["size"].sum())
         checked = int(np.count_nonzero(marks & kernels.HAS_CHECKSUM))
         found.formats["checksum"] += checked
         found.formats["no checksum"] += len(table) - checked
-        found.formats["broker metadata"] += int(np.count_nonzero(entries["framed_at"] != table["position"]))
+        found.formats["broker metadata"] += int(
+            np.count_nonzero(entries["framed_at"] != table["position"])
+        )
         for number, count in enumerate(np.bincount(codecs, minlength=len(Codec)).tolist()):
             if count:
                 found.codecs[Codec(number).name] += count

@@ -10,12 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from lastwrite.audit.pulsar_files import file_rows
-from lastwrite.audit.pulsar_rows import MessagePlace, Place, Row, batch_row, message_rows, row_problem
+from lastwrite.audit.pulsar_rows import (
+    MessagePlace,
+    Place,
+    Row,
+    batch_row,
+    message_rows,
+    row_problem,
+)
 from lastwrite.audit.pulsar_walk import walk
 from lastwrite.audit.window import limited
 from lastwrite.compaction.horizon import Source
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX, MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST
+from lastwrite.formats.pulsar.names import (
+    INDEX_SUFFIX,
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    MANIFEST,
+)
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar.reading import LedgerReader
 from lastwrite.logstore.pulsar.single import kind_of
@@ -48,12 +60,18 @@ class TopicsWanted:
         only = None if message_id is None else MessagePlace.parse(message_id)
         return cls(
             start=None if start is None else MessagePlace.parse(start).position,
-            only=None if only is None else only.position, index=None if only is None else only.index, **others,
-        )  # fmt: skip
+            only=None if only is None else only.position,
+            index=None if only is None else only.index,
+            **others,
+        )
 
     def __post_init__(self) -> None:
-        if self.blocks and (self.key is not None or self.time_ms is not None or self.only is not None):
-            raise InvalidConfig("--index prints where blocks begin, and a key, a time or an id finds messages")
+        if self.blocks and (
+            self.key is not None or self.time_ms is not None or self.only is not None
+        ):
+            raise InvalidConfig(
+                "--index prints where blocks begin, and a key, a time or an id finds messages"
+            )
         if self.whole_batches and self.key is not None:
             raise InvalidConfig("a key picks messages, not entries")
         if self.start is not None and self.only is not None:
@@ -70,7 +88,9 @@ class TopicsWanted:
         return self.time_ms is None or row["publish_time"] >= self.time_ms
 
 
-def dump_topics(path: str, wanted: TopicsWanted, limit: int | None, say: Callable[[str], None]) -> Iterator[Row]:
+def dump_topics(
+    path: str, wanted: TopicsWanted, limit: int | None, say: Callable[[str], None]
+) -> Iterator[Row]:
     """The rows of the topic folders at ``path``, or of a file outside of any.
 
     ``say`` is told of what is not there and need not be.
@@ -123,7 +143,11 @@ class _TopicDump:
         if self._only is not None:
             path = self._only.removesuffix(INDEX_SUFFIX)
             known = [(ledger, Source.BACKLOG) for ledger in topic.ledgers]
-            known += [(ledger, Source.COMPACTED) for ledger in (topic.compacted, *topic.strays) if ledger is not None]
+            known += [
+                (ledger, Source.COMPACTED)
+                for ledger in (topic.compacted, *topic.strays)
+                if ledger is not None
+            ]
             yield from ((ledger, source) for ledger, source in known if ledger.path == path)
         elif self._wanted.compacted:
             if topic.compacted is None:
@@ -132,7 +156,9 @@ class _TopicDump:
                 yield topic.compacted, Source.COMPACTED
         else:
             if topic.horizon is not None and not topic.ledgers:
-                self._say(f"{topic.name} has no raw ledger here; --compacted prints its compacted one")
+                self._say(
+                    f"{topic.name} has no raw ledger here; --compacted prints its compacted one"
+                )
             for ledger in topic.ledgers:
                 if self._wanted.only is not None and ledger.id != self._wanted.only.ledger:
                     continue
@@ -141,7 +167,9 @@ class _TopicDump:
     def _entries(self, topic: Topic, ledger: Ledger, source: Source) -> Iterator[Row]:
         wanted = self._wanted
         first = self._first(ledger, source)
-        for entry, position, size, _ in walk(LedgerReader(ledger), source is Source.COMPACTED, self.note, first):
+        for entry, position, size, _ in walk(
+            LedgerReader(ledger), source is Source.COMPACTED, self.note, first
+        ):
             place = Position(entry.ledger, entry.entry)
             if wanted.only is not None and place != wanted.only:
                 if place > wanted.only:
@@ -174,10 +202,17 @@ class _TopicDump:
     def _blocks(self, topic: Topic, ledger: Ledger, source: Source) -> Iterator[Row]:
         for block in ledger.index.blocks:
             yield {
-                "topic": topic.name.base, "partition": topic.name.partition, "ledger": ledger.id,
-                "index": "offload", "first_entry": block.first_entry, "part": block.part, "position": block.offset,
-                "end": ledger.index.block_end(block), "source": str(source), "file": ledger.path,
-            }  # fmt: skip
+                "topic": topic.name.base,
+                "partition": topic.name.partition,
+                "ledger": ledger.id,
+                "index": "offload",
+                "first_entry": block.first_entry,
+                "part": block.part,
+                "position": block.offset,
+                "end": ledger.index.block_end(block),
+                "source": str(source),
+                "file": ledger.path,
+            }
 
 
 def side_rows(topic: Topic, file: str) -> Iterator[Row]:
@@ -192,7 +227,10 @@ def side_rows(topic: Topic, file: str) -> Iterator[Row]:
     for ledger in topic.info.ledgers:
         offloaded = ledger.offloaded_as
         yield head | {
-            "ledger": ledger.ledger, "entries": ledger.entries, "bytes": ledger.size_bytes,
-            "closed_timestamp": ledger.closed_ms, "offloaded": None if offloaded is None else str(offloaded),
+            "ledger": ledger.ledger,
+            "entries": ledger.entries,
+            "bytes": ledger.size_bytes,
+            "closed_timestamp": ledger.closed_ms,
+            "offloaded": None if offloaded is None else str(offloaded),
             "properties": {item.name: item.value for item in ledger.properties},
-        }  # fmt: skip
+        }

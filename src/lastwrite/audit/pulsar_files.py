@@ -31,7 +31,11 @@ def decoded_in(stored: StoredIn) -> tuple[Entry, int, Source]:
     if not is_record(stored.data):
         return decode_entry(stored.data, stored.ledger, stored.number), 0, Source.BACKLOG
     position, _, body = decode_record(stored.data)
-    return decode_entry(body, position.ledger, position.entry), len(stored.data) - len(body), Source.COMPACTED
+    return (
+        decode_entry(body, position.ledger, position.entry),
+        len(stored.data) - len(body),
+        Source.COMPACTED,
+    )
 
 
 def walk_file(
@@ -53,9 +57,13 @@ def walk_file(
 
 
 def file_rows(
-    path: str, kind: FileKind, start: Position | None, key: str | None, whole_batches: bool,
+    path: str,
+    kind: FileKind,
+    start: Position | None,
+    key: str | None,
+    whole_batches: bool,
     note: Callable[[Problem], None],
-) -> Iterator[Row]:  # fmt: skip
+) -> Iterator[Row]:
     """The messages of a file, or its entries; of an index object its blocks."""
     if kind is FileKind.INDEX_OBJECT:
         yield from index_rows(path)
@@ -64,7 +72,11 @@ def file_rows(
         if start is not None and Position(entry.ledger, entry.entry) < start:
             continue
         place = Place(None, path, position, source)
-        rows = iter([batch_row(entry, size, place)]) if whole_batches else message_rows(entry, size, place, whole=True)
+        rows = (
+            iter([batch_row(entry, size, place)])
+            if whole_batches
+            else message_rows(entry, size, place, whole=True)
+        )
         for row in rows:
             if row["problem"] is not None:
                 note(row_problem(entry, row))
@@ -81,9 +93,13 @@ def index_rows(path: str) -> Iterator[Row]:
     index = read_index(os.path.abspath(path).removesuffix(INDEX_SUFFIX))
     for block in index.blocks:
         yield {
-            "index": "offload", "first_entry": block.first_entry, "part": block.part, "position": block.offset,
-            "end": index.block_end(block), "file": path,
-        }  # fmt: skip
+            "index": "offload",
+            "first_entry": block.first_entry,
+            "part": block.part,
+            "position": block.offset,
+            "end": index.block_end(block),
+            "file": path,
+        }
 
 
 def problem_with(entry: Entry, path: str, position: int) -> Problem | None:

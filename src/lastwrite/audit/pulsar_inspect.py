@@ -35,7 +35,13 @@ from lastwrite.logstore.pulsar.watching import NOTES
 from lastwrite.logstore.uncleanable import read_uncleanable
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.topic_inspection import Entries, LedgerInspection, PulsarFile, PulsarReport, TopicInspection
+from lastwrite.model.topic_inspection import (
+    Entries,
+    LedgerInspection,
+    PulsarFile,
+    PulsarReport,
+    TopicInspection,
+)
 from lastwrite.pipeline.compact import runner_for
 from lastwrite.pipeline.inline import INLINE, Inline
 from lastwrite.pipeline.system import System, system_named
@@ -75,7 +81,12 @@ def inspect_topics(
         report.seconds = round(time.monotonic() - began, 3)
         return report
     listed = [(folder, _listed(folder)) for folder in find_topics(path, topic, partition)]
-    total = sum(ledger.size_bytes for _, found in listed if isinstance(found, Topic) for ledger in _all(found))
+    total = sum(
+        ledger.size_bytes
+        for _, found in listed
+        if isinstance(found, Topic)
+        for ledger in _all(found)
+    )
     progress.stage("inspect", total)
     for folder, found in listed:
         if isinstance(found, Topic):
@@ -85,7 +96,11 @@ def inspect_topics(
             problem = problem_of(found, folder)
             report.partitions.append(
                 TopicInspection(
-                    topic=name.base, partition=name.partition, folder=folder, problems=[problem], problem_count=1
+                    topic=name.base,
+                    partition=name.partition,
+                    folder=folder,
+                    problems=[problem],
+                    problem_count=1,
                 )
             )
     report.seconds = round(time.monotonic() - began, 3)
@@ -154,7 +169,11 @@ class _Inspection:
             found.problems[-1] = problem
 
     def run(
-        self, system: System, settings: Mapping[str, object], now_ms: int, spark: SparkSession | Inline | None
+        self,
+        system: System,
+        settings: Mapping[str, object],
+        now_ms: int,
+        spark: SparkSession | Inline | None,
     ) -> TopicInspection:
         topic, found = self._topic, self.found
         for problem in topic.problems:
@@ -186,9 +205,12 @@ class _Inspection:
 
     def _ledger(self, ledger: Ledger, is_compacted: bool) -> LedgerInspection:
         seen = LedgerInspection(
-            ledger=ledger.id, file=os.path.basename(ledger.path), file_bytes=ledger.size_bytes,
-            blocks=len(ledger.index.blocks), is_indexed=True,
-        )  # fmt: skip
+            ledger=ledger.id,
+            file=os.path.basename(ledger.path),
+            file_bytes=ledger.size_bytes,
+            blocks=len(ledger.index.blocks),
+            is_indexed=True,
+        )
         counted = count_ledger(ledger, is_compacted)
         if counted is not None:
             seen.contents = counted.contents
@@ -209,7 +231,11 @@ class _Inspection:
                 if seen.first_entry is None:
                     seen.first_entry, seen.first_id = each.number, str(place)
                 elif last is not None and place <= last:
-                    self.note(problem_of(CorruptLog(f"entry {place} follows {last}", each.position), ledger.path))
+                    self.note(
+                        problem_of(
+                            CorruptLog(f"entry {place} follows {last}", each.position), ledger.path
+                        )
+                    )
                 seen.last_entry, seen.last_id, last = each.number, str(place), place
                 self._count(seen.contents, each, ledger.path)
         except CorruptLog as error:
@@ -239,7 +265,9 @@ class _Inspection:
                     f"{manifest.to}"
                 )
             if seen.contents.records != manifest.messages and not seen.contents.unreadable:
-                wrong.append(f"it holds {seen.contents.records} messages, by its manifest {manifest.messages}")
+                wrong.append(
+                    f"it holds {seen.contents.records} messages, by its manifest {manifest.messages}"
+                )
         for message in wrong:
             self.note(problem_of(CorruptLog(message, path=ledger.path), ledger.path))
         return seen
@@ -249,7 +277,10 @@ class _Inspection:
         found = self.found
         try:
             view = look(self._topic.folder, False)
-            found.open_transactions, found.aborted_transactions = view.open_transactions, len(view.aborted)
+            found.open_transactions, found.aborted_transactions = (
+                view.open_transactions,
+                len(view.aborted),
+            )
             found.read_below = None if view.undecided is None else str(Position.of(view.undecided))
             found.last_message_id = view.last_message_id(False)
             found.last_compacted_message_id = view.last_message_id(True)
@@ -257,7 +288,11 @@ class _Inspection:
             return  # what is damaged was named already
 
     def _judge(
-        self, system: System, settings: Mapping[str, object], now_ms: int, spark: SparkSession | Inline | None
+        self,
+        system: System,
+        settings: Mapping[str, object],
+        now_ms: int,
+        spark: SparkSession | Inline | None,
     ) -> None:
         """Whether a round is due, by the rules of a round now; and how many keys it would meet."""
         if self.found.is_damaged:
@@ -305,7 +340,9 @@ def count_entry(counts: Entries, entry: Entry, size: int) -> None:
     if not entry.is_readable_batch:
         counts.records += 1
         counts.keyless += meta.partition_key is None
-        counts.tombstones += meta.partition_key is not None and not entry.value_bytes and not meta.is_chunk
+        counts.tombstones += (
+            meta.partition_key is not None and not entry.value_bytes and not meta.is_chunk
+        )
         return
     try:
         messages = messages_of(entry, VALUE_LIMIT_BYTES)

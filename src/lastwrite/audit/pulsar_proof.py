@@ -77,10 +77,19 @@ class _Messages:
         return len(self.places)
 
     def add(
-        self, place: int, index: int, kind: int, key: bytes | None, time: int, transaction: int, content: bytes
-    ) -> None:  # fmt: skip
+        self,
+        place: int,
+        index: int,
+        kind: int,
+        key: bytes | None,
+        time: int,
+        transaction: int,
+        content: bytes,
+    ) -> None:
         if len(self) >= self.most:
-            raise OutOfMemoryBudget(f"more than {self.most} messages to compare", remedy="raise --memory")
+            raise OutOfMemoryBudget(
+                f"more than {self.most} messages to compare", remedy="raise --memory"
+            )
         self.places.append(place)
         self.indexes.append(index)
         self.kinds.append(kind | (_KEYED if key is not None else 0))
@@ -96,7 +105,9 @@ class _Messages:
             self.take_marker(entry)
             self.markers += 1
             return
-        transaction = _ALONE if meta.transaction is None or not is_raw else self.number_of(meta.transaction)
+        transaction = (
+            _ALONE if meta.transaction is None or not is_raw else self.number_of(meta.transaction)
+        )
         whole = entry.metadata_bytes + entry.payload
         if entry.is_readable_batch:
             try:
@@ -112,7 +123,9 @@ class _Messages:
                     self.add(place, index, kind, key, time, transaction, common + part)
         else:
             size = len(entry.payload) if meta.uncompressed_size is None else meta.uncompressed_size
-            kind = _SINGLE | (0 if entry.value_bytes else _DELETE) | (0 if size else _BROKERS_DELETE)
+            kind = (
+                _SINGLE | (0 if entry.value_bytes else _DELETE) | (0 if size else _BROKERS_DELETE)
+            )
             parts = meta.num_chunks_from_msg or 0
             if parts > 1 and meta.uuid is not None:
                 if (meta.chunk_id or 0) < parts - 1:
@@ -120,7 +133,9 @@ class _Messages:
                     self.parts.setdefault(meta.uuid, []).append(len(self))
                 else:
                     self.last_parts[meta.uuid] = len(self)
-            self.add(place, _ALONE, kind, meta.partition_key, meta.event_time or 0, transaction, whole)
+            self.add(
+                place, _ALONE, kind, meta.partition_key, meta.event_time or 0, transaction, whole
+            )
 
     def take_marker(self, entry: Entry) -> None:
         """What a marker says of its transaction."""
@@ -240,25 +255,39 @@ class _Broken:
         self._folder = topic.folder
         self._path = topic.folder if topic.compacted is None else topic.compacted.path
 
-    def add(self, promise: str, message: str, offset: int | None = None, path: str | None = None) -> None:
+    def add(
+        self, promise: str, message: str, offset: int | None = None, path: str | None = None
+    ) -> None:
         self._comparison.violation_count += 1
         if len(self._comparison.violations) < _MOST_VIOLATIONS:
-            self._comparison.violations.append(Violation(promise, message, offset, path or self._folder))
+            self._comparison.violations.append(
+                Violation(promise, message, offset, path or self._folder)
+            )
 
     def each(self, promise: str, message: str, messages: _Messages, those: Mask) -> None:
         for row in np.flatnonzero(those).tolist():
             place, index = messages.places[row], messages.indexes[row]
-            name = f"{Position.of(place)}" + (f", message {index} of the batch" if index >= 0 else "")
+            name = f"{Position.of(place)}" + (
+                f", message {index} of the batch" if index >= 0 else ""
+            )
             self.add(promise, f"{name}: {message}", place, self._path)
 
 
 def _judge(
-    was: _Messages, now: _Messages, by_event_time: bool, retain: bool, like_broker: bool, found: Comparison,
+    was: _Messages,
+    now: _Messages,
+    by_event_time: bool,
+    retain: bool,
+    like_broker: bool,
+    found: Comparison,
     broken: _Broken,
-) -> None:  # fmt: skip
+) -> None:
     flags = was.flags(like_broker)
     aborted = flags & _ABORTED_DATA != 0
-    undecided = np.array([number not in was.committed | was.aborted for number in range(len(was.numbers))], dtype=bool)
+    undecided = np.array(
+        [number not in was.committed | was.aborted for number in range(len(was.numbers))],
+        dtype=bool,
+    )
     transactions = was.column(was.transactions)
     in_transaction = transactions >= 0
     is_open = np.zeros(len(was), dtype=bool)
@@ -279,12 +308,21 @@ def _judge(
         _judge_parts(was, kept, there, broken)
     broken.each("unknown", "nobody wrote this", now, ~is_known)
     broken.each("lost", "its key's last write is gone", was, winners & ~there)
-    broken.each("lost", "it has no key, and such were to stay", was, kept & ~winners & keyless & ~there)
-    broken.each("lost", "a batch that cannot be read has to stay whole", was, whole & ~aborted & ~there)
+    broken.each(
+        "lost", "it has no key, and such were to stay", was, kept & ~winners & keyless & ~there
+    )
+    broken.each(
+        "lost", "a batch that cannot be read has to stay whole", was, whole & ~aborted & ~there
+    )
     broken.each("aborted", "its transaction was aborted", was, there & aborted)
     broken.each("undecided", "its transaction has no end yet", was, there & is_open)
     broken.each("keyless", "it has no key, and such were to go", was, there & keyless & ~kept)
-    broken.each("superseded", "it is not its key's last write, or that is a delete", was, there & competes & ~kept)
+    broken.each(
+        "superseded",
+        "it is not its key's last write, or that is a delete",
+        was,
+        there & competes & ~kept,
+    )
     before, after = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))
     changed = np.zeros(len(now), dtype=bool)
     changed[is_known] = before[place_of[is_known]] != after[is_known]
@@ -303,9 +341,12 @@ def _judge(
 
 
 def _winners(
-    keys: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64], flags: npt.NDArray[np.uint8], times: array[int],
+    keys: npt.NDArray[np.uint64],
+    rows: npt.NDArray[np.int64],
+    flags: npt.NDArray[np.uint8],
+    times: array[int],
     by_event_time: bool,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """The message that each key is left with; none where a delete was the last to count."""
     in_order = rows[np.lexsort((rows, keys[rows, 1], keys[rows, 0]))]
     if not len(in_order):
@@ -325,7 +366,9 @@ def _folded(rows: Sequence[int], flags: npt.NDArray[np.uint8], times: array[int]
     """Who holds a key by event time, spec/pulsar.md section 12.1; -1: nobody."""
     holder = -1
     for row in rows:
-        if holder >= 0 and not (times[row] >= times[holder] if flags[row] & _SINGLE else times[row] > times[holder]):
+        if holder >= 0 and not (
+            times[row] >= times[holder] if flags[row] & _SINGLE else times[row] > times[holder]
+        ):
             continue
         holder = -1 if flags[row] & _DELETE else row
     return holder
@@ -337,7 +380,9 @@ def _judge_parts(was: _Messages, kept: Mask, there: Mask, broken: _Broken) -> No
     for uuid, last in was.last_parts.items():
         if kept[last]:
             needed[was.parts.get(uuid, [])] = True
-    broken.each("lost", "the message's last chunk is there, and this one is not", was, needed & ~there)
+    broken.each(
+        "lost", "the message's last chunk is there, and this one is not", was, needed & ~there
+    )
 
 
 def _joined(was: _Messages, now: _Messages) -> tuple[npt.NDArray[np.int64], Mask]:
@@ -367,9 +412,13 @@ def _compare_ledgers(before: Topic, after: Topic, broken: _Broken) -> None:
     for ledger in before.ledgers:
         now = here.get(ledger.id)
         if now is None:
-            is_beyond = after.horizon is None or Position(ledger.id, ledger.entries - 1) > after.horizon
+            is_beyond = (
+                after.horizon is None or Position(ledger.id, ledger.entries - 1) > after.horizon
+            )
             if ledger.entries and is_beyond:
-                broken.add("backlog", f"raw ledger {ledger.id} lies beyond the horizon, and is gone")
+                broken.add(
+                    "backlog", f"raw ledger {ledger.id} lies beyond the horizon, and is gone"
+                )
         elif not _is_same(ledger, now):
             broken.add("backlog", f"raw ledger {ledger.id} is not what it was", None, now.path)
 

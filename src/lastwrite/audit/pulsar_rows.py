@@ -16,7 +16,14 @@ from lastwrite.audit.window import DAMAGE_REMEDY
 from lastwrite.compaction.horizon import NOT_BATCHED, Source
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.formats.pulsar.codecs import Codec
-from lastwrite.formats.pulsar.entry import EncryptionKey, Entry, Message, Metadata, decode_properties, messages_of
+from lastwrite.formats.pulsar.entry import (
+    EncryptionKey,
+    Entry,
+    Message,
+    Metadata,
+    decode_properties,
+    messages_of,
+)
 from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.model.log import Problem, ProblemKind
@@ -38,7 +45,9 @@ MARKERS = {
 }
 
 
-_MESSAGE_ID = re.compile(r"(\d{1,10}:(?:-1|\d{1,10}))(?::(?:-1|\d{1,10})(?::(-1|\d{1,9}))?)?", re.ASCII)
+_MESSAGE_ID = re.compile(
+    r"(\d{1,10}:(?:-1|\d{1,10}))(?::(?:-1|\d{1,10})(?::(-1|\d{1,9}))?)?", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,10 @@ class MessagePlace:
         """
         found = _MESSAGE_ID.fullmatch(text)
         if found is None:
-            raise InvalidConfig(f"{text!r} is no message id", remedy="give LEDGER:ENTRY[:PARTITION[:INDEX]], like 10:5")
+            raise InvalidConfig(
+                f"{text!r} is no message id",
+                remedy="give LEDGER:ENTRY[:PARTITION[:INDEX]], like 10:5",
+            )
         position = Position.parse(found[1])
         position.offset  # noqa: B018  that it fits one is checked here
         return cls(position, None if found[2] in (None, "-1") else int(found[2]))
@@ -89,7 +101,9 @@ def message_rows(entry: Entry, size: int, place: Place, whole: bool = False) -> 
     """
     meta = entry.metadata
     if meta.is_marker:
-        yield entry_row(entry, size, place) | {"marker": MARKERS.get(meta.marker_type or 0, str(meta.marker_type))}
+        yield entry_row(entry, size, place) | {
+            "marker": MARKERS.get(meta.marker_type or 0, str(meta.marker_type))
+        }
         return
     try:
         found = messages_of(entry, VALUE_LIMIT_BYTES)
@@ -117,7 +131,9 @@ def message_row(entry: Entry, message: Message, size: int, place: Place) -> Row:
         "batch_index": index,
         "message_id": message_id(entry, place.name, index),
         "key": _text(message.key),
-        "value": None if message.is_null or message.is_encrypted or message.compacted_out else base64_of(message.value),
+        "value": None
+        if message.is_null or message.is_encrypted or message.compacted_out
+        else base64_of(message.value),
         "properties": dict(message.properties),
         "event_time": message.event_time,
         "sequence_id": meta.sequence_id if message.sequence_id is None else message.sequence_id,
@@ -178,8 +194,15 @@ def batch_row(entry: Entry, size: int, place: Place) -> Row:
     meta = entry.metadata
     row = entry_row(entry, size, place)
     for name in (
-        "batch_index", "message_id", "value", "event_time", "null_value", "null_key", "stored_value", "compacted_out",
-    ):  # fmt: skip
+        "batch_index",
+        "message_id",
+        "value",
+        "event_time",
+        "null_value",
+        "null_key",
+        "stored_value",
+        "compacted_out",
+    ):
         del row[name]
     return row | {
         "key": _text(meta.partition_key),
@@ -190,7 +213,9 @@ def batch_row(entry: Entry, size: int, place: Place) -> Row:
         "uncompressed_size": meta.uncompressed_size,
         "payload_bytes": len(entry.payload),
         "checksum": entry.checksum,
-        "marker": MARKERS.get(meta.marker_type, str(meta.marker_type)) if meta.marker_type is not None else None,
+        "marker": MARKERS.get(meta.marker_type, str(meta.marker_type))
+        if meta.marker_type is not None
+        else None,
     }
 
 
@@ -198,7 +223,9 @@ def row_problem(entry: Entry, row: Row) -> Problem:
     """What a row says is wrong, as a value. A payload that nobody can read is no damage where its checksum holds: so it
     was sent, and compaction keeps it."""
     is_damaged = entry.crc_holds is False
-    kind, remedy = (ProblemKind.DAMAGED, DAMAGE_REMEDY) if is_damaged else (ProblemKind.RECOVERED, None)
+    kind, remedy = (
+        (ProblemKind.DAMAGED, DAMAGE_REMEDY) if is_damaged else (ProblemKind.RECOVERED, None)
+    )
     return Problem(kind, row["problem"], row["file"], row["position"], remedy)
 
 
@@ -235,7 +262,11 @@ def _encryption(meta: Metadata) -> Row | None:
             names.append(EncryptionKey.decode(data, 0, len(data)).key)
         except CorruptLog:
             names.append("?")
-    return {"keys": names, "algorithm": meta.encryption_algo, "param": base64_of(meta.encryption_param)}
+    return {
+        "keys": names,
+        "algorithm": meta.encryption_algo,
+        "param": base64_of(meta.encryption_param),
+    }
 
 
 def _transaction(meta: Metadata) -> Row | None:
@@ -247,9 +278,11 @@ def _chunk(meta: Metadata) -> Row | None:
     if not meta.is_chunk:
         return None
     return {
-        "uuid": meta.uuid, "id": meta.chunk_id or 0, "count": meta.num_chunks_from_msg,
+        "uuid": meta.uuid,
+        "id": meta.chunk_id or 0,
+        "count": meta.num_chunks_from_msg,
         "total_size": meta.total_chunk_msg_size,
-    }  # fmt: skip
+    }
 
 
 def _crc_problem(entry: Entry) -> str | None:

@@ -25,10 +25,21 @@ from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.formats.pulsar import kernels
 from lastwrite.formats.pulsar.chunk import PulsarFormat
 from lastwrite.formats.pulsar.names import INDEX_SUFFIX
-from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD_BYTES, parse_block_header
+from lastwrite.formats.pulsar.offload import (
+    BLOCK_HEADER_BYTES,
+    ENTRY_HEAD_BYTES,
+    parse_block_header,
+)
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar import lock
-from lastwrite.logstore.pulsar.topic import Ledger, Topic, find_topics, list_topic, name_of, partition_of
+from lastwrite.logstore.pulsar.topic import (
+    Ledger,
+    Topic,
+    find_topics,
+    list_topic,
+    name_of,
+    partition_of,
+)
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import IS_TRANSACTIONAL, KEYLESS, TOMBSTONE, UInt64Array
 from lastwrite.model.log import Problem, ProblemKind
@@ -52,7 +63,12 @@ _COMMITTED, _ABORTED = 21, 22  # types of markers
 
 
 def verify(
-    path: str, before: str | None, topic: str | None, partition: int | None, limits: Limits, memory_bytes: int
+    path: str,
+    before: str | None,
+    topic: str | None,
+    partition: int | None,
+    limits: Limits,
+    memory_bytes: int,
 ) -> VerifyReport:
     """Check the topic folders at ``path``, each against what it was at ``before``; see ``pulsar_proof``.
 
@@ -63,7 +79,9 @@ def verify(
         LogHeld: a run holds one of them.
     """
     begin = time.perf_counter()
-    pairs = _pairs(find_topics(path, topic, partition), before and find_topics(before, topic, partition))
+    pairs = _pairs(
+        find_topics(path, topic, partition), before and find_topics(before, topic, partition)
+    )
     for folder in (folder for pair in pairs for folder in pair if folder is not None):
         lock.refuse_if_held(folder)
     found = []
@@ -90,7 +108,11 @@ def _pairs(after: list[str], before: list[str] | str | None) -> list[tuple[str |
 
 
 def _verify(
-    report: PartitionVerification, after: str | None, before: str | None, limits: Limits, memory_bytes: int
+    report: PartitionVerification,
+    after: str | None,
+    before: str | None,
+    limits: Limits,
+    memory_bytes: int,
 ) -> None:
     if after is None:
         report.comparison = Comparison(folder=before or "", violation_count=1)
@@ -102,9 +124,13 @@ def _verify(
     topic = list_topic(after)
     _verify_structure(report, topic, limits)
     if before is not None and report.status is VerifyStatus.VERIFIED:
-        report.comparison, like_broker = compare(list_topic(before), topic, memory_bytes // _MESSAGE_BYTES)
+        report.comparison, like_broker = compare(
+            list_topic(before), topic, memory_bytes // _MESSAGE_BYTES
+        )
         if like_broker:
-            report.advice.append(f"{after}: compacted as a broker would, not by the rules of Lastwrite")
+            report.advice.append(
+                f"{after}: compacted as a broker would, not by the rules of Lastwrite"
+            )
         if report.comparison.violations:
             report.worsen(VerifyStatus.BROKEN, str(report.comparison.violations[0]))
 
@@ -129,11 +155,17 @@ def _verify_structure(report: PartitionVerification, topic: Topic, limits: Limit
     if report.status is VerifyStatus.VERIFIED:
         open_ = seen.transactions - seen.committed - seen.aborted
         report.transactions = Transactions(
-            open=len(open_), aborted=seen.aborted_markers, committed=seen.committed_markers,
-            aborted_records=sum(n for number, n in seen.records_of.items() if number in seen.aborted),
-        )  # fmt: skip
+            open=len(open_),
+            aborted=seen.aborted_markers,
+            committed=seen.committed_markers,
+            aborted_records=sum(
+                n for number, n in seen.records_of.items() if number in seen.aborted
+            ),
+        )
     if seen.whole:
-        report.advice.append(f"{seen.whole} batches cannot be read: compaction keeps them whole, whatever is in them")
+        report.advice.append(
+            f"{seen.whole} batches cannot be read: compaction keeps them whole, whatever is in them"
+        )
     for stray in topic.strays:
         report.advice.append(f"{stray.path}: a compacted ledger that no manifest names")
 
@@ -146,7 +178,9 @@ def _note(report: PartitionVerification, problem: Problem) -> None:
         report.worsen(VerifyStatus.UNSUPPORTED, str(problem))
 
 
-def _damaged(message: str, path: str, position: int | None = None, remedy: str = _REMEDY) -> Problem:
+def _damaged(
+    message: str, path: str, position: int | None = None, remedy: str = _REMEDY
+) -> Problem:
     return Problem(ProblemKind.DAMAGED, message, path, position, remedy)
 
 
@@ -205,10 +239,14 @@ def _read(ledger: Ledger, limits: Limits, is_compacted: bool) -> _Seen:
         if ledger.size_bytes:
             _read_entries(ledger, limits, is_compacted, seen)
     except CorruptLog as error:
-        seen.problems.append(_damaged(error.problem, error.path or ledger.path, error.at, error.remedy or _REMEDY))
+        seen.problems.append(
+            _damaged(error.problem, error.path or ledger.path, error.at, error.remedy or _REMEDY)
+        )
     except (LogError, OSError) as error:
         remedy = error.remedy if isinstance(error, LogError) else None
-        seen.problems.append(Problem(ProblemKind.UNSUPPORTED, str(error), ledger.path, None, remedy))
+        seen.problems.append(
+            Problem(ProblemKind.UNSUPPORTED, str(error), ledger.path, None, remedy)
+        )
     return seen
 
 
@@ -217,7 +255,18 @@ def _read_entries(ledger: Ledger, limits: Limits, is_compacted: bool, seen: _See
     secret = secret_from(secrets.token_bytes(8 * SECRET_WORDS))
     lowest = 0 if is_compacted else Position(ledger.id, 0).offset
     end = Position(ledger.id + 1, 0).offset
-    piece = Piece(0, 0, ledger.path, 0, ledger.size_bytes, ledger.size_bytes, ledger.mtime_ns, lowest, end, True)
+    piece = Piece(
+        0,
+        0,
+        ledger.path,
+        0,
+        ledger.size_bytes,
+        ledger.size_bytes,
+        ledger.mtime_ns,
+        lowest,
+        end,
+        True,
+    )
     for chunk in Chunks(limits).of(form, piece):
         table = chunk.table
         base = table["base_offset"]
@@ -227,8 +276,10 @@ def _read_entries(ledger: Ledger, limits: Limits, is_compacted: bool, seen: _See
                 n = int(np.argmax(base != expected))
                 raise CorruptLog(
                     f"entry {Position.of(int(expected[n]))} is not where it should be",
-                    chunk.shift + int(table["origin"][n]), ledger.path, _REMEDY,
-                )  # fmt: skip
+                    chunk.shift + int(table["origin"][n]),
+                    ledger.path,
+                    _REMEDY,
+                )
         seen.first_offset = int(base[0]) if seen.first_offset < 0 else seen.first_offset
         seen.next_offset = int(table["next_offset"][-1])
         seen.entries += len(table)
@@ -236,7 +287,10 @@ def _read_entries(ledger: Ledger, limits: Limits, is_compacted: bool, seen: _See
         _tell_transactions(form, table, seen)
         for run in form.opened(chunk.buffer, table):
             records = int(table["records"][run.first : run.last].sum())
-            states, entries = np.empty(records, dtype=np.uint8), np.empty((records, 2), dtype=np.uint64)
+            states, entries = (
+                np.empty(records, dtype=np.uint8),
+                np.empty((records, 2), dtype=np.uint64),
+            )
             filled = form.walk(run, table, secret, 0, states, entries, 0)
             seen.messages += records
             seen.tombstones += int(np.count_nonzero(states & TOMBSTONE))
@@ -263,7 +317,9 @@ def _tell_transactions(form: PulsarFormat, table: np.ndarray, seen: _Seen) -> No
         else:
             seen.aborted_markers += len(those)
     data = of_transaction & ~is_marker
-    for number, records in zip(producers[data].tolist(), table["records"][data].tolist(), strict=True):
+    for number, records in zip(
+        producers[data].tolist(), table["records"][data].tolist(), strict=True
+    ):
         seen.transactions.add(number)
         seen.records_of[number] = seen.records_of.get(number, 0) + records
 
@@ -280,7 +336,9 @@ def _check_blocks(ledger: Ledger) -> None:
     with SegmentReader(ledger.path, ledger.size_bytes, ledger.mtime_ns) as reader:
         for block in index.blocks:
             if block.offset != expected:
-                _refuse(ledger, f"the index names byte {block.offset}, and a block begins at {expected}")
+                _refuse(
+                    ledger, f"the index names byte {block.offset}, and a block begins at {expected}"
+                )
             if block.offset + BLOCK_HEADER_BYTES > ledger.size_bytes:
                 _refuse(ledger, f"the index names byte {block.offset}, beyond the object's end")
             reader.read_into(head, block.offset)
@@ -290,9 +348,10 @@ def _check_blocks(ledger: Ledger) -> None:
                 raise error.located(ledger.path, block.offset) from error
             if found.first_entry != block.first_entry:
                 _refuse(
-                    ledger, f"the block at {block.offset} begins with entry {found.first_entry}, by the index with "
+                    ledger,
+                    f"the block at {block.offset} begins with entry {found.first_entry}, by the index with "
                     f"{block.first_entry}",
-                )  # fmt: skip
+                )
             expected = block.offset + found.block_bytes
     if expected != ledger.size_bytes:
         _refuse(ledger, f"its blocks end at byte {expected}, the object at {ledger.size_bytes}")
@@ -307,18 +366,25 @@ def _check_counts(found: _Seen, ledger: Ledger) -> None:
         return
     if found.entries != ledger.entries:
         found.problems.append(
-            _damaged(f"{found.entries} entries, by the ledger's metadata {ledger.entries}", ledger.path)
+            _damaged(
+                f"{found.entries} entries, by the ledger's metadata {ledger.entries}", ledger.path
+            )
         )
     elif found.bytes != ledger.metadata.length:
         found.problems.append(
-            _damaged(f"{found.bytes} bytes of entries, by the ledger's metadata {ledger.metadata.length}", ledger.path)
+            _damaged(
+                f"{found.bytes} bytes of entries, by the ledger's metadata {ledger.metadata.length}",
+                ledger.path,
+            )
         )
 
 
 # ---------------------------------------------------------------------- the compacted one
 
 
-def _verify_compacted(report: PartitionVerification, topic: Topic, ledger: Ledger, limits: Limits) -> None:
+def _verify_compacted(
+    report: PartitionVerification, topic: Topic, ledger: Ledger, limits: Limits
+) -> None:
     manifest = topic.manifest
     assert manifest is not None
     found = _read(ledger, limits, True)
@@ -327,32 +393,46 @@ def _verify_compacted(report: PartitionVerification, topic: Topic, ledger: Ledge
     wrong = found.problems
     if not wrong:
         told: list[tuple[str, object, object]] = [
-            ("entries", found.entries, manifest.entries), ("bytes", found.bytes, manifest.size_bytes),
+            ("entries", found.entries, manifest.entries),
+            ("bytes", found.bytes, manifest.size_bytes),
             ("topic", ledger.metadata.compacted_topic, manifest.topic),
-        ]  # fmt: skip
-        if ledger.is_ours:  # of a broker's, who wrote the manifest may have counted what an encrypted batch claims
+        ]
+        if (
+            ledger.is_ours
+        ):  # of a broker's, who wrote the manifest may have counted what an encrypted batch claims
             told.append(("messages", found.messages, manifest.messages))
         for what, there, said in told:
             if there != said:
-                wrong.append(_damaged(f"{what}: {there}, by the manifest {said}", ledger.path, None, _AGAIN))
+                wrong.append(
+                    _damaged(f"{what}: {there}, by the manifest {said}", ledger.path, None, _AGAIN)
+                )
         if found.entries:
             first, last = Position.of(found.first_offset), Position.of(found.next_offset - 1)
             if last > manifest.horizon:
                 wrong.append(
-                    _damaged(f"entry {last} lies beyond the horizon, {manifest.horizon}", ledger.path, None, _AGAIN)
+                    _damaged(
+                        f"entry {last} lies beyond the horizon, {manifest.horizon}",
+                        ledger.path,
+                        None,
+                        _AGAIN,
+                    )
                 )
             if (first, last) != (manifest.from_, manifest.to):
                 wrong.append(
                     _damaged(
-                        f"from {first} to {last}, by the manifest from {manifest.from_} to {manifest.to}", ledger.path,
-                        None, _AGAIN,
+                        f"from {first} to {last}, by the manifest from {manifest.from_} to {manifest.to}",
+                        ledger.path,
+                        None,
+                        _AGAIN,
                     )
-                )  # fmt: skip
+                )
         if found.tombstones:  # by a broker's rules the length tells, which some clients leave out
             report.advice.append(f"{ledger.path}: {found.tombstones} deletes are in it")
         for broken in _promises(found, manifest.retain_null_key):
             if ledger.is_ours:
-                wrong.append(_damaged(f"{broken}: no compaction leaves that", ledger.path, None, _AGAIN))
+                wrong.append(
+                    _damaged(f"{broken}: no compaction leaves that", ledger.path, None, _AGAIN)
+                )
             else:  # a broker's: of an older release, or with settings that nobody wrote down
                 report.advice.append(f"{ledger.path}: {broken}, and Lastwrite would not leave that")
         if sum(map(len, found.keys)) > _MOST_KEYS:

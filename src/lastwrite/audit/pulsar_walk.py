@@ -27,7 +27,9 @@ class Walked(NamedTuple):
     number: int
 
 
-def walk(reader: LedgerReader, is_compacted: bool, note: Callable[[Problem], None], first: int = 0) -> Iterator[Walked]:
+def walk(
+    reader: LedgerReader, is_compacted: bool, note: Callable[[Problem], None], first: int = 0
+) -> Iterator[Walked]:
     """The entries of a ledger from number ``first`` on; of a compacted one those that its records hold.
 
     An entry whose checksum does not hold is given; what is damaged otherwise goes to ``note``.
@@ -70,6 +72,8 @@ def _replaced(path: str) -> CorruptLog:
 def checksum_problem(entry: Entry, path: str, position: int) -> CorruptLog:
     """What is to say of an entry whose checksum does not hold."""
     return CorruptLog(
-        f"entry {entry.ledger}:{entry.entry} with checksum {entry.checksum or 0:08x}, which does not hold", position,
-        path, DAMAGE_REMEDY,
-    )  # fmt: skip
+        f"entry {entry.ledger}:{entry.entry} with checksum {entry.checksum or 0:08x}, which does not hold",
+        position,
+        path,
+        DAMAGE_REMEDY,
+    )

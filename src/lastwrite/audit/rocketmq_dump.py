@@ -78,9 +78,12 @@ class Wanted:
 
     def __post_init__(self) -> None:
         ways = {
-            "--commit-log-offset": self.commit_log_offset, "--key": self.key, "--unique-key": self.unique_key,
-            "--message-id": self.message_id, "--time": self.time_ms,
-        }  # fmt: skip
+            "--commit-log-offset": self.commit_log_offset,
+            "--key": self.key,
+            "--unique-key": self.unique_key,
+            "--message-id": self.message_id,
+            "--time": self.time_ms,
+        }
         given = [name for name, value in ways.items() if value is not None]
         if len(given) > 1:
             raise InvalidConfig(f"{' and '.join(given)} exclude each other")
@@ -92,10 +95,15 @@ class Wanted:
     @property
     def is_found(self) -> bool:
         """Whether one message, or those of a key, are asked for, and not a stretch."""
-        return any(value is not None for value in (self.commit_log_offset, self.key, self.unique_key, self.message_id))
+        return any(
+            value is not None
+            for value in (self.commit_log_offset, self.key, self.unique_key, self.message_id)
+        )
 
 
-def dump_store(path: str, wanted: Wanted, limit: int | None, say: Callable[[str], None]) -> Iterator[Row]:
+def dump_store(
+    path: str, wanted: Wanted, limit: int | None, say: Callable[[str], None]
+) -> Iterator[Row]:
     """The rows of what lies at ``path``: a store, one of its folders, a topic, a queue, or one file.
 
     ``say`` is told of what was not found as a broker would have found it, and of what a crash left.
@@ -154,14 +162,20 @@ class _StoreDump:
         try:
             for found in self._found(finder):
                 for row in message_rows(
-                    found.message, found.file, found.position, found.found_by, found.is_commit_log,
+                    found.message,
+                    found.file,
+                    found.position,
+                    found.found_by,
+                    found.is_commit_log,
                     wanted.whole_batches,
-                ):  # fmt: skip
+                ):
                     if self._precedes(row):
                         continue
                     any_row = True
                     if row["problem"] is not None:
-                        self.note(Problem(ProblemKind.DAMAGED, row["problem"], found.file, found.position))
+                        self.note(
+                            Problem(ProblemKind.DAMAGED, row["problem"], found.file, found.position)
+                        )
                     if wanted.decode:
                         row["decoded"] = _decoded(row)
                     yield row
@@ -173,7 +187,9 @@ class _StoreDump:
     def _precedes(self, row: Row) -> bool:
         """Whether the message lies below the offset that was asked for, though its batch or its key did not."""
         wanted = self._wanted
-        if wanted.offset is None or (row["batch_index"] is None and wanted.key is None and wanted.unique_key is None):
+        if wanted.offset is None or (
+            row["batch_index"] is None and wanted.key is None and wanted.unique_key is None
+        ):
             return False
         return bool(row["queue_offset"] < wanted.offset)
 
@@ -208,7 +224,11 @@ class _StoreDump:
                 if address is None:
                     return
                 start = address
-            if not finder.log.files and place.root is not None and list_queues(place.root, Part.COMPACTION_LOG):
+            if (
+                not finder.log.files
+                and place.root is not None
+                and list_queues(place.root, Part.COMPACTION_LOG)
+            ):
                 self._say("there is no commit log: these are the compaction logs")
                 yield from self._compacted(finder)
                 return
@@ -232,11 +252,15 @@ class _StoreDump:
                 yield head
                 yield from rows
 
-    def _older(self, finder: StoreFinder, name: TopicPartition, first: int, end: int | None) -> Iterator[Found]:
+    def _older(
+        self, finder: StoreFinder, name: TopicPartition, first: int, end: int | None
+    ) -> Iterator[Found]:
         """What the compaction log still has of a queue from ``first`` on, and the commit log no longer."""
         if end is not None and end <= first:
             return
-        if self._place.root is None or name not in list_queues(self._place.root, Part.COMPACTION_LOG):
+        if self._place.root is None or name not in list_queues(
+            self._place.root, Part.COMPACTION_LOG
+        ):
             return
         any_found = False
         for found in finder.compacted(name, first):
@@ -244,7 +268,9 @@ class _StoreDump:
                 return
             if not any_found:
                 upto = "" if end is None else f" up to offset {end}"
-                self._say(f"the commit log no longer has the messages of {name}{upto}: these are its compaction log's")
+                self._say(
+                    f"the commit log no longer has the messages of {name}{upto}: these are its compaction log's"
+                )
             any_found = True
             yield found
 
@@ -256,17 +282,25 @@ class _StoreDump:
             if self._topic in (None, topic.name) and found:
                 count = max(topic.read_queues, topic.write_queues)
                 found |= {
-                    TopicPartition(topic.name, queue) for queue in range(min(count, 1 << 10))
-                    if self._queue in (None, queue) and any(name.topic == topic.name for name in found)
-                }  # fmt: skip
+                    TopicPartition(topic.name, queue)
+                    for queue in range(min(count, 1 << 10))
+                    if self._queue in (None, queue)
+                    and any(name.topic == topic.name for name in found)
+                }
         if not found:
             if self._place.root is not None:
-                self._say("no queue of such a name has a folder: its index was rebuilt in memory from the commit log")
+                self._say(
+                    "no queue of such a name has a folder: its index was rebuilt in memory from the commit log"
+                )
             found = set(finder.queues_in_log(self._topic, self._queue))
         return sorted(found)
 
     def _topics(self) -> dict[str, sides.Topic]:
-        path = "" if self._place.root is None else os.path.join(self._place.root, names.CONFIG, names.TOPICS)
+        path = (
+            ""
+            if self._place.root is None
+            else os.path.join(self._place.root, names.CONFIG, names.TOPICS)
+        )
         if not os.path.isfile(path):
             return {}
         try:
@@ -277,13 +311,19 @@ class _StoreDump:
 
     def _compacted(self, finder: StoreFinder) -> Iterator[Found]:
         wanted, place = self._wanted, self._place
-        if wanted.commit_log_offset is not None or wanted.message_id is not None or wanted.time_ms is not None:
+        if (
+            wanted.commit_log_offset is not None
+            or wanted.message_id is not None
+            or wanted.time_ms is not None
+        ):
             raise InvalidConfig(
                 "a compaction log is asked by queue offset or by key: its records have addresses of their own",
                 remedy="leave --compacted out, or give --offset or --key",
             )
         if place.file is not None and (place.root is None or place.name is None):
-            for file, position, message in LogWalk(finder.log, self.note, is_compaction=True).records():
+            for file, position, message in LogWalk(
+                finder.log, self.note, is_compaction=True
+            ).records():
                 yield Found(message, file.path, position, BY_COMPACTION_WALK, False)
             return
         root = place.root or place.path
@@ -291,7 +331,9 @@ class _StoreDump:
         for name in list_queues(root, Part.COMPACTION_LOG):
             if self._topic not in (None, name.topic) or self._queue not in (None, name.partition):
                 continue
-            for found in finder.compacted(name, wanted.offset or 0, place.path if place.file is not None else None):
+            for found in finder.compacted(
+                name, wanted.offset or 0, place.path if place.file is not None else None
+            ):
                 if key is None or has_key(found.message, key, wanted.key is None):
                     yield found
 
@@ -301,7 +343,9 @@ class _StoreDump:
         place = self._place
         if place.root is None:
             if place.part is None:
-                raise InvalidConfig("a log file by itself has no index", path=place.path, remedy="give the store")
+                raise InvalidConfig(
+                    "a log file by itself has no index", path=place.path, remedy="give the store"
+                )
             yield from self._index_log(read_files(place.path), place.part, place.name)
             return
         parts = [place.part] if place.part in _INDEX_PARTS else list(_INDEX_PARTS)
@@ -323,7 +367,9 @@ class _StoreDump:
         for file in log.files:
             yield from self._guarded(self._entry_rows(file, part, name), file.path)
 
-    def _entry_rows(self, file: MappedFile, part: Part, name: TopicPartition | None) -> Iterator[Row]:
+    def _entry_rows(
+        self, file: MappedFile, part: Part, name: TopicPartition | None
+    ) -> Iterator[Row]:
         first = self._wanted.offset or 0
         data = read_whole(file, _INDEX_LIMIT_BYTES)
         if part is Part.CONSUME_QUEUE:
@@ -344,11 +390,17 @@ class _StoreDump:
             some = np.frombuffer(bytes(index.data[at : at + size * count]), ENTRY_DTYPE)
             for n, (hash_, address, seconds, previous) in enumerate(some.tolist(), begin):
                 yield {
-                    "index": "index", "entry": n, "slot": hash_ % index.slots, "hash": hash_,
-                    "physical_offset": address, "seconds": seconds,
-                    "store_timestamp": index.header.first_store_time_ms + 1000 * seconds, "previous": previous,
-                    "file": file.path, "position": base + size * n,
-                }  # fmt: skip
+                    "index": "index",
+                    "entry": n,
+                    "slot": hash_ % index.slots,
+                    "hash": hash_,
+                    "physical_offset": address,
+                    "seconds": seconds,
+                    "store_timestamp": index.header.first_store_time_ms + 1000 * seconds,
+                    "previous": previous,
+                    "file": file.path,
+                    "position": base + size * n,
+                }
 
     def _guarded(self, rows: Iterator[Row], path: str) -> Iterator[Row]:
         try:
@@ -366,7 +418,9 @@ class _StoreDump:
         kind = place.file
         if kind is FileKind.INDEX:
             log = read_one_file(place.path)
-            return chain.from_iterable(self._guarded(self._key_rows(file), file.path) for file in log.files)
+            return chain.from_iterable(
+                self._guarded(self._key_rows(file), file.path) for file in log.files
+            )
         if kind in _PART_OF:
             return self._index_log(read_one_file(place.path), _PART_OF[kind], place.name)
         return self._guarded(side_rows(place), place.path)
@@ -388,11 +442,14 @@ def side_rows(place: Place) -> Iterator[Row]:
     if place.file is FileKind.CHECKPOINT:
         found = sides.decode_checkpoint(data)
         yield {
-            "commit_log_timestamp": found.commit_log_time_ms, "consume_queue_timestamp": found.consume_queue_time_ms,
-            "index_timestamp": found.index_time_ms, "master_flushed_offset": found.master_flushed_offset,
-            "confirm_offset": found.confirm_offset, "consume_queue_offset": found.consume_queue_offset,
+            "commit_log_timestamp": found.commit_log_time_ms,
+            "consume_queue_timestamp": found.consume_queue_time_ms,
+            "index_timestamp": found.index_time_ms,
+            "master_flushed_offset": found.master_flushed_offset,
+            "confirm_offset": found.confirm_offset,
+            "consume_queue_offset": found.consume_queue_offset,
             "recovery_timestamp": found.recovery_time_ms,
-        }  # fmt: skip
+        }
     elif place.file is FileKind.ABORT:
         yield {"abort": True, "process": sides.decode_abort(data)}
     elif place.file is FileKind.LOCK:
@@ -400,10 +457,15 @@ def side_rows(place: Place) -> Iterator[Row]:
     elif place.file is FileKind.TOPICS:
         for topic in sides.decode_topics(data).values():
             yield {
-                "topic": topic.name, "read_queues": topic.read_queues, "write_queues": topic.write_queues,
-                "perm": topic.perm, "order": topic.is_ordered, "filter_type": topic.filter_type,
-                "sys_flag": topic.system_flag, "attributes": topic.attributes,
-            }  # fmt: skip
+                "topic": topic.name,
+                "read_queues": topic.read_queues,
+                "write_queues": topic.write_queues,
+                "perm": topic.perm,
+                "order": topic.is_ordered,
+                "filter_type": topic.filter_type,
+                "sys_flag": topic.system_flag,
+                "attributes": topic.attributes,
+            }
     elif place.file is FileKind.CONSUMER_OFFSETS:
         for (topic_name, group), offsets in sides.decode_consumer_offsets(data).items():
             for queue, offset in offsets.items():
@@ -424,6 +486,8 @@ def side_rows(place: Place) -> Iterator[Row]:
 def _decoded(row: Row) -> Row:
     """The body as text where it is text."""
     try:
-        return {"body": None if row["body"] is None else base64.b64decode(row["body"]).decode("utf-8")}
+        return {
+            "body": None if row["body"] is None else base64.b64decode(row["body"]).decode("utf-8")
+        }
     except UnicodeDecodeError:
         return {"body": None}

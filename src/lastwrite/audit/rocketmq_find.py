@@ -94,7 +94,13 @@ def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
     if queues and offsets:
         for queue, offset in zip(queues.split(","), offsets.split(","), strict=False):
             with suppress(ValueError):
-                found.append((queue, _LMQ_QUEUE if queue.startswith("%LMQ%") else message.queue_id, int(offset)))
+                found.append(
+                    (
+                        queue,
+                        _LMQ_QUEUE if queue.startswith("%LMQ%") else message.queue_id,
+                        int(offset),
+                    )
+                )
     return found
 
 
@@ -105,9 +111,13 @@ class StoreFinder:
     """
 
     def __init__(
-        self, root: str | None, config: Mapping[str, object] | None, note: Callable[[Problem], None],
-        say: Callable[[str], None], log: MappedLog | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        root: str | None,
+        config: Mapping[str, object] | None,
+        note: Callable[[Problem], None],
+        say: Callable[[str], None],
+        log: MappedLog | None = None,
+    ) -> None:
         self._root = root
         self._note = note
         self._said: set[str] = set()
@@ -146,7 +156,9 @@ class StoreFinder:
         if message.size != size:
             raise CorruptLog(f"the record at {address} has {message.size} bytes, not {size}")
         if message.physical_offset != address:
-            raise CorruptLog(f"the record at {address} says that it lies at {message.physical_offset}")
+            raise CorruptLog(
+                f"the record at {address} says that it lies at {message.physical_offset}"
+            )
         return message
 
     def found(self, message: Message, address: int, by: str) -> Found:
@@ -184,7 +196,9 @@ class StoreFinder:
         try:
             host, address = record.parse_message_id(text)
         except InvalidConfig:
-            if len(text) != 32:  # a unique key has 32 characters as a rule; anything else is a mistake
+            if (
+                len(text) != 32
+            ):  # a unique key has 32 characters as a rule; anything else is a mistake
                 raise
             host, address = None, -1
         if host is not None and self.log.find(address) is not None:
@@ -194,8 +208,10 @@ class StoreFinder:
                 self.say(f"{text} names address {address}, but {error.problem}")
             else:
                 if message.store_host != host:
-                    self.say(f"{text} is of the store {host}; what lies at that address was stored by "
-                             f"{message.store_host}")  # fmt: skip
+                    self.say(
+                        f"{text} is of the store {host}; what lies at that address was stored by "
+                        f"{message.store_host}"
+                    )
                 yield self.found(message, address, BY_ADDRESS)
                 return
         before = len(self._said)
@@ -209,7 +225,9 @@ class StoreFinder:
             self.say(f"no message has the id or the unique key {text}")
 
     def _bounds(self) -> str:
-        return f"it has {self.log.start} to {self.log.end - 1}" if self.log.files else "there is none"
+        return (
+            f"it has {self.log.start} to {self.log.end - 1}" if self.log.files else "there is none"
+        )
 
     def _walk(self) -> LogWalk:
         return LogWalk(self.log, self._note)
@@ -245,21 +263,27 @@ class StoreFinder:
         next_offset, reached = first, self.log.start
         any_unit = False
         for unit, by in self._units(name, first):
-            if 0 <= unit.address < self.log.start and reached == self.log.start:  # none has been found yet
+            if (
+                0 <= unit.address < self.log.start and reached == self.log.start
+            ):  # none has been found yet
                 self._say_expired(name)
                 any_unit = True
                 continue
             try:
                 message = self._believed(unit, name, next_offset)
             except _Lie as lie:
-                self.say(f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} lies ({lie}): the "
-                         f"index of {name} was rebuilt in memory from the commit log")  # fmt: skip
+                self.say(
+                    f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} lies ({lie}): the "
+                    f"index of {name} was rebuilt in memory from the commit log"
+                )
                 yield from self._scan(name, next_offset, reached)
                 return
             if unit.offset > next_offset:
                 for found in self._scan(name, next_offset, reached, unit.address):
-                    self.say(f"the {by} of {name} lacks offset {found.message.queue_offset}: it was found in the "
-                             "commit log")  # fmt: skip
+                    self.say(
+                        f"the {by} of {name} lacks offset {found.message.queue_offset}: it was found in the "
+                        "commit log"
+                    )
                     yield found
             any_unit = True
             next_offset, reached = unit.offset + unit.number, unit.address + unit.size
@@ -283,8 +307,10 @@ class StoreFinder:
             yield found
 
     def _say_expired(self, name: TopicPartition) -> None:
-        self.say(f"the consume queue of {name} begins with messages that the commit log no longer has (it begins at "
-                 f"{self.log.start})")  # fmt: skip
+        self.say(
+            f"the consume queue of {name} begins with messages that the commit log no longer has (it begins at "
+            f"{self.log.start})"
+        )
 
     def _believed(self, unit: _Unit, name: TopicPartition, at_least: int) -> Message:
         if unit.offset + unit.number <= at_least:
@@ -294,8 +320,13 @@ class StoreFinder:
         except LogError as error:
             raise _Lie(error.problem) from error
         if (name.topic, name.partition, unit.offset) not in dispatches_of(message):
-            if not message.is_inner_batch or (message.topic, message.queue_id) != (name.topic, name.partition):
-                raise _Lie(f"it leads to offset {message.queue_offset} of {message.topic}-{message.queue_id}")
+            if not message.is_inner_batch or (message.topic, message.queue_id) != (
+                name.topic,
+                name.partition,
+            ):
+                raise _Lie(
+                    f"it leads to offset {message.queue_offset} of {message.topic}-{message.queue_id}"
+                )
         return message
 
     def _units(self, name: TopicPartition, first: int) -> Iterator[tuple[_Unit, str]]:
@@ -325,17 +356,27 @@ class StoreFinder:
             count = units.valid_count(entries)
             for n in range(units.find_offset(entries, first, count), count):
                 unit = entries[n]
-                yield _Unit(
-                    int(unit["base"]), int(unit["physical_offset"]), int(unit["size"]), int(unit["number"]), file.path,
-                    n * units.BATCH_UNIT.size,
-                ), BY_BATCH_QUEUE  # fmt: skip
+                yield (
+                    _Unit(
+                        int(unit["base"]),
+                        int(unit["physical_offset"]),
+                        int(unit["size"]),
+                        int(unit["number"]),
+                        file.path,
+                        n * units.BATCH_UNIT.size,
+                    ),
+                    BY_BATCH_QUEUE,
+                )
 
     def _files(self, part: Part, name: TopicPartition) -> MappedLog:
         return read_queue(self._root, part, name) if self._root is not None else MappedLog()
 
     def _last_unit(self, name: TopicPartition) -> _Unit | None:
         """The last valid unit of the queue's index; None: it has none."""
-        for part, decode in ((Part.CONSUME_QUEUE, units.consume_queue_units), (Part.BATCH_QUEUE, units.batch_units)):
+        for part, decode in (
+            (Part.CONSUME_QUEUE, units.consume_queue_units),
+            (Part.BATCH_QUEUE, units.batch_units),
+        ):
             for file in reversed(self._files(part, name).files):
                 entries = decode(read_whole(file, INDEX_LIMIT_BYTES))
                 count = units.valid_count(entries)
@@ -343,12 +384,18 @@ class StoreFinder:
                     one, size = entries[count - 1], entries.dtype.itemsize
                     is_batch = part is Part.BATCH_QUEUE
                     return _Unit(
-                        int(one["base"]) if is_batch else file.start // size + count - 1, int(one["physical_offset"]),
-                        int(one["size"]), int(one["number"]) if is_batch else 1, file.path, (count - 1) * size,
-                    )  # fmt: skip
+                        int(one["base"]) if is_batch else file.start // size + count - 1,
+                        int(one["physical_offset"]),
+                        int(one["size"]),
+                        int(one["number"]) if is_batch else 1,
+                        file.path,
+                        (count - 1) * size,
+                    )
         return None
 
-    def _scan(self, name: TopicPartition, first: int, start: int = 0, end: int | None = None) -> Iterator[Found]:
+    def _scan(
+        self, name: TopicPartition, first: int, start: int = 0, end: int | None = None
+    ) -> Iterator[Found]:
         """The queue's records with queue offset ``first`` or more, in the order of the commit log."""
         if end is not None and end <= self.log.start:
             return
@@ -363,7 +410,8 @@ class StoreFinder:
             for row in np.flatnonzero(picked).tolist():
                 message = chunk.message(row)
                 if any(
-                    (topic_, queue) == (name.topic, name.partition) and offset + _messages(message) > first
+                    (topic_, queue) == (name.topic, name.partition)
+                    and offset + _messages(message) > first
                     for topic_, queue, offset in dispatches_of(message)
                 ):
                     yield Found(message, chunk.file.path, chunk.position(row), BY_SCAN)
@@ -382,7 +430,9 @@ class StoreFinder:
                     self._note(problem_of(error, path))
         return sorted(found)
 
-    def by_key(self, key: str, topic: str | None = None, is_unique: bool = False) -> Iterator[Found]:
+    def by_key(
+        self, key: str, topic: str | None = None, is_unique: bool = False
+    ) -> Iterator[Found]:
         """The records of ``topic`` (None: of all) that have the key, in the order of the commit log.
 
         ``is_unique``: the client's unique key, else that or one of the application's keys.
@@ -400,11 +450,15 @@ class StoreFinder:
             if other.message.physical_offset not in addresses
         ]
         if rest:
-            self.say("the index files do not reach over the whole commit log: the rest of it was searched")
+            self.say(
+                "the index files do not reach over the whole commit log: the rest of it was searched"
+            )
         elif not found:
             rest = list(self._scan_key(key, topic, is_unique))
             if rest:
-                self.say(f"no index file leads to the key {key!r}: the index was rebuilt in memory from the commit log")
+                self.say(
+                    f"no index file leads to the key {key!r}: the index was rebuilt in memory from the commit log"
+                )
         yield from sorted(found + rest, key=lambda one: one.message.physical_offset)
 
     def _addresses(
@@ -417,7 +471,9 @@ class StoreFinder:
             self._note(problem)
         if not files.files:
             if self._root is not None:
-                self.say("there is no index file: the index was rebuilt in memory from the commit log")
+                self.say(
+                    "there is no index file: the index was rebuilt in memory from the commit log"
+                )
             return None
         topics = [topic] if topic is not None else self.topics()
         parts = [key] if " " not in key else [part for part in key.split(" ") if part][:1]
@@ -430,11 +486,15 @@ class StoreFinder:
                 for topic_ in topics:
                     for part in parts:
                         for address in chain_of(index, topic_, part):
-                            if address >= self.log.start and self._has(address, topic_, part, key, is_unique):
+                            if address >= self.log.start and self._has(
+                                address, topic_, part, key, is_unique
+                            ):
                                 found.add(address)
             except (LogError, _Lie) as error:
                 said = error.problem if isinstance(error, LogError) else str(error)
-                self.say(f"{file.path} lies ({said}): the index was rebuilt in memory from the commit log")
+                self.say(
+                    f"{file.path} lies ({said}): the index was rebuilt in memory from the commit log"
+                )
                 return None
             header = index.header
             if header.count > 1:
@@ -442,7 +502,9 @@ class StoreFinder:
                     missing.append((reached, header.first_physical_offset))
                 reached = max(reached, header.last_physical_offset)
         missing.append((reached, None))
-        return found, [(start, end) for start, end in missing if end is None or end > self.log.start]
+        return found, [
+            (start, end) for start, end in missing if end is None or end > self.log.start
+        ]
 
     def _has(self, address: int, topic: str, part: str, key: str, is_unique: bool) -> bool:
         """Whether the record at ``address`` has the key; another one with the same hash is no lie.
@@ -500,8 +562,10 @@ class StoreFinder:
         try:
             return self._search_time(name, time_ms)
         except _Lie as lie:
-            self.say(f"the consume queue of {name} cannot be searched for a time ({lie}): its index was rebuilt in "
-                     "memory from the commit log")  # fmt: skip
+            self.say(
+                f"the consume queue of {name} cannot be searched for a time ({lie}): its index was rebuilt in "
+                "memory from the commit log"
+            )
         for found in self._scan(name, 0):
             if found.message.store_time_ms >= time_ms:
                 return found.message.queue_offset
@@ -532,13 +596,19 @@ class StoreFinder:
                     raise _Lie("a unit cannot be read")
                 one = np.frombuffer(data, dtype)[0]
                 return _Unit(
-                    int(one["base"]) if is_batch else (file.start + at) // size, int(one["physical_offset"]),
-                    int(one["size"]), int(one["number"]) if is_batch else 1, file.path, at,
-                )  # fmt: skip
+                    int(one["base"]) if is_batch else (file.start + at) // size,
+                    int(one["physical_offset"]),
+                    int(one["size"]),
+                    int(one["number"]) if is_batch else 1,
+                    file.path,
+                    at,
+                )
 
             def is_late(number: int) -> bool:
                 unit = unit_at(number)
-                if unit.size == units.FILLER_SIZE or (unit.size > 0 and 0 <= unit.address < self.log.start):
+                if unit.size == units.FILLER_SIZE or (
+                    unit.size > 0 and 0 <= unit.address < self.log.start
+                ):
                     return False
                 return self._believed(unit, name, 0).store_time_ms >= time_ms
 
@@ -551,18 +621,30 @@ class StoreFinder:
             if low < total:
                 return self._earlier(name, time_ms, unit_at(low - 1) if low else None, unit_at(low))
             after = unit_at(total - 1) if total else None
-        reached = after.address + after.size if after is not None and after.size != units.FILLER_SIZE else 0
+        reached = (
+            after.address + after.size
+            if after is not None and after.size != units.FILLER_SIZE
+            else 0
+        )
         for found in self._scan(name, 0, reached):
             if found.message.store_time_ms >= time_ms:
                 return found.message.queue_offset
         return None
 
-    def _earlier(self, name: TopicPartition, time_ms: int, before: _Unit | None, unit: _Unit) -> int:
+    def _earlier(
+        self, name: TopicPartition, time_ms: int, before: _Unit | None, unit: _Unit
+    ) -> int:
         """The offset of ``unit``, or of an earlier message that lies in a hole of the index before it."""
         ahead = 0 if before is None else before.offset + before.number
         if unit.offset > ahead:
-            is_live = before is not None and before.address >= self.log.start and before.size != units.FILLER_SIZE
-            start = before.address + before.size if before is not None and is_live else self.log.start
+            is_live = (
+                before is not None
+                and before.address >= self.log.start
+                and before.size != units.FILLER_SIZE
+            )
+            start = (
+                before.address + before.size if before is not None and is_live else self.log.start
+            )
             for found in self._scan(name, ahead, start, unit.address):
                 if found.message.store_time_ms >= time_ms:
                     return found.message.queue_offset
@@ -570,7 +652,9 @@ class StoreFinder:
 
     # ------------------------------------------------------------------ compaction logs
 
-    def compacted(self, name: TopicPartition, first: int = 0, only: str | None = None) -> Iterator[Found]:
+    def compacted(
+        self, name: TopicPartition, first: int = 0, only: str | None = None
+    ) -> Iterator[Found]:
         """The records of the queue's compaction log from queue offset ``first`` on, as its index leads to them.
 
         ``only``: nothing but this file's. Behind a file's last unit may be zeros or stale records: nobody reads them.
@@ -583,9 +667,14 @@ class StoreFinder:
         by_name = {file.start: file for file in index.files}
         for lonely in sorted(by_name.keys() - {file.start for file in log.files}):
             self._note(
-                Problem(ProblemKind.DAMAGED, "an index without its log file", by_name[lonely].path, None,
-                        "a broker does not start on it: restore the file of the same name in compactionLog")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.DAMAGED,
+                    "an index without its log file",
+                    by_name[lonely].path,
+                    None,
+                    "a broker does not start on it: restore the file of the same name in compactionLog",
+                )
+            )
         next_offset = first
         reader = LogReader(log)
         try:
@@ -598,15 +687,19 @@ class StoreFinder:
                         next_offset = found.message.queue_offset + 1
                         yield found
                 except _Lie as lie:
-                    self.say(f"{pair.path if pair else file.path}: {lie}; the index of {os.path.basename(file.path)} "
-                             f"of {name} was rebuilt in memory from the compaction log")  # fmt: skip
+                    self.say(
+                        f"{pair.path if pair else file.path}: {lie}; the index of {os.path.basename(file.path)} "
+                        f"of {name} was rebuilt in memory from the compaction log"
+                    )
                     for found in self._framed(file, next_offset):
                         next_offset = found.message.queue_offset + 1
                         yield found
         finally:
             reader.close()
 
-    def _indexed(self, file: MappedFile, pair: MappedFile | None, reader: LogReader, first: int) -> Iterator[Found]:
+    def _indexed(
+        self, file: MappedFile, pair: MappedFile | None, reader: LogReader, first: int
+    ) -> Iterator[Found]:
         if pair is None:
             raise _Lie("it has no index file")
         entries = units.batch_units(read_whole(pair, INDEX_LIMIT_BYTES))
@@ -625,7 +718,9 @@ class StoreFinder:
             except LogError as error:
                 raise _Lie(f"{where}: {error.problem}") from error
             if message.queue_offset != offset or message.size != size:
-                raise _Lie(f"{where}: it leads to offset {message.queue_offset} of {message.size} bytes")
+                raise _Lie(
+                    f"{where}: it leads to offset {message.queue_offset} of {message.size} bytes"
+                )
             first = offset + 1
             yield Found(message, file.path, address - file.start, BY_COMPACTION_INDEX, False)
 
@@ -667,7 +762,9 @@ def by_queue(chunk: Chunk) -> Iterator[tuple[TopicPartition, Int64Array]]:
     for length in np.unique(table["topic_length"]).tolist():
         rows = np.flatnonzero(table["topic_length"] == length)
         topics = _gather(chunk.buffer, table["topic_at"][rows], length)
-        keys = np.concatenate([topics, table["queue_id"][rows].astype(">i4").view(np.uint8).reshape(-1, 4)], axis=1)
+        keys = np.concatenate(
+            [topics, table["queue_id"][rows].astype(">i4").view(np.uint8).reshape(-1, 4)], axis=1
+        )
         flat = np.ascontiguousarray(keys).view(np.dtype((np.void, length + 4))).ravel()
         _, firsts, which = np.unique(flat, return_index=True, return_inverse=True)
         for group, first in enumerate(firsts.tolist()):
@@ -686,12 +783,16 @@ def rows_of_queue(chunk: Chunk, topic: str | None, queue: int | None) -> Int64Ar
     return np.flatnonzero(picked)
 
 
-def _equal(chunk: Chunk, at: str, length: str, wanted: bytes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _equal(
+    chunk: Chunk, at: str, length: str, wanted: bytes
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Row for row whether a field of the records is ``wanted``."""
     out: np.ndarray[tuple[int], np.dtype[np.bool_]] = chunk.table[length] == len(wanted)
     rows = np.flatnonzero(out)
     if len(rows) and wanted:
-        same = _gather(chunk.buffer, chunk.table[at][rows], len(wanted)) == np.frombuffer(wanted, np.uint8)
+        same = _gather(chunk.buffer, chunk.table[at][rows], len(wanted)) == np.frombuffer(
+            wanted, np.uint8
+        )
         out[rows] = same.all(axis=1)
     return out
 
@@ -737,4 +838,8 @@ def has_key(message: Message, key: str, is_unique: bool = False) -> bool:
 def _messages(message: Message) -> int:
     """How many queue offsets the record takes."""
     text = message.properties.get(properties.INNER_NUM, "")
-    return int(text) if message.is_inner_batch and text.isascii() and text.isdigit() and len(text) < 10 else 1
+    return (
+        int(text)
+        if message.is_inner_batch and text.isascii() and text.isdigit() and len(text) < 10
+        else 1
+    )

@@ -59,7 +59,9 @@ from lastwrite.pipeline.rocketmq import ROCKETMQ
 
 MOST_PROBLEMS = 20  # of a queue that are named; the rest are counted
 INDEX_LIMIT_BYTES = 1 << 30
-MOST_KEYS = 4_000_000  # of a compaction log that are told apart; where there are more, how many is not said
+MOST_KEYS = (
+    4_000_000  # of a compaction log that are told apart; where there are more, how many is not said
+)
 
 _EMPTY_COMPRESSED_BYTES = 64  # what is larger does not decompress to nothing
 _ENTRIES_AT_ONCE = 1 << 18
@@ -70,9 +72,13 @@ _QUEUE_INDEXES = {
     Part.EXTENSION: "extension",
 }
 _SIDE_PATHS = (
-    names.CHECKPOINT, names.ABORT, names.LOCK, f"{names.CONFIG}/{names.TOPICS}",
-    f"{names.CONFIG}/{names.CONSUMER_OFFSETS}", f"{names.COMPACTION}/{names.POSITION_CHECKPOINT}",
-)  # fmt: skip
+    names.CHECKPOINT,
+    names.ABORT,
+    names.LOCK,
+    f"{names.CONFIG}/{names.TOPICS}",
+    f"{names.CONFIG}/{names.CONSUMER_OFFSETS}",
+    f"{names.COMPACTION}/{names.POSITION_CHECKPOINT}",
+)
 _NO_UNIT = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 _TRANSACTION_SYSTEM = "RMQ_SYS_TRANS_"
 _LIGHT = "%LMQ%"
@@ -81,9 +87,14 @@ Note = Callable[[Problem], None]
 
 
 def inspect_store(
-    path: str, topic: str | None, queue: int | None, config: Mapping[str, object] | None, now_ms: int | None,
-    include_active: bool = False, progress: Progress | None = None,
-) -> StoreReport:  # fmt: skip
+    path: str,
+    topic: str | None,
+    queue: int | None,
+    config: Mapping[str, object] | None,
+    now_ms: int | None,
+    include_active: bool = False,
+    progress: Progress | None = None,
+) -> StoreReport:
     """Read everything of RocketMQ's at ``path`` and say what it is.
 
     Raises:
@@ -98,7 +109,9 @@ def inspect_store(
         lock.refuse_if_held(place.root)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     report = StoreReport(path=str(path), what=what_is(place), now_ms=now, root=place.root)
-    _Inspection(place, report, topic, queue, dict(config or {}), include_active, progress or NoProgress()).run()
+    _Inspection(
+        place, report, topic, queue, dict(config or {}), include_active, progress or NoProgress()
+    ).run()
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
@@ -110,11 +123,16 @@ def what_is(place: Place) -> str:
     if place.part is None:
         return "store"
     title = {
-        Part.COMMIT_LOG: "commit log", Part.CONSUME_QUEUE: "consume queues", Part.EXTENSION: "consume queue extensions",
-        Part.BATCH_QUEUE: "batch consume queues", Part.COMPACTION_LOG: "compaction logs",
-        Part.COMPACTION_INDEX: "compaction indexes", Part.COMPACTION: "compaction logs with their indexes",
-        Part.INDEX: "index files", Part.CONFIG: "settings",
-    }[place.part]  # fmt: skip
+        Part.COMMIT_LOG: "commit log",
+        Part.CONSUME_QUEUE: "consume queues",
+        Part.EXTENSION: "consume queue extensions",
+        Part.BATCH_QUEUE: "batch consume queues",
+        Part.COMPACTION_LOG: "compaction logs",
+        Part.COMPACTION_INDEX: "compaction indexes",
+        Part.COMPACTION: "compaction logs with their indexes",
+        Part.INDEX: "index files",
+        Part.CONFIG: "settings",
+    }[place.part]
     if place.topic is None:
         return title
     return f"{title} of {'topic ' + place.topic if place.name is None else place.name}"
@@ -122,9 +140,15 @@ def what_is(place: Place) -> str:
 
 class _Inspection:
     def __init__(
-        self, place: Place, report: StoreReport, topic: str | None, queue: int | None, config: Mapping[str, object],
-        include_active: bool, progress: Progress,
-    ) -> None:  # fmt: skip
+        self,
+        place: Place,
+        report: StoreReport,
+        topic: str | None,
+        queue: int | None,
+        config: Mapping[str, object],
+        include_active: bool,
+        progress: Progress,
+    ) -> None:
         self._place = place
         self._report = report
         self._topic = topic if topic is not None else place.topic
@@ -178,9 +202,14 @@ class _Inspection:
         self._report.stopped_in_order = not os.path.lexists(os.path.join(root, names.ABORT))
         if not self._report.stopped_in_order:
             self._note_store(
-                Problem(ProblemKind.RECOVERED, "the broker was killed, or runs where its lock cannot be seen",
-                        os.path.join(root, names.ABORT), None, "its next start goes over the log's end again")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.RECOVERED,
+                    "the broker was killed, or runs where its lock cannot be seen",
+                    os.path.join(root, names.ABORT),
+                    None,
+                    "its next start goes over the log's end again",
+                )
+            )
         for side in _SIDE_PATHS:
             path = os.path.join(root, side)
             found = locate(path) if os.path.isfile(path) else None
@@ -242,25 +271,38 @@ class _Inspection:
 
     # ------------------------------------------------------------------ commit log
 
-    def _commit_log(self, folders: list[str], log: MappedLog, proofs: dict[TopicPartition, _QueueProof]) -> None:
+    def _commit_log(
+        self, folders: list[str], log: MappedLog, proofs: dict[TopicPartition, _QueueProof]
+    ) -> None:
         keys: _KeyProof | None = None
         if self._place.part is None and self._place.root is not None and self._topic is None:
             keys = _KeyProof(read_index_files(self._place.root), self._note_store)
         if self._place.part is Part.COMMIT_LOG:
             self._note_all(log)
-        found = LogInspection(folders=folders, file_size=log.file_size, start=log.start, bytes=log.size_bytes)
+        found = LogInspection(
+            folders=folders, file_size=log.file_size, start=log.start, bytes=log.size_bytes
+        )
         files = {
-            file.path: FileOfLog(file=file.path, kind=FileKind.COMMIT_LOG, bytes=file.size_bytes, start=file.start,
-                                 entries=0)
+            file.path: FileOfLog(
+                file=file.path,
+                kind=FileKind.COMMIT_LOG,
+                bytes=file.size_bytes,
+                start=file.start,
+                entries=0,
+            )
             for file in log.files
-        }  # fmt: skip
+        }
         found.files = list(files.values())
         damaged = len(self._report.problems)
         walk = LogWalk(log, self._note_store, checks_crc=True, advance=self._progress.advance)
         for chunk in walk.chunks():
             seen = files[chunk.file.path]
             seen.entries = (seen.entries or 0) + len(chunk.table)
-            end = chunk.file.start + chunk.position(len(chunk.table) - 1) + int(chunk.table["size"][-1])
+            end = (
+                chunk.file.start
+                + chunk.position(len(chunk.table) - 1)
+                + int(chunk.table["size"][-1])
+            )
             found.end = max(found.end or 0, end)
             if keys is not None:
                 keys.compare(chunk)
@@ -273,15 +315,24 @@ class _Inspection:
                     _widen_by(mine, chunk, rows)
                     if name in proofs:
                         proofs[name].compare(chunk, rows)
-                    elif self._place.root is not None and self._place.part in (None, *_QUEUE_INDEXES):
+                    elif self._place.root is not None and self._place.part in (
+                        None,
+                        *_QUEUE_INDEXES,
+                    ):
                         self._without_queue(name, chunk, rows)
         for path, ending in walk.endings.items():
             files[path].end_position = ending.position
             files[path].ending = (
-                "blank" if ending.blank else "damaged" if ending.damage
-                else "full" if ending.position == files[path].bytes
-                else "never written" if ending.position == 0 else "open"
-            )  # fmt: skip
+                "blank"
+                if ending.blank
+                else "damaged"
+                if ending.damage
+                else "full"
+                if ending.position == files[path].bytes
+                else "never written"
+                if ending.position == 0
+                else "open"
+            )
         is_whole = len(self._report.problems) == damaged and bool(log.files)
         for proof in proofs.values():
             proof.end(is_whole)
@@ -294,15 +345,21 @@ class _Inspection:
         """Records of a queue that has no consume queue at all."""
         if _dispatched_rows(chunk, rows).any():
             what = Problem(
-                ProblemKind.RECOVERED, f"no consume queue of {name}, and the commit log has its messages",
-                os.path.join(self._place.root or "", Part.CONSUME_QUEUE, name.topic, str(name.partition)), None,
+                ProblemKind.RECOVERED,
+                f"no consume queue of {name}, and the commit log has its messages",
+                os.path.join(
+                    self._place.root or "", Part.CONSUME_QUEUE, name.topic, str(name.partition)
+                ),
+                None,
                 "lastwrite dispatch builds it",
-            )  # fmt: skip
+            )
             self._note_queue(name, what)
 
     # ------------------------------------------------------------------ queues
 
-    def _queue_indexes(self, root: str, only: list[Part] | None, log: MappedLog) -> dict[TopicPartition, _QueueProof]:
+    def _queue_indexes(
+        self, root: str, only: list[Part] | None, log: MappedLog
+    ) -> dict[TopicPartition, _QueueProof]:
         proofs: dict[TopicPartition, _QueueProof] = {}
         for part, attribute in _QUEUE_INDEXES.items():
             if only is not None and part not in only:
@@ -312,19 +369,30 @@ class _Inspection:
                     continue
                 files = read_queue(root, part, name)
                 self._note_all(files, lambda problem, name=name: self._note_queue(name, problem))  # type: ignore[misc]
-                found = self._survey_units(files, part, log, lambda problem, n=name: self._note_queue(n, problem))  # type: ignore[misc]
+                found = self._survey_units(
+                    files, part, log, lambda problem, n=name: self._note_queue(n, problem)
+                )  # type: ignore[misc]
                 setattr(self._of(name), attribute, found)
                 if part is not Part.EXTENSION and log.files:
                     proofs[name] = _QueueProof(
-                        name, files, found, part, log.start, lambda problem, n=name: self._note_queue(n, problem)  # type: ignore[misc]
-                    )  # fmt: skip
+                        name,
+                        files,
+                        found,
+                        part,
+                        log.start,
+                        lambda problem, n=name: self._note_queue(n, problem),  # type: ignore[misc]
+                    )
         return proofs
 
-    def _survey_units(self, files: MappedLog, part: Part, log: MappedLog, note: Note) -> IndexOfQueue:
+    def _survey_units(
+        self, files: MappedLog, part: Part, log: MappedLog, note: Note
+    ) -> IndexOfQueue:
         """Count the units of a queue's index, file by file."""
         found = IndexOfQueue(kind=part, file_size=files.file_size)
         for file in files.files:
-            one = FileOfLog(file=file.path, kind=part, bytes=file.size_bytes, start=file.start, entries=0)
+            one = FileOfLog(
+                file=file.path, kind=part, bytes=file.size_bytes, start=file.start, entries=0
+            )
             found.files.append(one)
             try:
                 if part is Part.EXTENSION:
@@ -339,16 +407,31 @@ class _Inspection:
                 found.first_offset = one.first_offset
             if one.last_offset is not None:
                 found.end_offset = one.last_offset + 1
-            if part is Part.CONSUME_QUEUE and not files.is_last(file) and one.end_position != file.size_bytes:
+            if (
+                part is Part.CONSUME_QUEUE
+                and not files.is_last(file)
+                and one.end_position != file.size_bytes
+            ):
                 note(
-                    Problem(ProblemKind.DAMAGED, "units are missing, and files of the queue follow", file.path,
-                            one.end_position, "lastwrite dispatch builds the queue anew from the commit log")
-                )  # fmt: skip
+                    Problem(
+                        ProblemKind.DAMAGED,
+                        "units are missing, and files of the queue follow",
+                        file.path,
+                        one.end_position,
+                        "lastwrite dispatch builds the queue anew from the commit log",
+                    )
+                )
         return found
 
-    def _survey_file(self, file: MappedFile, one: FileOfLog, part: Part, found: IndexOfQueue, log: MappedLog) -> None:
+    def _survey_file(
+        self, file: MappedFile, one: FileOfLog, part: Part, found: IndexOfQueue, log: MappedLog
+    ) -> None:
         data = read_whole(file, INDEX_LIMIT_BYTES)
-        entries = units.consume_queue_units(data) if part is Part.CONSUME_QUEUE else units.batch_units(data)
+        entries = (
+            units.consume_queue_units(data)
+            if part is Part.CONSUME_QUEUE
+            else units.batch_units(data)
+        )
         count = units.valid_count(entries)
         some = entries[:count]
         real = some["size"] != units.FILLER_SIZE
@@ -393,12 +476,16 @@ class _Inspection:
                 positions = sides.decode_positions(read_small(path))
             except LogError as error:
                 self._note_store(problem_of(error, path))
-        found = set(list_queues(root, Part.COMPACTION_LOG)) | set(list_queues(root, Part.COMPACTION_INDEX))
+        found = set(list_queues(root, Part.COMPACTION_LOG)) | set(
+            list_queues(root, Part.COMPACTION_INDEX)
+        )
         for name in sorted(filter(self._is_wanted, found)):
             position = positions.get(sides.position_name(name.topic, name.partition))
             self._of(name).compaction = self._compaction(root, name, position)
 
-    def _compaction(self, root: str, name: TopicPartition, position: int | None) -> CompactionInspection:
+    def _compaction(
+        self, root: str, name: TopicPartition, position: int | None
+    ) -> CompactionInspection:
         def note(problem: Problem) -> None:
             self._note_queue(name, problem)
 
@@ -407,34 +494,53 @@ class _Inspection:
         self._note_all(log, note)
         self._note_all(index, note)
         found = CompactionInspection(
-            file_size=log.file_size, index_file_size=index.file_size, position=position,
-            bytes=log.size_bytes + index.size_bytes, first_dirty_offset=0 if position is None else position + 1,
-        )  # fmt: skip
+            file_size=log.file_size,
+            index_file_size=index.file_size,
+            position=position,
+            bytes=log.size_bytes + index.size_bytes,
+            first_dirty_offset=0 if position is None else position + 1,
+        )
         self._progress.stage(f"inspect {name}", log.size_bytes)
         pairs = {file.start: file for file in index.files}
         for lonely in sorted(pairs.keys() ^ {file.start for file in log.files}):
             file = pairs.get(lonely) or next(file for file in log.files if file.start == lonely)
             other = "log" if lonely in pairs else "index"
             note(
-                Problem(ProblemKind.DAMAGED, f"it has no {other} file of the same name", file.path, None,
-                        "a broker does not start on such a queue: restore the other one")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.DAMAGED,
+                    f"it has no {other} file of the same name",
+                    file.path,
+                    None,
+                    "a broker does not start on such a queue: restore the other one",
+                )
+            )
         keys: set[bytes] | None = set()
         last_offset = -1
         for file in log.files:
             if log.file_size and file.start % log.file_size:
                 note(
-                    Problem(ProblemKind.DAMAGED, f"named {file.start}, no multiple of its {log.file_size} bytes",
-                            file.path, None, "a broker cuts such a queue when it starts: rename the pair")
-                )  # fmt: skip
+                    Problem(
+                        ProblemKind.DAMAGED,
+                        f"named {file.start}, no multiple of its {log.file_size} bytes",
+                        file.path,
+                        None,
+                        "a broker cuts such a queue when it starts: rename the pair",
+                    )
+                )
             alone = MappedLog((file,), (), file.size_bytes, (file.start,))
             pair = pairs.get(file.start)
             check = _IndexPair(file, pair, note, is_last=log.is_last(file))
             one = FileOfLog(
-                file=file.path, kind=FileKind.COMPACTION_LOG, bytes=file.size_bytes, start=file.start, entries=0
+                file=file.path,
+                kind=FileKind.COMPACTION_LOG,
+                bytes=file.size_bytes,
+                start=file.start,
+                entries=0,
             )
             found.files.append(one)
-            walk = LogWalk(alone, note, checks_crc=True, is_compaction=True, advance=self._progress.advance)
+            walk = LogWalk(
+                alone, note, checks_crc=True, is_compaction=True, advance=self._progress.advance
+            )
             for chunk in walk.chunks():
                 rows = check.compare(chunk)
                 found.unindexed += len(chunk.table) - len(rows)
@@ -446,7 +552,13 @@ class _Inspection:
                 offsets = table["queue_offset"]
                 if int(offsets[0]) <= last_offset or (np.diff(offsets) <= 0).any():
                     note(
-                        Problem(ProblemKind.DAMAGED, "queue offsets do not rise", file.path, chunk.base, DAMAGE_REMEDY)
+                        Problem(
+                            ProblemKind.DAMAGED,
+                            "queue offsets do not rise",
+                            file.path,
+                            chunk.base,
+                            DAMAGE_REMEDY,
+                        )
                     )
                 last_offset = max(last_offset, int(offsets.max()))
                 _widen(found.contents, int(offsets[0]), int(offsets[-1]))
@@ -454,7 +566,9 @@ class _Inspection:
                     one.first_offset = int(offsets[0])
                 one.last_offset = int(offsets[-1])
                 if not log.is_last(file):
-                    found.dirty_bytes += int(table["size"][offsets > (-1 if position is None else position)].sum())
+                    found.dirty_bytes += int(
+                        table["size"][offsets > (-1 if position is None else position)].sum()
+                    )
                 keys = _with_keys(keys, chunk, rows)
             ending = walk.endings.get(file.path)
             if ending is not None:
@@ -488,7 +602,9 @@ class _Inspection:
             self._report.index_files.append(self._index_file(file, log))
 
     def _index_file(self, file: MappedFile, log: MappedLog | None = None) -> FileOfLog:
-        one = FileOfLog(file=file.path, kind=FileKind.INDEX, bytes=file.size_bytes, start=file.start)
+        one = FileOfLog(
+            file=file.path, kind=FileKind.INDEX, bytes=file.size_bytes, start=file.start
+        )
         try:
             index = IndexFile.of(map_whole(file))
         except LogError as error:
@@ -497,19 +613,26 @@ class _Inspection:
         header = index.header
         one.entries = header.count - 1
         one.details = {
-            "first_timestamp": header.first_store_time_ms, "last_timestamp": header.last_store_time_ms,
+            "first_timestamp": header.first_store_time_ms,
+            "last_timestamp": header.last_store_time_ms,
             "first_physical_offset": header.first_physical_offset,
-            "last_physical_offset": header.last_physical_offset, "used_slots": header.used_slots,
-            "slots": index.slots, "capacity": index.capacity,
-        }  # fmt: skip
+            "last_physical_offset": header.last_physical_offset,
+            "used_slots": header.used_slots,
+            "slots": index.slots,
+            "capacity": index.capacity,
+        }
         one.end_position = INDEX_HEADER.size + 4 * index.slots + ENTRY_DTYPE.itemsize * header.count
         one.ending = "full" if index.is_full else "open"
         place = _first_bad_entry(index, log)
         if place is not None:
             number, wrong = place
             at = INDEX_HEADER.size + 4 * index.slots + ENTRY_DTYPE.itemsize * number
-            remedy = "lastwrite dispatch builds it anew; without it keys are found in the commit log"
-            self._note_store(Problem(ProblemKind.DAMAGED, f"entry {number}: {wrong}", file.path, at, remedy))
+            remedy = (
+                "lastwrite dispatch builds it anew; without it keys are found in the commit log"
+            )
+            self._note_store(
+                Problem(ProblemKind.DAMAGED, f"entry {number}: {wrong}", file.path, at, remedy)
+            )
         return one
 
     # ------------------------------------------------------------------ one file
@@ -548,10 +671,20 @@ class _Inspection:
         log = read_one_file(place.path)
         file = log.files[0]
         is_compaction = place.file is FileKind.COMPACTION_LOG
-        one = FileOfLog(file=place.path, kind=str(place.file), bytes=file.size_bytes, start=file.start, entries=0)
+        one = FileOfLog(
+            file=place.path,
+            kind=str(place.file),
+            bytes=file.size_bytes,
+            start=file.start,
+            entries=0,
+        )
         total = Messages()
         walk = LogWalk(
-            log, self._note_store, checks_crc=True, is_compaction=is_compaction, advance=self._progress.advance
+            log,
+            self._note_store,
+            checks_crc=True,
+            is_compaction=is_compaction,
+            advance=self._progress.advance,
         )
         for chunk in walk.chunks():
             one.entries = (one.entries or 0) + len(chunk.table)
@@ -566,9 +699,14 @@ class _Inspection:
         if ending is not None:
             one.end_position = ending.position
             one.ending = (
-                "blank" if ending.blank else "damaged" if ending.damage
-                else "never written" if ending.position == 0 else "open"
-            )  # fmt: skip
+                "blank"
+                if ending.blank
+                else "damaged"
+                if ending.damage
+                else "never written"
+                if ending.position == 0
+                else "open"
+            )
         counts = total.to_dict()
         del counts["first_offset"], counts["last_offset"]
         one.details = counts | {"log_bytes": counts.pop("bytes")}
@@ -583,9 +721,13 @@ def count_messages(chunk: Chunk, rows: Int64Array) -> Messages:
     table = chunk.table[rows]
     flags = table["sys_flag"]
     found = Messages(records=len(table), bytes=int(table["size"].sum()))
-    inner = (flags & (record.INNER_BATCH | record.NEEDS_UNWRAP)) == record.INNER_BATCH | record.NEEDS_UNWRAP
+    inner = (
+        flags & (record.INNER_BATCH | record.NEEDS_UNWRAP)
+    ) == record.INNER_BATCH | record.NEEDS_UNWRAP
     found.inner_batches = int(inner.sum())
-    found.messages = len(table) - found.inner_batches + int(np.maximum(table["inner_num"][inner], 1).sum())
+    found.messages = (
+        len(table) - found.inner_batches + int(np.maximum(table["inner_num"][inner], 1).sum())
+    )
     found.keyless = int((table["key_length"] < 0).sum())
     found.delayed = int(((table["marks"] & kernels.HAS_DELAY) != 0).sum())
     transaction = flags & record.TRANSACTION_MASK
@@ -599,7 +741,10 @@ def count_messages(chunk: Chunk, rows: Int64Array) -> Messages:
             found.tombstones += not record.decompress_body(body, int(row["sys_flag"]), 0, 1)
         except LogError:
             pass  # there is something in it, or it is broken: dump says so
-    found.first_timestamp, found.last_timestamp = int(table["store_time"].min()), int(table["store_time"].max())
+    found.first_timestamp, found.last_timestamp = (
+        int(table["store_time"].min()),
+        int(table["store_time"].max()),
+    )
     wide = int((table["magic"] == record.MAGIC_V2).sum())
     found.formats.update({name: n for name, n in (("v1", len(table) - wide), ("v2", wide)) if n})
     for kind in np.unique(flags & (record.COMPRESSED | record.COMPRESSION_MASK)).tolist():
@@ -610,7 +755,9 @@ def count_messages(chunk: Chunk, rows: Int64Array) -> Messages:
             found.codecs["unknown"] += count
     some = table[table["properties_length"] > 0]
     closed = int((chunk.buffer[some["properties_at"] + some["properties_length"] - 1] == 2).sum())
-    found.endings.update({name: n for name, n in (("closed", closed), ("open", len(some) - closed)) if n})
+    found.endings.update(
+        {name: n for name, n in (("closed", closed), ("open", len(some) - closed)) if n}
+    )
     return found
 
 
@@ -647,7 +794,13 @@ class _QueueProof:
     """Holds a queue's units against the records of the commit log, which come in its order."""
 
     def __init__(
-        self, name: TopicPartition, files: MappedLog, found: IndexOfQueue, part: Part, log_start: int, note: Note
+        self,
+        name: TopicPartition,
+        files: MappedLog,
+        found: IndexOfQueue,
+        part: Part,
+        log_start: int,
+        note: Note,
     ) -> None:
         self._name = name
         self._found = found
@@ -727,10 +880,11 @@ class _QueueProof:
                     ProblemKind.DAMAGED,
                     f"the unit of offset {offset} leads to {int(addresses[row])}, its record lies at "
                     f"{int(table['physical_offset'][row])}",
-                    self._files.files[0].path if file is None else file.path, None if file is None else at - file.start,
+                    self._files.files[0].path if file is None else file.path,
+                    None if file is None else at - file.start,
                     "lastwrite dispatch builds the queue anew from the commit log",
                 )
-            )  # fmt: skip
+            )
 
     def end(self, is_whole: bool) -> None:
         """All records have gone by; ``is_whole``: none of them was lost."""
@@ -738,22 +892,39 @@ class _QueueProof:
         found = self._found
         if not self._files.files:
             if found.lacking:
-                self._note(Problem(ProblemKind.RECOVERED, f"no file of the consume queue of {self._name}, and the "
-                                   f"commit log has {found.lacking} of its messages", "consumequeue", None,
-                                   "lastwrite dispatch builds it"))  # fmt: skip
+                self._note(
+                    Problem(
+                        ProblemKind.RECOVERED,
+                        f"no file of the consume queue of {self._name}, and the "
+                        f"commit log has {found.lacking} of its messages",
+                        "consumequeue",
+                        None,
+                        "lastwrite dispatch builds it",
+                    )
+                )
             return
         path = self._files.files[-1].path
         if found.lacking:
             self._note(
-                Problem(ProblemKind.RECOVERED, f"{found.lacking} messages of the commit log have no unit", path, None,
-                        "a broker's start dispatches them where it was killed; lastwrite dispatch does in any case")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.RECOVERED,
+                    f"{found.lacking} messages of the commit log have no unit",
+                    path,
+                    None,
+                    "a broker's start dispatches them where it was killed; lastwrite dispatch does in any case",
+                )
+            )
         dangling = found.units - found.expired - self._matched - (found.wrong or 0)
         if dangling > 0 and is_whole and not self._name.topic.startswith(_LIGHT):
             self._note(
-                Problem(ProblemKind.DAMAGED, f"{dangling} units lead to no record", path, None,
-                        "lastwrite dispatch builds the queue anew from the commit log")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.DAMAGED,
+                    f"{dangling} units lead to no record",
+                    path,
+                    None,
+                    "lastwrite dispatch builds the queue anew from the commit log",
+                )
+            )
 
 
 class _KeyProof:
@@ -774,7 +945,9 @@ class _KeyProof:
         self._first = self._files[0][1].header.first_physical_offset if self._files else 0
         self._last = self._files[-1][1].header.last_physical_offset if self._files else -1
         self._lacking = self._late = self._wrong = 0
-        self._place: tuple[str, int, int] | None = None  # of the first wrong entry: file, byte, address
+        self._place: tuple[str, int, int] | None = (
+            None  # of the first wrong entry: file, byte, address
+        )
 
     def compare(self, chunk: Chunk) -> None:
         if not self._files:
@@ -784,8 +957,12 @@ class _KeyProof:
         must, may = self._keys(chunk, first, False), self._keys(chunk, first, True)
         got: list[Int64Array] = []
         for file, index, entries in self._files:
-            low = bisect_left(range(len(entries)), first, key=lambda n: int(entries["physical_offset"][n]))
-            high = bisect_right(range(len(entries)), last, key=lambda n: int(entries["physical_offset"][n]))
+            low = bisect_left(
+                range(len(entries)), first, key=lambda n: int(entries["physical_offset"][n])
+            )
+            high = bisect_right(
+                range(len(entries)), last, key=lambda n: int(entries["physical_offset"][n])
+            )
             some = entries[low:high]
             pairs = (some["physical_offset"].astype(np.int64) - first) * _HASHES + some["hash"]
             strange = ~np.isin(pairs, may)
@@ -806,38 +983,60 @@ class _KeyProof:
         lengths = np.maximum(table["key_length"], table["marks"] >> kernels.KEY_LENGTH_SHIFT)
         room = int((np.maximum(lengths, 0) // 2 + 4).sum())
         hashes, places, times = (np.empty(room, np.int64) for _ in range(3))
-        filled, _ = kernels.index_keys(chunk.buffer, table, 0, len(table), hashes, places, times, tags)
+        filled, _ = kernels.index_keys(
+            chunk.buffer, table, 0, len(table), hashes, places, times, tags
+        )
         pairs: Int64Array = (places[:filled] - first) * _HASHES + hashes[:filled]
         return pairs
 
     def end(self) -> None:
         """All records have gone by."""
-        remedy = "lastwrite dispatch builds the index anew; without it keys are found in the commit log"
+        remedy = (
+            "lastwrite dispatch builds the index anew; without it keys are found in the commit log"
+        )
         if not self._files:
             return
         path = self._files[-1][0].path
         if self._late:
             self._note(
-                Problem(ProblemKind.RECOVERED, f"it ends at {self._last}: {self._late} keys of later messages lack",
-                        path, None, "a broker's start dispatches them where it was killed")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.RECOVERED,
+                    f"it ends at {self._last}: {self._late} keys of later messages lack",
+                    path,
+                    None,
+                    "a broker's start dispatches them where it was killed",
+                )
+            )
         if self._lacking:
             self._note(
-                Problem(ProblemKind.DAMAGED, f"{self._lacking} keys of messages are not in the index files", path, None,
-                        remedy)
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.DAMAGED,
+                    f"{self._lacking} keys of messages are not in the index files",
+                    path,
+                    None,
+                    remedy,
+                )
+            )
         if self._place is not None:
             file, at, address = self._place
             self._note(
-                Problem(ProblemKind.DAMAGED, f"{self._wrong} entries lead to messages without such a key, the first to "
-                        f"{address}", file, at, remedy)
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.DAMAGED,
+                    f"{self._wrong} entries lead to messages without such a key, the first to "
+                    f"{address}",
+                    file,
+                    at,
+                    remedy,
+                )
+            )
 
 
 class _IndexPair:
     """A compaction log's file beside its index file."""
 
-    def __init__(self, file: MappedFile, pair: MappedFile | None, note: Note, is_last: bool) -> None:
+    def __init__(
+        self, file: MappedFile, pair: MappedFile | None, note: Note, is_last: bool
+    ) -> None:
         self._log = file
         self._note = note
         self._next = 0
@@ -849,16 +1048,26 @@ class _IndexPair:
             count = units.valid_count(entries)
             self._units = entries[:count]
             self.file = FileOfLog(
-                file=pair.path, kind=FileKind.COMPACTION_INDEX, bytes=pair.size_bytes, start=pair.start, entries=count,
-                end_position=count * units.BATCH_UNIT.size, ending="full" if count == len(entries) else "open",
+                file=pair.path,
+                kind=FileKind.COMPACTION_INDEX,
+                bytes=pair.size_bytes,
+                start=pair.start,
+                entries=count,
+                end_position=count * units.BATCH_UNIT.size,
+                ending="full" if count == len(entries) else "open",
                 first_offset=int(entries["base"][0]) if count else None,
                 last_offset=int(entries["base"][count - 1]) if count else None,
-            )  # fmt: skip
+            )
             if not count and not is_last:
                 note(
-                    Problem(ProblemKind.DAMAGED, "a pair of files without a unit", pair.path, None,
-                            "a broker answers nothing from such a queue: remove the pair")
-                )  # fmt: skip
+                    Problem(
+                        ProblemKind.DAMAGED,
+                        "a pair of files without a unit",
+                        pair.path,
+                        None,
+                        "a broker answers nothing from such a queue: remove the pair",
+                    )
+                )
 
     def compare(self, chunk: Chunk) -> Int64Array:
         """Which records of the chunk a unit leads to: those that are served."""
@@ -881,32 +1090,48 @@ class _IndexPair:
                 Problem(
                     ProblemKind.DAMAGED,
                     f"the unit of offset {int(mine['base'][n])} leads to {int(mine['physical_offset'][n])}; offset "
-                    f"{int(table['queue_offset'][n])} lies at {int(addresses[n])}", self.file.file,
-                    (self._next - rows + n) * units.BATCH_UNIT.size, DAMAGE_REMEDY,
+                    f"{int(table['queue_offset'][n])} lies at {int(addresses[n])}",
+                    self.file.file,
+                    (self._next - rows + n) * units.BATCH_UNIT.size,
+                    DAMAGE_REMEDY,
                 )
-            )  # fmt: skip
+            )
         elsewhere = table["physical_offset"][:rows] != addresses[:rows]
         if elsewhere.any():
             row = int(np.argmax(elsewhere))
             self._note(
-                Problem(ProblemKind.RECOVERED, "records that say they lie elsewhere", self._log.path,
-                        chunk.position(row), "they are served all the same; a broker's next run puts it right")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.RECOVERED,
+                    "records that say they lie elsewhere",
+                    self._log.path,
+                    chunk.position(row),
+                    "they are served all the same; a broker's next run puts it right",
+                )
+            )
         return np.arange(rows, dtype=np.int64)
 
     def end(self, is_last: bool) -> None:
         if self._units is not None and self._next < len(self._units):
             self._note(
-                Problem(ProblemKind.DAMAGED, f"{len(self._units) - self._next} units lead to no record",
-                        self.file.file, self._next * units.BATCH_UNIT.size, DAMAGE_REMEDY)
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.DAMAGED,
+                    f"{len(self._units) - self._next} units lead to no record",
+                    self.file.file,
+                    self._next * units.BATCH_UNIT.size,
+                    DAMAGE_REMEDY,
+                )
+            )
 
 
 def _first_bad_entry(index: IndexFile, log: MappedLog | None) -> tuple[int, str] | None:
     """The first entry that contradicts the others, and how."""
     count = index.header.count
     base = INDEX_HEADER.size + 4 * index.slots
-    entries = np.frombuffer(index.data, ENTRY_DTYPE, count, base) if count > 1 else np.empty(0, ENTRY_DTYPE)
+    entries = (
+        np.frombuffer(index.data, ENTRY_DTYPE, count, base)
+        if count > 1
+        else np.empty(0, ENTRY_DTYPE)
+    )
     for first in range(1, count, _ENTRIES_AT_ONCE):
         some = entries[first : first + _ENTRIES_AT_ONCE]
         numbers = np.arange(first, first + len(some))
@@ -916,7 +1141,8 @@ def _first_bad_entry(index: IndexFile, log: MappedLog | None) -> tuple[int, str]
         checks = {
             "its hash is below 0": hashes < 0,
             "the entry before it does not lie before it": (previous < 0) | (previous >= numbers),
-            "the entry before it is of another slot": known & (ahead % index.slots != hashes % index.slots),
+            "the entry before it is of another slot": known
+            & (ahead % index.slots != hashes % index.slots),
         }
         if log is not None and log.files:
             checks["its address lies behind the commit log"] = some["physical_offset"] >= log.end

@@ -31,7 +31,12 @@ def base64_of(data: bytes) -> str:
 
 
 def message_rows(
-    message: Message, file: str, position: int, found_by: str, is_commit_log: bool = True, whole_batches: bool = False
+    message: Message,
+    file: str,
+    position: int,
+    found_by: str,
+    is_commit_log: bool = True,
+    whole_batches: bool = False,
 ) -> Iterator[Row]:
     """The messages of one record, a row each: several only of an inner batch, unless ``whole_batches``.
 
@@ -47,14 +52,22 @@ def message_rows(
         return
     problem = None if message.body_crc_holds else _crc_problem(message)
     for number, inner in enumerate(inside):
-        row = message_row(inner, file, position, found_by, is_commit_log, number, problem, message.size)
+        row = message_row(
+            inner, file, position, found_by, is_commit_log, number, problem, message.size
+        )
         yield row | {"body_crc": message.body_crc, "compression": _compression(message)}
 
 
 def message_row(
-    message: Message, file: str, position: int, found_by: str, is_commit_log: bool = True,
-    batch_index: int | None = None, problem: str | None = None, size: int | None = None,
-) -> Row:  # fmt: skip
+    message: Message,
+    file: str,
+    position: int,
+    found_by: str,
+    is_commit_log: bool = True,
+    batch_index: int | None = None,
+    problem: str | None = None,
+    size: int | None = None,
+) -> Row:
     """One message. ``body`` is null where it cannot be had, and ``problem`` says why."""
     body: bytes | None
     if batch_index is not None:
@@ -91,7 +104,9 @@ def message_row(
         "compression": _compression(message),
         "file": file,
         "position": position,
-        "message_id": record.offset_message_id(message.store_host, message.physical_offset) if is_commit_log else None,
+        "message_id": record.offset_message_id(message.store_host, message.physical_offset)
+        if is_commit_log
+        else None,
         "transaction": _TRANSACTIONS.get(message.sys_flag & record.TRANSACTION_MASK),
         "batch_index": batch_index,
         "properties_raw": None if _is_told_whole(message) else base64_of(message.properties_bytes),
@@ -142,25 +157,44 @@ def consume_queue_rows(
         address, size, code = entries[n].tolist()
         if size != units.FILLER_SIZE:
             yield {
-                "index": "consumequeue", **_name(name), "queue_offset": number + n, "physical_offset": address,
-                "size": size, "tags_code": code, "file": file, "position": n * units.CONSUME_QUEUE_UNIT.size,
-            }  # fmt: skip
+                "index": "consumequeue",
+                **_name(name),
+                "queue_offset": number + n,
+                "physical_offset": address,
+                "size": size,
+                "tags_code": code,
+                "file": file,
+                "position": n * units.CONSUME_QUEUE_UNIT.size,
+            }
 
 
-def batch_unit_rows(data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0) -> Iterator[Row]:
+def batch_unit_rows(
+    data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0
+) -> Iterator[Row]:
     """The units of one file of a batch consume queue or a compaction index, from queue offset ``first`` on."""
     entries = units.batch_units(data)
     count = units.valid_count(entries)
     for n in range(units.find_offset(entries, first, count), count):
         address, size, code, time, base, number, compacted, reserved = entries[n].tolist()
         yield {
-            "index": index, **_name(name), "queue_offset": base, "messages": number, "physical_offset": address,
-            "size": size, "tags_code": code, "store_timestamp": time, "compacted_offset": compacted,
-            "reserved": reserved, "file": file, "position": n * units.BATCH_UNIT.size,
-        }  # fmt: skip
+            "index": index,
+            **_name(name),
+            "queue_offset": base,
+            "messages": number,
+            "physical_offset": address,
+            "size": size,
+            "tags_code": code,
+            "store_timestamp": time,
+            "compacted_offset": compacted,
+            "reserved": reserved,
+            "file": file,
+            "position": n * units.BATCH_UNIT.size,
+        }
 
 
-def extension_rows(data: bytes, name: TopicPartition | None, file: str, start: int) -> Iterator[Row]:
+def extension_rows(
+    data: bytes, name: TopicPartition | None, file: str, start: int
+) -> Iterator[Row]:
     """The units of one file of a consume queue's extension; ``address`` is what a tags code says to mean them.
 
     Raises:
@@ -169,10 +203,16 @@ def extension_rows(data: bytes, name: TopicPartition | None, file: str, start: i
     at = 0
     while (unit := units.decode_extension(data, at, len(data))) is not None:
         yield {
-            "index": "consumequeue_ext", **_name(name), "address": start + at + units.EXTENSION_BASE,
-            "size": unit.size, "tags_code": unit.tags_code, "store_timestamp": unit.store_time_ms,
-            "bitmap": unit.bitmap.hex(), "file": file, "position": at,
-        }  # fmt: skip
+            "index": "consumequeue_ext",
+            **_name(name),
+            "address": start + at + units.EXTENSION_BASE,
+            "size": unit.size,
+            "tags_code": unit.tags_code,
+            "store_timestamp": unit.store_time_ms,
+            "bitmap": unit.bitmap.hex(),
+            "file": file,
+            "position": at,
+        }
         at += unit.size
 
 

@@ -83,16 +83,22 @@ class LogWalk:
     """
 
     def __init__(
-        self, log: MappedLog, note: Note, checks_crc: bool = False, is_compaction: bool = False,
+        self,
+        log: MappedLog,
+        note: Note,
+        checks_crc: bool = False,
+        is_compaction: bool = False,
         advance: Callable[[int], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._log = log
         self._note = note
         self._checks_crc = checks_crc
         self._is_compaction = is_compaction
         self._advance = advance or (lambda count: None)
         self._buffer: ByteArray = np.empty(CHUNK_BYTES, dtype=np.uint8)
-        self._table: MessageTable = np.zeros(CHUNK_BYTES // SMALLEST_RECORD_BYTES // 2, dtype=MESSAGE)
+        self._table: MessageTable = np.zeros(
+            CHUNK_BYTES // SMALLEST_RECORD_BYTES // 2, dtype=MESSAGE
+        )
         self.endings: dict[str, Ending] = {}
         self.bad_crcs = 0
         written = (file.start for file in reversed(log.files) if _is_written(file))
@@ -105,7 +111,9 @@ class LogWalk:
                 continue
             yield from self._file(file, max(start - file.start, 0), end)
 
-    def records(self, start: int = 0, end: int | None = None) -> Iterator[tuple[MappedFile, int, Message]]:
+    def records(
+        self, start: int = 0, end: int | None = None
+    ) -> Iterator[tuple[MappedFile, int, Message]]:
         """The same one by one, each with its file and its position there."""
         for chunk in self.chunks(start, end):
             for row in range(len(chunk.table)):
@@ -119,7 +127,9 @@ class LogWalk:
             while position < stop:
                 have = min(len(self._buffer), file.size_bytes - position)
                 reader.read_into(self._buffer[:have], position)
-                rows, consumed, code, at, wanted = kernels.split(self._buffer, 0, have, self._table, self._checks_crc)
+                rows, consumed, code, at, wanted = kernels.split(
+                    self._buffer, 0, have, self._table, self._checks_crc
+                )
                 if code == kernels.BAD_CRC:
                     self._note_crc(file, position + at)
                     more, consumed, code, at, wanted = kernels.split(
@@ -148,7 +158,11 @@ class LogWalk:
                         code = kernels.BAD_SIZE
                     else:
                         continue
-                if code == kernels.NEED_MORE and file.size_bytes - position < 8 and self._is_compaction:
+                if (
+                    code == kernels.NEED_MORE
+                    and file.size_bytes - position < 8
+                    and self._is_compaction
+                ):
                     break  # a file may be filled to its last byte
                 found = self._past(file, reader, position, int(code), int(wanted))
                 if found is None:
@@ -165,7 +179,9 @@ class LogWalk:
             self._buffer = np.empty(int(wanted), dtype=np.uint8)
         return True
 
-    def _past(self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int) -> int | None:
+    def _past(
+        self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int
+    ) -> int | None:
         """Where records go on behind a place where there is none; None: the file ends there. Says what is wrong."""
         room = file.size_bytes - position
         is_last = self._is_compaction or file.start >= self._last_written
@@ -175,11 +191,19 @@ class LogWalk:
                 wrong = f"a blank record that says {wanted} bytes are left, where {room} are"
                 self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position, DAMAGE_REMEDY))
             return None
-        if code == kernels.END and is_last and (self._is_compaction or self._is_blank(reader, position, room)):
+        if (
+            code == kernels.END
+            and is_last
+            and (self._is_compaction or self._is_blank(reader, position, room))
+        ):
             self.endings[file.path] = Ending(position, False)
             return None
         after = self._next_record(file, reader, position + 1)
-        wrong = "a record that lies elsewhere by what it says" if code == _BAD_ADDRESS else kernels.CODES[code]
+        wrong = (
+            "a record that lies elsewhere by what it says"
+            if code == _BAD_ADDRESS
+            else kernels.CODES[code]
+        )
         if code == kernels.NEED_MORE:
             wrong = f"a record of {wanted} bytes where {room} are left"
         if after is not None:
@@ -192,9 +216,17 @@ class LogWalk:
             self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position, DAMAGE_REMEDY))
         elif code in (kernels.END, _BAD_ADDRESS):
             wrong = "stale bytes behind the log's end"
-            self._note(Problem(ProblemKind.RECOVERED, wrong, file.path, position, "a broker never reads them"))
+            self._note(
+                Problem(
+                    ProblemKind.RECOVERED, wrong, file.path, position, "a broker never reads them"
+                )
+            )
         else:
-            self._note(Problem(ProblemKind.RECOVERED, f"torn tail: {wrong}", file.path, position, TORN_REMEDY))
+            self._note(
+                Problem(
+                    ProblemKind.RECOVERED, f"torn tail: {wrong}", file.path, position, TORN_REMEDY
+                )
+            )
         return None
 
     def _is_blank(self, reader: SegmentReader, position: int, room: int) -> bool:
@@ -214,8 +246,12 @@ class LogWalk:
             data = buffer[:have].tobytes()
             for hit in sorted(_hits(data)):
                 at = hit - 4
-                said = int.from_bytes(data[at + PHYSICAL_OFFSET_AT : at + _FRAME_BYTES], "big", signed=True)
-                if said == file.start + position + at and self._is_whole(file, reader, position + at):
+                said = int.from_bytes(
+                    data[at + PHYSICAL_OFFSET_AT : at + _FRAME_BYTES], "big", signed=True
+                )
+                if said == file.start + position + at and self._is_whole(
+                    file, reader, position + at
+                ):
                     return position + at
             if have < len(buffer) or position + have >= file.size_bytes:
                 return None
@@ -245,12 +281,20 @@ class LogWalk:
             at, size = int(table["position"][row]), int(table["size"][row])
             if record_crc_holds(memoryview(self._buffer)[at : at + size]) is False:
                 wrong = "the record's checksum does not hold"
-                self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position + at, DAMAGE_REMEDY))
+                self._note(
+                    Problem(ProblemKind.DAMAGED, wrong, file.path, position + at, DAMAGE_REMEDY)
+                )
 
     def _note_crc(self, file: MappedFile, position: int) -> None:
         self.bad_crcs += 1
         self._note(
-            Problem(ProblemKind.DAMAGED, kernels.CODES[kernels.BAD_CRC], file.path, int(position), DAMAGE_REMEDY)
+            Problem(
+                ProblemKind.DAMAGED,
+                kernels.CODES[kernels.BAD_CRC],
+                file.path,
+                int(position),
+                DAMAGE_REMEDY,
+            )
         )
 
 

@@ -88,21 +88,29 @@ def settle(unit: SettleUnit) -> Settled:
     proof = proof_of(unit.system)
     blocks = _Blocks(unit.after.blocks)
     found = history(blocks)
-    settled = Settled(unit.partition, _figures(found), found.last_stable_offset(unit.after.log.high_watermark))
+    settled = Settled(
+        unit.partition, _figures(found), found.last_stable_offset(unit.after.log.high_watermark)
+    )
     lies = _structure(proof, unit.after.log, found, unmarked_counts=unit.before is None)
     if unit.before is None:
         settled.problems += lies
         return settled
     # A log whose index told the truth before has been broken in between.
-    settled.break_promise(Violation("transaction_index", lie.message, None, lie.path) for lie in lies)
+    settled.break_promise(
+        Violation("transaction_index", lie.message, None, lie.path) for lie in lies
+    )
     earlier = _Blocks(unit.before.blocks)
     was = history(earlier)
-    settled.limit = was.last_stable_offset(min(unit.before.log.high_watermark, unit.after.log.high_watermark))
+    settled.limit = was.last_stable_offset(
+        min(unit.before.log.high_watermark, unit.after.log.high_watermark)
+    )
     settled.problems += _structure(proof, unit.before.log, was, unmarked_counts=True)
     path_of = unit.after.log.path_of
     settled.break_promise(
         Violation("redecided", _in_words(batch), batch.offset, path_of(batch.offset))
-        for batch in redecided(blocks, was, found, max(unit.before.log.log_start, unit.after.log.log_start))
+        for batch in redecided(
+            blocks, was, found, max(unit.before.log.log_start, unit.after.log.log_start)
+        )
     )
     settled.break_promise(
         Violation("batch_added", "no batch could have become this one", offset, path_of(offset))
@@ -111,7 +119,7 @@ def settle(unit: SettleUnit) -> Settled:
     snapshot = proof.snapshot(unit.before.log)
     owed = owed_batches(
         earlier, unit.before.log.log_start, snapshot, unit.clock_ms, unit.producer_expiration_ms
-    )  # fmt: skip
+    )
     discardable = was.discardable
     if unit.scratch is not None and (len(discardable) or len(owed)):
         with ScratchWriter(unit.scratch, "lookups") as writer:
@@ -120,7 +128,9 @@ def settle(unit: SettleUnit) -> Settled:
     return settled
 
 
-def _structure(proof: Proof, log: PartitionLog, found: History, unmarked_counts: bool) -> list[Problem]:
+def _structure(
+    proof: Proof, log: PartitionLog, found: History, unmarked_counts: bool
+) -> list[Problem]:
     """What is wrong with the transactions of one log."""
     first_open = int(found.open[0, 0]) if len(found.open) else None
     problems = proof.transactions(log).problems(found.transactions, first_open)
@@ -131,9 +141,11 @@ def _structure(proof: Proof, log: PartitionLog, found: History, unmarked_counts:
                 ProblemKind.DAMAGED,
                 f"producer {producer} began a transaction at offset {first} that no marker ends, and has none open: "
                 "its marker is missing, and readers take the data for open, or for what a later marker says",
-                log.path_of(int(first)), None, "restore this file from a replica or a backup",
+                log.path_of(int(first)),
+                None,
+                "restore this file from a replica or a backup",
             )
-        )  # fmt: skip
+        )
     return problems
 
 

@@ -67,9 +67,11 @@ class TransactionCount:
     @property
     def result(self) -> Transactions:
         return Transactions(
-            open=len(self._open), aborted=self._aborted, committed=self._committed,
+            open=len(self._open),
+            aborted=self._aborted,
+            committed=self._committed,
             aborted_records=self._aborted_records,
-        )  # fmt: skip
+        )
 
     @property
     def open(self) -> list[OpenTransaction]:
@@ -84,7 +86,9 @@ class Surveyor:
     def __init__(self, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.format = KafkaFormat(limit_bytes)
-        self._secret = secret_from(b"\x01" * (8 * SECRET_WORDS))  # fingerprints are made and not looked at
+        self._secret = secret_from(
+            b"\x01" * (8 * SECRET_WORDS)
+        )  # fingerprints are made and not looked at
         self._states: ByteArray = np.empty(1 << 16, dtype=np.uint8)
         self._entries = np.empty((1 << 16, 2), dtype=np.uint64)
         self.new_partition()
@@ -100,13 +104,21 @@ class Surveyor:
         return len(self._producers)
 
     def survey(
-        self, segment: Segment, end_offset: int, is_active: bool, note: Note, advance: Callable[[int], None]
+        self,
+        segment: Segment,
+        end_offset: int,
+        is_active: bool,
+        note: Note,
+        advance: Callable[[int], None],
     ) -> SegmentInspection:
         """Read ``segment`` to its end; no offset may reach ``end_offset``. Problems go to ``note``."""
         found = SegmentInspection(
-            file=segment.path, base_offset=segment.base_offset, bytes=segment.size_bytes, is_active=is_active,
+            file=segment.path,
+            base_offset=segment.base_offset,
+            bytes=segment.size_bytes,
+            is_active=is_active,
             modified=segment.mtime_ms,
-        )  # fmt: skip
+        )
         indexes = KafkaIndexProof(segment)
         walk = _SegmentWalk(self, segment, end_offset, found.contents, indexes, note, advance)
         try:
@@ -133,7 +145,9 @@ class Surveyor:
         tombstones = keyless = control = 0
         kinds = np.zeros(len(table), dtype=np.uint8)  # state of each batch's first record
         for run in self.format.opened(buffer, table):
-            ahead = int(table["records"][run.first : run.last].sum())  # a claim until the run is decompressed
+            ahead = int(
+                table["records"][run.first : run.last].sum()
+            )  # a claim until the run is decompressed
             if ahead > len(self._states):
                 self._states = np.empty(ahead + (ahead >> 2), dtype=np.uint8)
                 self._entries = np.empty((len(self._states), 2), dtype=np.uint64)
@@ -151,7 +165,9 @@ class Surveyor:
         into.keyless += keyless
         into.control_records += control
         into.abort_markers += int(np.count_nonzero((kinds & CONTROL != 0) & (kinds & ABORTED != 0)))
-        into.commit_markers += int(np.count_nonzero((kinds & CONTROL != 0) & (kinds & COMMITTED != 0)))
+        into.commit_markers += int(
+            np.count_nonzero((kinds & CONTROL != 0) & (kinds & COMMITTED != 0))
+        )
         self._follow(table, kinds)
         into.empty_batches += int(np.count_nonzero(table["records"] == 0))
         into.transactional_batches += int(np.count_nonzero(table["flags"] & IS_TRANSACTIONAL))
@@ -159,19 +175,28 @@ class Surveyor:
         horizons = table["horizon"][table["horizon"] != NO_HORIZON].tolist()
         magics = enumerate(np.bincount(data[table["origin"] + _MAGIC_AT]).tolist())
         other = Contents(
-            first_offset=int(table["base_offset"][0]), last_offset=int(table["next_offset"][-1]) - 1,
+            first_offset=int(table["base_offset"][0]),
+            last_offset=int(table["next_offset"][-1]) - 1,
             max_timestamp=_none_below(int(table["max_timestamp"].max())),
-            earliest_horizon=min(horizons, default=None), formats=_counter({f"v{magic}": n for magic, n in magics}),
-            codecs=_counter({codec.label: int(np.count_nonzero(table["codec"] == codec)) for codec in Codec}),
+            earliest_horizon=min(horizons, default=None),
+            formats=_counter({f"v{magic}": n for magic, n in magics}),
+            codecs=_counter(
+                {codec.label: int(np.count_nonzero(table["codec"] == codec)) for codec in Codec}
+            ),
             producer_batches=self._note_producers(buffer, table),
-        )  # fmt: skip
+        )
         into.add(other)
 
     def _follow(self, table: BatchTable, kinds: ByteArray) -> None:
         """Tell the transactions of these batches; ``kinds``: the state of each one's first record."""
         rows = np.flatnonzero(table["flags"] & IS_TRANSACTIONAL)
-        fields = (table[name][rows].tolist() for name in ("producer_id", "base_offset", "records", "flags"))
-        for kind, producer_id, base_offset, records, flags in zip(kinds[rows].tolist(), *fields, strict=True):
+        fields = (
+            table[name][rows].tolist()
+            for name in ("producer_id", "base_offset", "records", "flags")
+        )
+        for kind, producer_id, base_offset, records, flags in zip(
+            kinds[rows].tolist(), *fields, strict=True
+        ):
             if not flags & IS_CONTROL:
                 self.transactions.data(producer_id, base_offset, records)
             elif kind & (ABORTED | COMMITTED):
@@ -191,9 +216,15 @@ class _SegmentWalk:
     """The way through one segment."""
 
     def __init__(
-        self, surveyor: Surveyor, segment: Segment, end_offset: int, contents: Contents, indexes: KafkaIndexProof,
-        note: Note, advance: Callable[[int], None],
-    ) -> None:  # fmt: skip
+        self,
+        surveyor: Surveyor,
+        segment: Segment,
+        end_offset: int,
+        contents: Contents,
+        indexes: KafkaIndexProof,
+        note: Note,
+        advance: Callable[[int], None],
+    ) -> None:
         self._surveyor = surveyor
         self._segment = segment
         self._end_offset = end_offset
@@ -219,7 +250,9 @@ class _SegmentWalk:
                 data = window.at(position, least)
                 least = _HEADER_BYTES
                 try:
-                    table, consumed, wanted, held = format.split(data, 0, len(data), self.next_offset)
+                    table, consumed, wanted, held = format.split(
+                        data, 0, len(data), self.next_offset
+                    )
                 except (CorruptLog, OutOfMemoryBudget) as error:
                     step = self._past(error, position, data)
                     self._advance(step)

@@ -59,7 +59,13 @@ from lastwrite.model.contents import (
 )
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.verification import Comparison, PartitionVerification, VerifyReport, VerifyStatus, Violation
+from lastwrite.model.verification import (
+    Comparison,
+    PartitionVerification,
+    VerifyReport,
+    VerifyStatus,
+    Violation,
+)
 from lastwrite.model.work import Limits, Piece
 from lastwrite.pipeline.compact import runner_for
 from lastwrite.pipeline.memory import plan_memory
@@ -215,15 +221,24 @@ class _Job:
     @property
     def can_settle(self) -> bool:
         """The log under proof, and the log as it was if there is one, were read to their ends."""
-        return len(self.sides) == 1 + (self.seed is not None) and all(side.is_whole for side in self.sides.values())
+        return len(self.sides) == 1 + (self.seed is not None) and all(
+            side.is_whole for side in self.sides.values()
+        )
 
     @property
     def is_compared(self) -> bool:
-        return self.seed is not None and self.settled is not None and self.found.status is VerifyStatus.VERIFIED
+        return (
+            self.seed is not None
+            and self.settled is not None
+            and self.found.status is VerifyStatus.VERIFIED
+        )
 
     def problem(self, problem: Problem) -> None:
         """Note a problem, once a place."""
-        if any((known.path, known.position) == (problem.path, problem.position) for known in self.found.problems):
+        if any(
+            (known.path, known.position) == (problem.path, problem.position)
+            for known in self.found.problems
+        ):
             return
         self.found.problems.append(problem)
         if problem.kind is ProblemKind.DAMAGED:
@@ -231,13 +246,18 @@ class _Job:
 
     def fail(self, error: Exception) -> None:
         damaged = isinstance(error, LogError) and error.exit_status == 3
-        self.found.worsen(VerifyStatus.DAMAGED if damaged else VerifyStatus.FAILED, str(error) or type(error).__name__)
+        self.found.worsen(
+            VerifyStatus.DAMAGED if damaged else VerifyStatus.FAILED,
+            str(error) or type(error).__name__,
+        )
 
     def break_promise(self, *violations: Violation) -> None:
         if self.found.comparison is None:
             self.found.comparison = Comparison(folder=self.before_folder or "")
         self.found.comparison.violation_count += len(violations)
-        self.found.comparison.violations += violations[: _MOST_VIOLATIONS - len(self.found.comparison.violations)]
+        self.found.comparison.violations += violations[
+            : _MOST_VIOLATIONS - len(self.found.comparison.violations)
+        ]
         if violations:
             self.found.worsen(VerifyStatus.BROKEN, str(violations[0]))
 
@@ -246,9 +266,15 @@ class _Verifier:
     """Verifies partitions of one system; see ``verify``."""
 
     def __init__(
-        self, system: System, runner: Runner, limits: Limits, config: Mapping[str, object], now_ms: int | None,
-        scratch: str | None, progress: Progress,
-    ) -> None:  # fmt: skip
+        self,
+        system: System,
+        runner: Runner,
+        limits: Limits,
+        config: Mapping[str, object],
+        now_ms: int | None,
+        scratch: str | None,
+        progress: Progress,
+    ) -> None:
         self._system = system
         self._proof = proof_of(system.name)
         self._runner = runner
@@ -294,9 +320,15 @@ class _Verifier:
 
     def _plan(self, after: str | None, before: str | None, number: int) -> _Job:
         name = self._system.name_of(after or before or "")
-        job = _Job(number, PartitionVerification(topic=name.topic, partition=name.partition), before)
+        job = _Job(
+            number, PartitionVerification(topic=name.topic, partition=name.partition), before
+        )
         if after is None:
-            job.break_promise(Violation("partition", "the partition was there before and is missing", None, before))
+            job.break_promise(
+                Violation(
+                    "partition", "the partition was there before and is missing", None, before
+                )
+            )
             return job
         self._open(job, True, after)
         if before is not None:
@@ -362,14 +394,27 @@ class _Verifier:
         if again:
             self._run_reads(wave, "check again", again)
 
-    def _unit(self, job: _Job, is_after: bool, pieces: Sequence[Piece], scratch: str | None) -> ContentsUnit:
+    def _unit(
+        self, job: _Job, is_after: bool, pieces: Sequence[Piece], scratch: str | None
+    ) -> ContentsUnit:
         until = job.rules.old_tombstones_until_ms if job.rules is not None and not is_after else -1
-        order, header = (BY_OFFSET, "") if job.rules is None else (job.rules.order, job.rules.header)
+        order, header = (
+            (BY_OFFSET, "") if job.rules is None else (job.rules.order, job.rules.header)
+        )
         return ContentsUnit(
-            partition=job.number, is_after=is_after, system=self._system.name, pieces=tuple(pieces), bits=job.bits,
-            seed=job.seed, now_ms=self._now_ms, old_tombstones_until_ms=until, order=order, header=header,
-            limits=self._limits, scratch=scratch,
-        )  # fmt: skip
+            partition=job.number,
+            is_after=is_after,
+            system=self._system.name,
+            pieces=tuple(pieces),
+            bits=job.bits,
+            seed=job.seed,
+            now_ms=self._now_ms,
+            old_tombstones_until_ms=until,
+            order=order,
+            header=header,
+            limits=self._limits,
+            scratch=scratch,
+        )
 
     def _run_reads(self, wave: Sequence[_Job], name: str, units: Sequence[ContentsUnit]) -> None:
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
@@ -401,12 +446,16 @@ class _Verifier:
                         Problem(
                             ProblemKind.DAMAGED,
                             f"offsets do not rise: {later.first_offset} after {earlier.next_offset - 1}",
-                            segment.path, later.piece.start, "restore this file from a replica or a backup",
+                            segment.path,
+                            later.piece.start,
+                            "restore this file from a replica or a backup",
                         )
-                    )  # fmt: skip
+                    )
             is_closed = n + 1 < len(side.log.segments)
             try:
-                problems, advice = self._proof.judge_segment(segment, parts, is_closed, self._interval)
+                problems, advice = self._proof.judge_segment(
+                    segment, parts, is_closed, self._interval
+                )
             except (LogError, OSError) as error:
                 job.fail(error)
                 continue
@@ -415,7 +464,10 @@ class _Verifier:
             job.found.advice += advice if is_after else []
         if not is_after:
             return
-        sums = [sum(column) for column in zip((0,) * TALLIES, *(part.tally for part in side.parts), strict=True)]
+        sums = [
+            sum(column)
+            for column in zip((0,) * TALLIES, *(part.tally for part in side.parts), strict=True)
+        ]
         job.found.batches = sum(part.batches for part in side.parts)
         job.found.records = sums[RECORDS]
         job.found.tombstones = sums[TOMBSTONES]
@@ -431,15 +483,20 @@ class _Verifier:
         by_number = {job.number: job for job in jobs}
         units = [
             SettleUnit(
-                partition=job.number, system=self._system.name,
-                before=job.sides[False].facts if False in job.sides else None, after=job.sides[True].facts,
+                partition=job.number,
+                system=self._system.name,
+                before=job.sides[False].facts if False in job.sides else None,
+                after=job.sides[True].facts,
                 clock_ms=self._clock_ms,
-                producer_expiration_ms=0 if job.rules is None else job.rules.producer_expiration_ms, scratch=scratch,
+                producer_expiration_ms=0 if job.rules is None else job.rules.producer_expiration_ms,
+                scratch=scratch,
             )
             for job in jobs
-        ]  # fmt: skip
+        ]
         weights = [sum(side.log.size_bytes for side in job.sides.values()) for job in jobs]
-        for answer in self._runner.run("settle", settle, units, weights, self._progress) if units else ():
+        for answer in (
+            self._runner.run("settle", settle, units, weights, self._progress) if units else ()
+        ):
             if isinstance(answer, Failed):
                 by_number[answer.unit.partition].fail(answer.error)
                 continue
@@ -470,7 +527,10 @@ class _Verifier:
     def _compare_units(self, job: _Job) -> Iterator[CompareUnit]:
         was, now, settled = job.sides[False], job.sides[True], job.settled
         assert settled is not None  # else it is not compared
-        blocks = {is_after: [b for part in side.parts for b in part.blocks] for is_after, side in job.sides.items()}
+        blocks = {
+            is_after: [b for part in side.parts for b in part.blocks]
+            for is_after, side in job.sides.items()
+        }
         rows = sum(block.count for side in blocks.values() for block in side)
         if not rows:
             return
@@ -482,13 +542,20 @@ class _Verifier:
         tasks = min(tasks, buckets)
         for n in range(tasks):
             yield CompareUnit(
-                partition=job.number, bits=job.bits, first_bucket=buckets * n // tasks,
-                end_bucket=buckets * (n + 1) // tasks, before=tuple(blocks[False]), after=tuple(blocks[True]),
+                partition=job.number,
+                bits=job.bits,
+                first_bucket=buckets * n // tasks,
+                end_bucket=buckets * (n + 1) // tasks,
+                before=tuple(blocks[False]),
+                after=tuple(blocks[True]),
                 # A copy without its root's checkpoints knows neither: the other log does.
-                log_start=max(was.log.log_start, now.log.log_start), limit=settled.limit,
-                lookups=settled.lookups, by_version=job.rules is not None and job.rules.order != BY_OFFSET,
-                last_offset=was.end_offset - 1, most_rows=self._most_rows,
-            )  # fmt: skip
+                log_start=max(was.log.log_start, now.log.log_start),
+                limit=settled.limit,
+                lookups=settled.lookups,
+                by_version=job.rules is not None and job.rules.order != BY_OFFSET,
+                last_offset=was.end_offset - 1,
+                most_rows=self._most_rows,
+            )
 
     def _account(self, job: _Job) -> None:
         """The figures of the comparison, and the broken promises in words."""
@@ -508,7 +575,12 @@ class _Verifier:
             keys_alive=int(counts[KEYS_ALIVE]),
         )
         violations = [
-            Violation(Finding(finding).label, Finding(finding).sentence, offset, sides[is_after].log.path_of(offset))
+            Violation(
+                Finding(finding).label,
+                Finding(finding).sentence,
+                offset,
+                sides[is_after].log.path_of(offset),
+            )
             for finding, offset, is_after in first_of_each_kind(job.broken)
         ]
         job.break_promise(*violations[:_MOST_VIOLATIONS])
@@ -519,13 +591,23 @@ class _Verifier:
             comparison.violation_count += job.settled.violation_count - len(job.settled.violations)
         if now.end_offset != was.end_offset:
             message = f"the log ended at offset {was.end_offset}, and ends at {now.end_offset}"
-            job.break_promise(Violation("log_end", message, now.end_offset, now.log.path_of(now.end_offset)))
+            job.break_promise(
+                Violation("log_end", message, now.end_offset, now.log.path_of(now.end_offset))
+            )
         with contextlib.suppress(OSError):
             job.break_promise(*self._proof.differences(was.log, now.log))
         if was.log.log_start != now.log.log_start:
-            message = f"the log started at offset {was.log.log_start}, and starts at {now.log.log_start}"
-            if job.rules is not None and job.rules.keeps_start and was.log.log_start < now.log.log_start:
-                job.break_promise(Violation("log_start", message, now.log.log_start, now.log.folder))
+            message = (
+                f"the log started at offset {was.log.log_start}, and starts at {now.log.log_start}"
+            )
+            if (
+                job.rules is not None
+                and job.rules.keeps_start
+                and was.log.log_start < now.log.log_start
+            ):
+                job.break_promise(
+                    Violation("log_start", message, now.log.log_start, now.log.folder)
+                )
             else:
                 job.found.advice.append(message)
 
@@ -541,13 +623,21 @@ def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list
     end_offset = log.segment_end(n) if n + 1 < len(log.segments) else (1 << 63) - 1
     return [
         Piece(
-            number=number + k, segment=n, path=segment.path, start=start, end=end, size_bytes=segment.file_bytes,
-            mtime_ns=segment.mtime_ns, lowest_offset=segment.base_offset, end_offset=end_offset, keyed=True,
+            number=number + k,
+            segment=n,
+            path=segment.path,
+            start=start,
+            end=end,
+            size_bytes=segment.file_bytes,
+            mtime_ns=segment.mtime_ns,
+            lowest_offset=segment.base_offset,
+            end_offset=end_offset,
+            keyed=True,
             is_indexed=segment.is_indexed,
         )
         for k, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False))
         if end > start
-    ]  # fmt: skip
+    ]
 
 
 def _together(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

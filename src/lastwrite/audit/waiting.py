@@ -52,7 +52,12 @@ class WaitingRecords:
     """Fed piece by piece, oldest first: ``waiting`` counts, ``hits`` are the records of ``key``."""
 
     def __init__(
-        self, log: PartitionLog, decision: Decision, include_active: bool, key: bytes | None, limits: Limits
+        self,
+        log: PartitionLog,
+        decision: Decision,
+        include_active: bool,
+        key: bytes | None,
+        limits: Limits,
     ) -> None:
         self.waiting = Waiting()
         self.hits: list[Hit] = []
@@ -62,7 +67,11 @@ class WaitingRecords:
         self._key = key
         self._format = KAFKA.new_format(limits.plain_bytes)
         self._chunks = Chunks(limits)
-        self._open = {producer.producer_id: producer.open_from for producer in log.producers if producer.open_from >= 0}
+        self._open = {
+            producer.producer_id: producer.open_from
+            for producer in log.producers
+            if producer.open_from >= 0
+        }
         self._secret = secret_from(new_secret())
         self._lanes = None if key is None else self._lanes_of(key)
 
@@ -91,14 +100,21 @@ class WaitingRecords:
 
     def _judge(self, table: BatchTable, states: ByteArray, piece: Piece, keep: ByteArray) -> None:
         judge(
-            table, states, self._decision.policy, piece.mtime_ns // 1_000_000, keep,
-            np.empty(len(table), dtype=np.uint8), np.empty(len(table), dtype=np.int64),
+            table,
+            states,
+            self._decision.policy,
+            piece.mtime_ns // 1_000_000,
+            keep,
+            np.empty(len(table), dtype=np.uint8),
+            np.empty(len(table), dtype=np.int64),
             np.zeros(len(Verdict), dtype=np.int64),
-        )  # fmt: skip
+        )
 
     # ------------------------------------------------------------------ counts
 
-    def _count_inside(self, table: BatchTable, states: ByteArray, ever: ByteArray, keep: ByteArray) -> None:
+    def _count_inside(
+        self, table: BatchTable, states: ByteArray, ever: ByteArray, keep: ByteArray
+    ) -> None:
         """Count what the range of the next round holds."""
         waiting = self.waiting
         batch = np.repeat(np.arange(len(table)), table["records"])
@@ -124,7 +140,9 @@ class WaitingRecords:
             waiting.first_horizon_ms = min(
                 first, first if waiting.first_horizon_ms is None else waiting.first_horizon_ms
             )
-            waiting.last_horizon_ms = max(last, last if waiting.last_horizon_ms is None else waiting.last_horizon_ms)
+            waiting.last_horizon_ms = max(
+                last, last if waiting.last_horizon_ms is None else waiting.last_horizon_ms
+            )
         spent = control & ((states & SPENT) != 0)
         waiting.markers_needed += _count(control & ~spent)
         waiting.markers_due += _count(spent & gone)
@@ -138,7 +156,9 @@ class WaitingRecords:
         shadowed = data & ((ever & SHADOWED) != 0)
         self.waiting.aborted_later += _count(aborted)
         self.waiting.superseded_later += _count(shadowed)
-        self.waiting.deletes_above += _count(data & ((ever & TOMBSTONE) != 0) & ~aborted & ~shadowed)
+        self.waiting.deletes_above += _count(
+            data & ((ever & TOMBSTONE) != 0) & ~aborted & ~shadowed
+        )
 
     # ------------------------------------------------------------------ one key
 
@@ -151,7 +171,9 @@ class WaitingRecords:
             self._format.walk(run, table, self._secret, 0, np.empty(1, dtype=np.uint8), entries, 0)
         return entries[0, 0], entries[0, 1] & _LANE
 
-    def _find(self, chunk: Chunk, piece: Piece, inside: ByteArray | None, ever: ByteArray, keep: ByteArray) -> None:
+    def _find(
+        self, chunk: Chunk, piece: Piece, inside: ByteArray | None, ever: ByteArray, keep: ByteArray
+    ) -> None:
         """Add the chunk's records of the key to ``hits``; aborted ones too, since the table does not flag them."""
         assert self._lanes is not None
         table = chunk.table
@@ -162,15 +184,26 @@ class WaitingRecords:
             states = np.empty(records, dtype=np.uint8)
             first = int(starts[run.first])
             filled = self._format.walk(run, table, self._secret, first, states, entries, 0)
-            found = (entries[:filled, 0] == self._lanes[0]) & ((entries[:filled, 1] & _LANE) == self._lanes[1])
+            found = (entries[:filled, 0] == self._lanes[0]) & (
+                (entries[:filled, 1] & _LANE) == self._lanes[1]
+            )
             for ordinal in (entries[:filled, 1][found] & ~_LANE).astype(np.int64).tolist():
                 row = int(np.searchsorted(starts, ordinal, side="right")) - 1
-                self._take(chunk, piece, row, ordinal - int(starts[row]), ordinal, inside, ever, keep)
+                self._take(
+                    chunk, piece, row, ordinal - int(starts[row]), ordinal, inside, ever, keep
+                )
 
     def _take(
-        self, chunk: Chunk, piece: Piece, row: int, place: int, ordinal: int, inside: ByteArray | None, ever: ByteArray,
+        self,
+        chunk: Chunk,
+        piece: Piece,
+        row: int,
+        place: int,
+        ordinal: int,
+        inside: ByteArray | None,
+        ever: ByteArray,
         keep: ByteArray,
-    ) -> None:  # fmt: skip
+    ) -> None:
         batch = chunk.table[row]
         position = int(batch["origin"]) + chunk.shift
         record = self._record(piece, position, int(batch["origin_size"]), place)
@@ -182,17 +215,27 @@ class WaitingRecords:
         self.hits.append(
             Hit(
                 RecordFacts(
-                    offset=record.offset, part=self._part(piece, record.offset, inside is not None),
-                    deletes=record.value is None, producer_id=producer_id, aborted=bool(ever[ordinal] & ABORTED),
+                    offset=record.offset,
+                    part=self._part(piece, record.offset, inside is not None),
+                    deletes=record.value is None,
+                    producer_id=producer_id,
+                    aborted=bool(ever[ordinal] & ABORTED),
                     undecided=open_from is not None and int(batch["base_offset"]) >= open_from,
-                    goes=not keep[ordinal], shadowed=inside is not None and bool(inside[ordinal] & SHADOWED),
+                    goes=not keep[ordinal],
+                    shadowed=inside is not None and bool(inside[ordinal] & SHADOWED),
                     shadowed_ever=bool(ever[ordinal] & SHADOWED),
-                    horizon_ms=None if int(batch["horizon"]) == NO_HORIZON else int(batch["horizon"]),
-                    is_old=bool(flags & IS_OLD), file_ms=piece.mtime_ns // 1_000_000,
+                    horizon_ms=None
+                    if int(batch["horizon"]) == NO_HORIZON
+                    else int(batch["horizon"]),
+                    is_old=bool(flags & IS_OLD),
+                    file_ms=piece.mtime_ns // 1_000_000,
                 ),
-                record.timestamp_ms, base_offset, position, None if record.value is None else len(record.value),
+                record.timestamp_ms,
+                base_offset,
+                position,
+                None if record.value is None else len(record.value),
             )
-        )  # fmt: skip
+        )
 
     def _record(self, piece: Piece, position: int, size: int, place: int) -> Record:
         data = np.empty(size, dtype=np.uint8)

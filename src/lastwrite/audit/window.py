@@ -12,7 +12,12 @@ from typing import TypeVar
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
-from lastwrite.formats.kafka.batch import LENGTH_END, SHORTEST_ENTRY_BYTES, BatchHeader, decode_batch_header
+from lastwrite.formats.kafka.batch import (
+    LENGTH_END,
+    SHORTEST_ENTRY_BYTES,
+    BatchHeader,
+    decode_batch_header,
+)
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import Problem, ProblemKind, Segment
@@ -31,7 +36,9 @@ _FRAME_BYTES = 17  # offset, size, …, magic: the same in every format
 class Window:
     """A view of a growing part of a file, never more than a chunk or one batch of it."""
 
-    def __init__(self, reader: SegmentReader, size_bytes: int, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
+    def __init__(
+        self, reader: SegmentReader, size_bytes: int, limit_bytes: int = BATCH_LIMIT_BYTES
+    ) -> None:
         self._reader = reader
         self._size = size_bytes
         self._limit = limit_bytes
@@ -51,7 +58,8 @@ class Window:
             if stop - position > len(self._buffer):
                 if stop - position > self._limit:
                     raise OutOfMemoryBudget(
-                        f"a batch of {stop - position} bytes is larger than the {self._limit} held at once", position
+                        f"a batch of {stop - position} bytes is larger than the {self._limit} held at once",
+                        position,
                     )
                 self._buffer = np.empty(stop - position, dtype=np.uint8)
             self._begin, self._end = position, min(position + len(self._buffer), self._size)
@@ -88,12 +96,19 @@ def torn_tail(path: str, position: int, left: int, wanted: int) -> Problem:
     """The problem of a file that ends inside a batch."""
     announced = f" of a batch of {wanted}" if wanted else ", too few for a batch"
     return Problem(
-        ProblemKind.DAMAGED, f"torn tail: the file ends after {left} bytes{announced}", path, position, TORN_REMEDY
+        ProblemKind.DAMAGED,
+        f"torn tail: the file ends after {left} bytes{announced}",
+        path,
+        position,
+        TORN_REMEDY,
     )
 
 
 def whole_batches(
-    segment: Segment, note: Callable[[Problem], None], start: int = 0, limit_bytes: int = BATCH_LIMIT_BYTES
+    segment: Segment,
+    note: Callable[[Problem], None],
+    start: int = 0,
+    limit_bytes: int = BATCH_LIMIT_BYTES,
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """The batches of ``segment`` from byte ``start`` on, each with its position and its bytes, not yet checked.
 

@@ -68,15 +68,23 @@ def clean(
     """
     live = [root for root in roots if root.startswith(SCHEME)]
     if live and (len(live) < len(roots) or system not in (None, "pulsar")):
-        raise InvalidConfig("topics of a live cluster and folders", remedy="start a daemon for each")
+        raise InvalidConfig(
+            "topics of a live cluster and folders", remedy="start a daemon for each"
+        )
     if archive is not None and not live:
-        raise InvalidConfig("--archive is for topics of a live cluster", remedy="give persistent://… as the roots")
-    folders = topics_in(roots) if live else list(dict.fromkeys(os.path.abspath(root) for root in roots))
+        raise InvalidConfig(
+            "--archive is for topics of a live cluster", remedy="give persistent://… as the roots"
+        )
+    folders = (
+        topics_in(roots) if live else list(dict.fromkeys(os.path.abspath(root) for root in roots))
+    )
     found = system_named("pulsar") if live else _system_of(folders, system)
     read = config if callable(config) else lambda: config or {}
     source = SettingsSource(found, read, config_file, rules_of if live else dict)
     if keep_scans and not found.keeps_scans:
-        raise InvalidConfig(f"{found.name} suffers no file of ours beside its own", remedy="leave out --keep-scans")
+        raise InvalidConfig(
+            f"{found.name} suffers no file of ours beside its own", remedy="leave out --keep-scans"
+        )
     if live:
         LiveConfig.from_names(source.current.names)
     else:
@@ -87,7 +95,12 @@ def clean(
         if metrics_port is not None:
             server = MetricsServer(metrics, metrics_host, metrics_port)
             stack.callback(server.close)
-            tell(Note(time_ms=_now_ms(), text=f"metrics on http://{metrics_host}:{server.port}/metrics"))
+            tell(
+                Note(
+                    time_ms=_now_ms(),
+                    text=f"metrics on http://{metrics_host}:{server.port}/metrics",
+                )
+            )
         rounds = Rounds(found, spark, master, memory, conf or {}, NoProgress(), keep_scans)
         cleaner: Cleaner | LiveCleaner
         if live:
@@ -112,13 +125,17 @@ def _system_of(roots: Sequence[str], name: str | None) -> System:
     for root in roots:
         if not os.path.isdir(root):
             raise NotALog(
-                "no such folder", path=root, remedy="give a log root: a folder of <topic>-<partition> folders"
+                "no such folder",
+                path=root,
+                remedy="give a log root: a folder of <topic>-<partition> folders",
             )
     systems = {root: system_named(name, root) for root in roots}
     names = {system.name for system in systems.values()}
     if len(names) > 1:
         said = ", ".join(f"{root} is of {system.name}" for root, system in systems.items())
-        raise InvalidConfig(f"roots of several systems: {said}", remedy="start a daemon for each system")
+        raise InvalidConfig(
+            f"roots of several systems: {said}", remedy="start a daemon for each system"
+        )
     system = systems[roots[0]]
     return KafkaSystem(metadata_roots=roots) if isinstance(system, KafkaSystem) else system
 
@@ -130,12 +147,18 @@ def _check_root(system: System, root: str, names: Mapping[str, object]) -> None:
     except NotALog:
         return  # an empty root may fill
     if partitions[0] == root != system.root_of(root):
-        raise NotALog("a partition's folder, not a log root", path=root, remedy=f"give {os.path.dirname(root)}")
+        raise NotALog(
+            "a partition's folder, not a log root",
+            path=root,
+            remedy=f"give {os.path.dirname(root)}",
+        )
     try:
         is_known = any(system.is_policy_known(folder, names) for folder in partitions)
     except LogError:
         return  # of a damaged metadata log every look will tell
     if not is_known:
         raise InvalidConfig(
-            "nothing says which of these topics are compacted", path=root, remedy=system.policy_remedy,
-        )  # fmt: skip
+            "nothing says which of these topics are compacted",
+            path=root,
+            remedy=system.policy_remedy,
+        )

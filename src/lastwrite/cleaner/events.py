@@ -36,11 +36,19 @@ class RoundEnded:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "event": "round", "time_ms": self.time_ms, "thread": self.thread, "root": self.root,
-            **self.report.to_dict(), "saved_percent": round(self.saved_percent, 2), "keyless": self.keyless,
-            "wave_partitions": self.wave_partitions, "wave_seconds": round(self.seconds, 3),
-            "stage_seconds": {name: round(seconds, 3) for name, seconds in self.stage_seconds.items()},
-        }  # fmt: skip
+            "event": "round",
+            "time_ms": self.time_ms,
+            "thread": self.thread,
+            "root": self.root,
+            **self.report.to_dict(),
+            "saved_percent": round(self.saved_percent, 2),
+            "keyless": self.keyless,
+            "wave_partitions": self.wave_partitions,
+            "wave_seconds": round(self.seconds, 3),
+            "stage_seconds": {
+                name: round(seconds, 3) for name, seconds in self.stage_seconds.items()
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +62,13 @@ class SetAside:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "event": "uncleanable", "time_ms": self.time_ms, "root": self.root, "topic": self.name.topic,
-            "partition": self.name.partition, **self.entry.to_dict(),
-        }  # fmt: skip
+            "event": "uncleanable",
+            "time_ms": self.time_ms,
+            "root": self.root,
+            "topic": self.name.topic,
+            "partition": self.name.partition,
+            **self.entry.to_dict(),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,9 +56,15 @@ class LiveCleaner:
     """Keeps topics of a cluster compacted; see ``run``. ``archive``: as of ``compact``; the rest as of ``Cleaner``."""
 
     def __init__(
-        self, topics: Sequence[str], settings: SettingsSource, rounds: Rounds, metrics: Metrics,
-        tell: Callable[[Event], None], now_ms: Callable[[], int], archive: str | None,
-    ) -> None:  # fmt: skip
+        self,
+        topics: Sequence[str],
+        settings: SettingsSource,
+        rounds: Rounds,
+        metrics: Metrics,
+        tell: Callable[[Event], None],
+        now_ms: Callable[[], int],
+        archive: str | None,
+    ) -> None:
         self._topics = list(topics)
         self._settings = settings
         self._rounds = rounds
@@ -122,23 +128,34 @@ class LiveCleaner:
                 if not isinstance(error, LogHeld):
                     self._statuses.add(Status.FAILED)
                 continue
-            if THRESHOLDS & names.keys() or all(each.threshold_bytes is not None for each in found_there.values()):
+            if THRESHOLDS & names.keys() or all(
+                each.threshold_bytes is not None for each in found_there.values()
+            ):
                 self._voice.say_once(url, None)
             for topic, (size, told) in found_there.items():
                 threshold = _threshold(names, told)
                 if threshold is None:
-                    self._voice.say_once(url, f"{url}: nobody says from when on to compact it — {PULSAR.policy_remedy}")
+                    self._voice.say_once(
+                        url,
+                        f"{url}: nobody says from when on to compact it — {PULSAR.policy_remedy}",
+                    )
                 found.append(
                     Candidate(
-                        root=url, folder=topic.full, name=partition_of(topic), compacts=threshold is not None,
-                        cleanable_bytes=size, is_due=waits(size, threshold or 0) is None,
+                        root=url,
+                        folder=topic.full,
+                        name=partition_of(topic),
+                        compacts=threshold is not None,
+                        cleanable_bytes=size,
+                        is_due=waits(size, threshold or 0) is None,
                     )
-                )  # fmt: skip
+                )
         self._metrics.looked(found, self._aside, (), now_ms)
         due = [
-            each for each in found
-            if each.is_due and (each.folder not in self._aside or now_ms >= self._aside[each.folder].next_try_ms)
-        ]  # fmt: skip
+            each
+            for each in found
+            if each.is_due
+            and (each.folder not in self._aside or now_ms >= self._aside[each.folder].next_try_ms)
+        ]
         return sorted(due, key=lambda each: -each.cleanable_bytes)
 
     def _rest(self, seconds: float) -> None:
@@ -154,7 +171,9 @@ class LiveCleaner:
         names = self._settings.current.names
         begin = time.perf_counter()
         self._metrics.picked(self._now_ms(), 1)
-        thread = threading.Thread(target=self._work, args=(candidate, names), name="cleaner-1", daemon=True)
+        thread = threading.Thread(
+            target=self._work, args=(candidate, names), name="cleaner-1", daemon=True
+        )
         thread.start()
         outcome = self._outcomes.get()
         if outcome is None:
@@ -165,7 +184,11 @@ class LiveCleaner:
                 self._rounds.cancel()
                 with contextlib.suppress(queue.Empty):
                     outcome = self._outcomes.get(timeout=GIVE_UP_S)
-            if outcome is None or outcome.report is None or outcome.report.partitions[0].status not in DONE:
+            if (
+                outcome is None
+                or outcome.report is None
+                or outcome.report.partitions[0].status not in DONE
+            ):
                 self._voice.note(f"stopped in the middle of a round of {candidate.name}")
                 return
         self._note_outcome(outcome, time.perf_counter() - begin)
@@ -198,7 +221,8 @@ class LiveCleaner:
                 return
             if not self._rounds.is_alive:
                 raise LogError(
-                    f"Spark has died: {error}", remedy="start again; if it dies again, with more --memory"
+                    f"Spark has died: {error}",
+                    remedy="start again; if it dies again, with more --memory",
                 ) from error
             is_damage = isinstance(error, LogError) and error.exit_status == 3
             self._fail(candidate, Status.DAMAGED if is_damage else Status.FAILED, str(error))
@@ -216,10 +240,15 @@ class LiveCleaner:
             self._metrics.round_ended(candidate, report)
             self._voice.tell(
                 RoundEnded(
-                    time_ms=self._now_ms(), thread=1, root=candidate.root, report=report, wave_partitions=1,
-                    seconds=seconds, stage_seconds=whole.stage_seconds,
+                    time_ms=self._now_ms(),
+                    thread=1,
+                    root=candidate.root,
+                    report=report,
+                    wave_partitions=1,
+                    seconds=seconds,
+                    stage_seconds=whole.stage_seconds,
                 )
-            )  # fmt: skip
+            )
         elif report.status is not Status.SKIPPED:
             self._fail(candidate, report.status, report.reason or "no reason given")
 
@@ -228,13 +257,17 @@ class LiveCleaner:
         before = self._aside.get(candidate.folder)
         tries = 1 if before is None else before.tries + 1
         entry = Uncleanable(
-            reason=reason, since_ms=now_ms if before is None else before.since_ms, tries=tries,
+            reason=reason,
+            since_ms=now_ms if before is None else before.since_ms,
+            tries=tries,
             next_try_ms=now_ms + pause_ms(tries),
-        )  # fmt: skip
+        )
         self._aside[candidate.folder] = entry
         self._statuses.add(status)
         self._metrics.failed()
-        self._voice.tell(SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry))
+        self._voice.tell(
+            SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry)
+        )
 
 
 def _threshold(names: Mapping[str, object], told: int | None) -> int | None:

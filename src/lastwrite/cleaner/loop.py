@@ -54,9 +54,16 @@ class Cleaner:
     """
 
     def __init__(
-        self, system: System, roots: Sequence[str], settings: SettingsSource, rounds: Rounds, metrics: Metrics,
-        tell: Callable[[Event], None], threads: int | None, now_ms: Callable[[], int],
-    ) -> None:  # fmt: skip
+        self,
+        system: System,
+        roots: Sequence[str],
+        settings: SettingsSource,
+        rounds: Rounds,
+        metrics: Metrics,
+        tell: Callable[[Event], None],
+        threads: int | None,
+        now_ms: Callable[[], int],
+    ) -> None:
         self._system = system
         self._roots = list(roots)
         self._settings = settings
@@ -117,7 +124,8 @@ class Cleaner:
         settings = self._settings.current
         free = (self._threads or settings.cleaner.threads) - len(self._running)
         self._voice.say_once(
-            "enable", None if settings.cleaner.enable else "log.cleaner.enable is false: nothing is cleaned"
+            "enable",
+            None if settings.cleaner.enable else "log.cleaner.enable is false: nothing is cleaned",
         )
         if free <= 0 or not settings.cleaner.enable:
             return
@@ -140,12 +148,15 @@ class Cleaner:
                 break
             free -= self._start(wave, now_ms)
 
-    def _look(self, root: str, now_ms: int, busy: set[str]) -> tuple[list[Candidate], dict[str, Uncleanable]]:
+    def _look(
+        self, root: str, now_ms: int, busy: set[str]
+    ) -> tuple[list[Candidate], dict[str, Uncleanable]]:
         """The partitions of a root, and which of them are set aside; none where somebody else has the root."""
         try:
             broker = self._system.broker_of(root)
             self._voice.say_once(
-                root, None if broker is None else f"{root}: {broker}, holds it; nothing is cleaned there"
+                root,
+                None if broker is None else f"{root}: {broker}, holds it; nothing is cleaned there",
             )
             if broker is not None:
                 self._was_held = True
@@ -177,7 +188,9 @@ class Cleaner:
         last = self._ended.get(candidate.folder)
         if last is None or last[0] != self._watch.state_of(candidate.root, candidate.folder):
             return True
-        return not once and time.monotonic() - last[1] > max(60.0, self._settings.current.cleaner.backoff_ms / 1000)
+        return not once and time.monotonic() - last[1] > max(
+            60.0, self._settings.current.cleaner.backoff_ms / 1000
+        )
 
     # ------------------------------------------------------------------ waves
 
@@ -188,7 +201,9 @@ class Cleaner:
         for home in dict.fromkeys(candidate.home for candidate in wave):
             inside = [candidate for candidate in wave if candidate.home == home]
             try:
-                got = held.enter_context(self._system.try_hold(home, [candidate.name for candidate in inside]))
+                got = held.enter_context(
+                    self._system.try_hold(home, [candidate.name for candidate in inside])
+                )
             except LogError as error:
                 self._voice.say_once(home, str(error))
                 continue
@@ -205,7 +220,10 @@ class Cleaner:
         number = next(n for n in range(1, len(self._running) + 2) if n not in self._running)
         names = self._settings.current.names
         thread = threading.Thread(
-            target=self._work, args=(number, tuple(mine), held, names, now_ms), name=f"cleaner-{number}", daemon=True
+            target=self._work,
+            args=(number, tuple(mine), held, names, now_ms),
+            name=f"cleaner-{number}",
+            daemon=True,
         )
         self._running[number] = (thread, tuple(mine))
         self._metrics.picked(now_ms, len(self._running))
@@ -213,9 +231,13 @@ class Cleaner:
         return True
 
     def _work(
-        self, number: int, wave: tuple[Candidate, ...], held: contextlib.ExitStack, names: dict[str, object],
+        self,
+        number: int,
+        wave: tuple[Candidate, ...],
+        held: contextlib.ExitStack,
+        names: dict[str, object],
         now_ms: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """One wave, in its thread."""
         report: CompactionReport | None = None
         failure: Exception | None = None
@@ -239,7 +261,9 @@ class Cleaner:
     def _end(self) -> None:
         """Stop what runs, and end the session."""
         if self._running:
-            given_up = sorted(str(candidate.name) for _, wave in self._running.values() for candidate in wave)
+            given_up = sorted(
+                str(candidate.name) for _, wave in self._running.values() for candidate in wave
+            )
             self._rounds.stop()
             self._gather(CANCEL_S)
             if self._running:
@@ -270,11 +294,17 @@ class Cleaner:
             self._set_aside(candidate, reason, now_ms)
 
     def _note_report(
-        self, outcome: _Outcome, candidate: Candidate, report: PartitionReport,
-        failed: dict[Candidate, str], now_ms: int,
-    ) -> None:  # fmt: skip
+        self,
+        outcome: _Outcome,
+        candidate: Candidate,
+        report: PartitionReport,
+        failed: dict[Candidate, str],
+        now_ms: int,
+    ) -> None:
         assert outcome.report is not None
-        wrong = [problem for problem in report.problems if problem.kind is not ProblemKind.RECOVERED]
+        wrong = [
+            problem for problem in report.problems if problem.kind is not ProblemKind.RECOVERED
+        ]
         is_wrong = bool(report.status in _FAILED or wrong or candidate.trouble)
         if report.status in DONE or not is_wrong:
             state = self._watch.state_of(candidate.root, candidate.folder)
@@ -285,11 +315,15 @@ class Cleaner:
                 self._metrics.round_ended(candidate, report)
                 self._voice.tell(
                     RoundEnded(
-                        time_ms=now_ms, thread=outcome.thread, root=candidate.root, report=report,
-                        wave_partitions=len(outcome.wave), seconds=outcome.report.seconds,
+                        time_ms=now_ms,
+                        thread=outcome.thread,
+                        root=candidate.root,
+                        report=report,
+                        wave_partitions=len(outcome.wave),
+                        seconds=outcome.report.seconds,
                         stage_seconds=outcome.report.stage_seconds,
                     )
-                )  # fmt: skip
+                )
             self._not_before.pop(candidate.folder, None)
             with contextlib.suppress(LogError):
                 release(candidate.home, [candidate.name], self._system.notes)
@@ -305,10 +339,13 @@ class Cleaner:
             return
         if not self._rounds.is_alive:
             raise LogError(
-                f"Spark has died: {error}", remedy="start again; if it dies again, with more --memory"
+                f"Spark has died: {error}",
+                remedy="start again; if it dies again, with more --memory",
             ) from error
         if len(outcome.wave) > 1:
-            self._voice.note(f"a wave of {len(outcome.wave)} partitions failed, so each goes alone: {error}")
+            self._voice.note(
+                f"a wave of {len(outcome.wave)} partitions failed, so each goes alone: {error}"
+            )
             for candidate in outcome.wave:
                 self._alone.add(candidate.folder)
             return
@@ -324,7 +361,9 @@ class Cleaner:
         self._voice.note(
             f"{candidate.name} in {candidate.root} changed while it was read, and is looked at again later"
         )
-        self._not_before[candidate.folder] = time.monotonic() + self._settings.current.cleaner.backoff_ms / 1000
+        self._not_before[candidate.folder] = (
+            time.monotonic() + self._settings.current.cleaner.backoff_ms / 1000
+        )
         return True
 
     def _set_aside(self, candidate: Candidate, reason: str, now_ms: int) -> None:
@@ -338,4 +377,6 @@ class Cleaner:
         self._metrics.failed()
         if candidate.name in entries:
             entry = entries[candidate.name]
-            self._voice.tell(SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry))
+            self._voice.tell(
+                SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry)
+            )

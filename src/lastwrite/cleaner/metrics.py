@@ -40,32 +40,50 @@ class Metrics:
 
         info = Info("lastwrite_cleaner", "What runs here.", registry=self.registry)
         info.info({"version": lastwrite.__version__})
-        self._recopy = gauge("recopy_percent", "100 x bytes written / bytes read, of the last wave of rounds.")
+        self._recopy = gauge(
+            "recopy_percent", "100 x bytes written / bytes read, of the last wave of rounds."
+        )
         self._clean_time = gauge("max_clean_time_seconds", "Duration of the last wave of rounds.")
         self._delay = gauge(
-            "max_compaction_delay_seconds", "How long the most overdue partition has waited beyond "
-            "max.compaction.lag.ms, at the last pick."
-        )  # fmt: skip
-        self._dirty = gauge("max_dirty_percent", "100 x the dirty ratio of the dirtiest partition, at the last pick.")
-        self._since = gauge("time_since_last_run_seconds", "Seconds since partitions were last picked; NaN: never.")
+            "max_compaction_delay_seconds",
+            "How long the most overdue partition has waited beyond "
+            "max.compaction.lag.ms, at the last pick.",
+        )
+        self._dirty = gauge(
+            "max_dirty_percent",
+            "100 x the dirty ratio of the dirtiest partition, at the last pick.",
+        )
+        self._since = gauge(
+            "time_since_last_run_seconds", "Seconds since partitions were last picked; NaN: never."
+        )
         self._since.set_function(self._seconds_since_last_pick)
         self._running = gauge("running_waves", "Waves of rounds in progress.")
-        self._partitions = gauge("partitions", "Partitions at the last look.", ["log_directory", "status"])
-        self._uncleanable = gauge(
-            "uncleanable_partitions", "Partitions that are set aside because a round failed.", ["log_directory"]
+        self._partitions = gauge(
+            "partitions", "Partitions at the last look.", ["log_directory", "status"]
         )
-        self._uncleanable_size = gauge("uncleanable_bytes", "Their cleanable bytes.", ["log_directory"])
+        self._uncleanable = gauge(
+            "uncleanable_partitions",
+            "Partitions that are set aside because a round failed.",
+            ["log_directory"],
+        )
+        self._uncleanable_size = gauge(
+            "uncleanable_bytes", "Their cleanable bytes.", ["log_directory"]
+        )
         for root in roots:
             self._uncleanable.labels(root).set(0)
             self._uncleanable_size.labels(root).set(0)
         self._read = counter("read_bytes", "Bytes read by scan and rewrite.")
         self._written = counter("written_bytes", "Bytes written into new segments.")
-        self._records_read = counter("read_records", "Records in the partitions of finished rounds.")
+        self._records_read = counter(
+            "read_records", "Records in the partitions of finished rounds."
+        )
         self._records_written = counter("written_records", "Records that these rounds left.")
         self._tombstones = counter("dropped_tombstones", "Deletes dropped past their horizon.")
         self._keyless = counter("keyless_records", "Records dropped because they have no key.")
         self._deleted = counter("retention_bytes", "Bytes of whole segments deleted by retention.")
-        self._deleted_segments = counter("retention_segments", "Whole segments deleted by retention.")
+        self._deleted_segments = counter(
+            "retention_segments", "Whole segments deleted by retention."
+        )
         self._rounds = counter("rounds", "Partitions' rounds by how they ended.", ["status"])
         for status in ("cleaned", "unchanged", "failed"):
             self._rounds.labels(status)
@@ -82,7 +100,11 @@ class Metrics:
         return float("nan") if last is None else max(self._now_ms() - last, 0) / 1000
 
     def looked(
-        self, candidates: Sequence[Candidate], aside: Mapping[str, Uncleanable], busy: Collection[str], now_ms: int
+        self,
+        candidates: Sequence[Candidate],
+        aside: Mapping[str, Uncleanable],
+        busy: Collection[str],
+        now_ms: int,
     ) -> None:
         """The partitions as they are now; ``aside`` and ``busy`` by folder."""
         tally: Tally[tuple[str, str]] = Tally()
@@ -113,7 +135,9 @@ class Metrics:
             self._stages.labels(stage).inc(seconds)
         read = sum(partition.bytes_read for partition in report.partitions)
         if read:
-            self._recopy.set(100 * sum(partition.bytes_written for partition in report.partitions) / read)
+            self._recopy.set(
+                100 * sum(partition.bytes_written for partition in report.partitions) / read
+            )
 
     def round_ended(self, candidate: Candidate, report: PartitionReport) -> None:
         self._rounds.labels(str(report.status)).inc()
@@ -153,7 +177,9 @@ class MetricsServer:
                 is_known = self.path.split("?")[0] in ("/metrics", "/")
                 body = metrics.page() if is_known else b"see /metrics\n"
                 self.send_response(200 if is_known else 404)
-                self.send_header("Content-Type", CONTENT_TYPE if is_known else "text/plain; charset=utf-8")
+                self.send_header(
+                    "Content-Type", CONTENT_TYPE if is_known else "text/plain; charset=utf-8"
+                )
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -165,11 +191,14 @@ class MetricsServer:
             self._server = ThreadingHTTPServer((host, port), Handler)
         except (OSError, OverflowError) as error:
             raise InvalidConfig(
-                f"no metrics on {host}:{port}: {error}", remedy="give --metrics-port a port that is free"
+                f"no metrics on {host}:{port}: {error}",
+                remedy="give --metrics-port a port that is free",
             ) from error
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="metrics", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

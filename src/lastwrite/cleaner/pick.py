@@ -46,9 +46,12 @@ class Candidate:
 
 
 def in_order(
-    candidates: Iterable[Candidate], busy: Collection[str], aside: Mapping[str, Uncleanable], now_ms: int,
+    candidates: Iterable[Candidate],
+    busy: Collection[str],
+    aside: Mapping[str, Uncleanable],
+    now_ms: int,
     with_retention: bool,
-) -> list[Candidate]:  # fmt: skip
+) -> list[Candidate]:
     """Those that ask for work now, the dirtiest first.
 
     ``busy`` and ``aside`` are folders: of partitions in progress, and of those that were set aside, which come back
@@ -68,7 +71,10 @@ def in_order(
 
 
 def in_waves(
-    order: Iterable[Candidate], threads: int, alone: Collection[str] = (), wave_bytes: int = WAVE_BYTES
+    order: Iterable[Candidate],
+    threads: int,
+    alone: Collection[str] = (),
+    wave_bytes: int = WAVE_BYTES,
 ) -> Iterator[list[Candidate]]:
     """Cut ``order`` into waves. No wave takes more than its share where several ``threads`` are free.
 

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from lastwrite.pipeline.inline import Inline
 
 CANCEL_S = 3.0  # after a stop, for what runs on workers to end by itself
-GIVE_UP_S = 30.0  # for what then still runs: swaps, or a publication, that were decided before the stop
+GIVE_UP_S = (
+    30.0  # for what then still runs: swaps, or a publication, that were decided before the stop
+)
 DONE = (Status.CLEANED, Status.UNCHANGED)
 
 
@@ -40,14 +42,20 @@ class Rounds:
     """
 
     def __init__(
-        self, system: System, spark: SparkSession | Inline | None, master: str, memory: str | int | None,
-        conf: Mapping[str, str], progress: Progress, keep_scans: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        system: System,
+        spark: SparkSession | Inline | None,
+        master: str,
+        memory: str | int | None,
+        conf: Mapping[str, str],
+        progress: Progress,
+        keep_scans: bool = False,
+    ) -> None:
         self._system = system
         self._keep_scans = keep_scans
-        self._session: Callable[[], contextlib.AbstractContextManager[tuple[Runner, MemoryPlan]]] = lambda: runner_for(
-            spark, master, memory, conf, progress
-        )
+        self._session: Callable[
+            [], contextlib.AbstractContextManager[tuple[Runner, MemoryPlan]]
+        ] = lambda: runner_for(spark, master, memory, conf, progress)
         self._stack = contextlib.ExitStack()
         self._runner: Runner | None = None
         self._limits = Limits()
@@ -74,7 +82,9 @@ class Rounds:
         self._rates = rates
         self._throttles.set_rates(rates)
 
-    def run(self, folders: Sequence[str], config: Mapping[str, object], now_ms: int) -> CompactionReport:
+    def run(
+        self, folders: Sequence[str], config: Mapping[str, object], now_ms: int
+    ) -> CompactionReport:
         """What Kafka's cleaner would do to each partition at ``now_ms``; the caller holds all of them.
 
         Raises:
@@ -86,7 +96,9 @@ class Rounds:
             throttles = self._throttles
             if not exchange.scratch:  # a cluster: no file of ours is seen there
                 throttles = Throttles("", self._rates, runner.workers)
-            options = Options(config=config, now_ms=now_ms, check=self._check, keep_scans=self._keep_scans)
+            options = Options(
+                config=config, now_ms=now_ms, check=self._check, keep_scans=self._keep_scans
+            )
             limits = throttles.on(self._limits)
             engine = Engine(self._system, exchange, runner.workers, limits, options, NoProgress())
             return engine.compact(folders)
@@ -95,7 +107,9 @@ class Rounds:
 
     def _check(self) -> None:
         if self._is_stopped:
-            raise LogError("the work was stopped", remedy="the log is as it was; start again when you like")
+            raise LogError(
+                "the work was stopped", remedy="the log is as it was; start again when you like"
+            )
 
     def stop(self) -> None:
         """Let all rounds end where they are: nothing is begun or swapped any more, what was written aside goes."""

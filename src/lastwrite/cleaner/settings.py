@@ -27,9 +27,12 @@ class SettingsSource:
     """
 
     def __init__(
-        self, system: System, read: Callable[[], Mapping[str, object]], path: str | None,
+        self,
+        system: System,
+        read: Callable[[], Mapping[str, object]],
+        path: str | None,
         rules: Callable[[Mapping[str, object]], Mapping[str, object]] = dict,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``rules``: those of the settings that are for compaction, and not of where the logs are."""
         self._system = system
         self._rules = rules
@@ -50,7 +53,9 @@ class SettingsSource:
             return f"the settings stay as they were: {error}"
         before, self.current = self.current, fresh
         changed = sorted(
-            name for name in before.names.keys() | fresh.names.keys() if before.names.get(name) != fresh.names.get(name)
+            name
+            for name in before.names.keys() | fresh.names.keys()
+            if before.names.get(name) != fresh.names.get(name)
         )
         return f"new settings for the next round: {', '.join(_said(n, fresh.names) for n in changed) or 'the same'}"
 

@@ -33,7 +33,9 @@ class Watch:
         self._system = system
         self._known: dict[str, dict[str, _Known]] = {}
 
-    def look(self, root: str, config: Mapping[str, object], now_ms: int, busy: Collection[str]) -> list[Candidate]:
+    def look(
+        self, root: str, config: Mapping[str, object], now_ms: int, busy: Collection[str]
+    ) -> list[Candidate]:
         """Every partition of ``root`` as it is now; those in the folders ``busy`` are not looked at.
 
         Raises:
@@ -77,7 +79,9 @@ class Watch:
         self, root: str, seen: Glance, known: _Known, config: Mapping[str, object], now_ms: int
     ) -> Candidate:
         log, trouble = known.log, known.trouble
-        bare = Candidate(root=root, folder=seen.folder, name=seen.name, home=self._system.root_of(seen.folder))
+        bare = Candidate(
+            root=root, folder=seen.folder, name=seen.name, home=self._system.root_of(seen.folder)
+        )
         if trouble is not None and not seen.rests:
             return bare  # somebody may be writing it
         bare = replace(bare, compacts=trouble is not None, trouble=trouble)
@@ -89,15 +93,21 @@ class Watch:
         except LogError as error:
             return replace(bare, compacts=True, trouble=trouble or str(error))
         found = replace(
-            bare, size_bytes=log.size_bytes, compacts=decision.compacts, dirty_ratio=decision.dirty_ratio,
-            cleanable_bytes=decision.cleanable_bytes, overdue_ms=decision.overdue_ms,
-        )  # fmt: skip
+            bare,
+            size_bytes=log.size_bytes,
+            compacts=decision.compacts,
+            dirty_ratio=decision.dirty_ratio,
+            cleanable_bytes=decision.cleanable_bytes,
+            overdue_ms=decision.overdue_ms,
+        )
         if trouble is not None:
             return found
         return replace(
-            found, is_due=decision.reason is None and decision.waits is None, expired_bytes=retention.size_bytes,
+            found,
+            is_due=decision.reason is None and decision.waits is None,
+            expired_bytes=retention.size_bytes,
             expired_segments=len(retention.segments),
-        )  # fmt: skip
+        )
 
     def _read(self, seen: Glance) -> _Known:
         try:

@@ -27,10 +27,14 @@ def run(arguments: Sequence[str]) -> int:
     from lastwrite.cli.app import build_app
     from lastwrite.cli.output import Output, report_failure
 
-    logging.disable(logging.CRITICAL)  # libraries' logs; what a user has to know comes as an error of ours
+    logging.disable(
+        logging.CRITICAL
+    )  # libraries' logs; what a user has to know comes as an error of ours
     output = Output(as_json="--json" in arguments, lines=arguments[:1] in (["dump"], ["read"]))
     try:
-        status = build_app(output)(args=list(arguments), prog_name="lastwrite", standalone_mode=False)
+        status = build_app(output)(
+            args=list(arguments), prog_name="lastwrite", standalone_mode=False
+        )
         if status == _INTERRUPTED:
             return report_failure(output, KeyboardInterrupt())
         return status if isinstance(status, int) else 0

@@ -36,14 +36,35 @@ Exit status: 0 done; 2 wrong use; 3 input damaged, the rest was done; 4 held by 
 def build_app(output: Output) -> Any:
     """The program as a callable that takes ``args``, and whose commands speak through ``output``."""
     app = typer.Typer(
-        help=_HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "obj": output},
-    )  # fmt: skip
+        help=_HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": 110,
+            "obj": output,
+        },
+    )
     app.callback()(_program)
     commands = (
-        demo, inspect, plan, compact, clean, release, explain, dump, read, verify, fetch, dispatch, restore, send,
+        demo,
+        inspect,
+        plan,
+        compact,
+        clean,
+        release,
+        explain,
+        dump,
+        read,
+        verify,
+        fetch,
+        dispatch,
+        restore,
+        send,
         doctor,
-    )  # fmt: skip
+    )
     for command in commands:
         app.command()(command)
     return typer.main.get_command(app)
@@ -59,7 +80,10 @@ def _say_version(asked: bool) -> None:
 
 def _program(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_say_version)
+        bool,
+        typer.Option(
+            "--version", help="Print the version and stop.", is_eager=True, callback=_say_version
+        ),
     ] = False,
 ) -> None:
     pass

@@ -37,21 +37,36 @@ def clean(
     context: typer.Context,
     roots: Annotated[
         list[str],
-        typer.Argument(metavar="ROOT…", help="Log roots, stores, archives, persistent://… topics.", show_default=False),
+        typer.Argument(
+            metavar="ROOT…",
+            help="Log roots, stores, archives, persistent://… topics.",
+            show_default=False,
+        ),
     ],
     threads: Annotated[
         int | None,
         typer.Option(
-            "--threads", metavar="N", min=1, help="Rounds at once; default: log.cleaner.threads.", show_default=False
+            "--threads",
+            metavar="N",
+            min=1,
+            help="Rounds at once; default: log.cleaner.threads.",
+            show_default=False,
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End when nothing is due any more: for cron.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when nothing is due any more: for cron.")
+    ] = False,
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
-            "--metrics-port", metavar="PORT", min=0, max=65535, help="Answer GET /metrics there.", show_default=False
+            "--metrics-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Answer GET /metrics there.",
+            show_default=False,
         ),
     ] = None,
     metrics_host: Annotated[
@@ -97,11 +112,22 @@ def clean(
             signal.signal(name, lambda *_: cleaner.ask_to_stop())
 
     return lastwrite.clean(
-        roots, config=lambda: settings(config, config_file), config_file=config_file, once=once, threads=threads,
-        memory=memory, master=master, conf=pairs("--conf", conf), metrics_port=metrics_port,
-        metrics_host=metrics_host, tell=tell, started=started, keep_scans=keep_scans,
-        system=system, archive=archive,
-    )  # fmt: skip
+        roots,
+        config=lambda: settings(config, config_file),
+        config_file=config_file,
+        once=once,
+        threads=threads,
+        memory=memory,
+        master=master,
+        conf=pairs("--conf", conf),
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        tell=tell,
+        started=started,
+        keep_scans=keep_scans,
+        system=system,
+        archive=archive,
+    )
 
 
 def event_line(event: Event) -> str:
@@ -129,7 +155,11 @@ def _round(event: RoundEnded) -> str:
             f"read {in_words(report.bytes_read)}, wrote {in_words(report.bytes_written)} "
             f"in {_seconds(event)}"
         )
-        records = f", {report.records_before:,} → {report.records_after:,} records" if report.records_after else ""
+        records = (
+            f", {report.records_before:,} → {report.records_after:,} records"
+            if report.records_after
+            else ""
+        )
         said.append(
             f"{in_words(report.bytes_before)} → {in_words(report.bytes_after)}{records} "
             f"({event.saved_percent:.1f} % saved)"
@@ -153,5 +183,7 @@ def _range(report: PartitionReport) -> str:
 def _seconds(event: RoundEnded) -> str:
     if event.wave_partitions > 1:
         return f"{in_time(event.seconds)} with {event.wave_partitions - 1:,} others"
-    stages = ", ".join(f"{name} {in_time(seconds)}" for name, seconds in event.stage_seconds.items())
+    stages = ", ".join(
+        f"{name} {in_time(seconds)}" for name, seconds in event.stage_seconds.items()
+    )
     return f"{in_time(event.seconds)} ({stages})"

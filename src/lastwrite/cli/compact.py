@@ -37,7 +37,10 @@ def compact(
     context: typer.Context,
     path: PathArgument,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="DIR", help="Write cleaned copies below DIR; PATH stays as it is.")
+        str | None,
+        typer.Option(
+            "--to", metavar="DIR", help="Write cleaned copies below DIR; PATH stays as it is."
+        ),
     ] = None,
     system: SystemOption = None,
     topic: TopicOption = None,
@@ -76,9 +79,22 @@ def compact(
 
     output: Output = context.obj
     report = lastwrite.compact(
-        path, to=to, system=system, topic=topic, partition=partition, config=settings(config, config_file, unclean),
-        now_ms=now, exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
-        conf=spark_settings, progress=output.progress(), keep_scans=keep_scans, archive=archive,
-    )  # fmt: skip
+        path,
+        to=to,
+        system=system,
+        topic=topic,
+        partition=partition,
+        config=settings(config, config_file, unclean),
+        now_ms=now,
+        exact=exact,
+        include_active=include_active,
+        like_broker=like_broker,
+        memory=memory,
+        master=master,
+        conf=spark_settings,
+        progress=output.progress(),
+        keep_scans=keep_scans,
+        archive=archive,
+    )
     show_compaction(output, report)
     return report.exit_status

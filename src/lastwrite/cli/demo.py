@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lastwrite.cli.options import DEFAULT_MASTER, ConfOption, JsonOption, MasterOption, MemoryOption, NowOption, pairs
+from lastwrite.cli.options import (
+    DEFAULT_MASTER,
+    ConfOption,
+    JsonOption,
+    MasterOption,
+    MemoryOption,
+    NowOption,
+    pairs,
+)
 from lastwrite.cli.output import Output, counted, in_time, in_words
 
 if TYPE_CHECKING:
@@ -23,11 +31,20 @@ _SHORT_ID = 12
 def demo(
     context: typer.Context,
     repo: Annotated[
-        str, typer.Option("--repo", metavar="DIR", help="A folder in the git repository to take; default: this one.")
+        str,
+        typer.Option(
+            "--repo",
+            metavar="DIR",
+            help="A folder in the git repository to take; default: this one.",
+        ),
     ] = ".",
     keep: Annotated[
         str | None,
-        typer.Option("--keep", metavar="DIR", help="Leave the topic in DIR/before, the compacted one in DIR/after."),
+        typer.Option(
+            "--keep",
+            metavar="DIR",
+            help="Leave the topic in DIR/before, the compacted one in DIR/after.",
+        ),
     ] = None,
     now: NowOption = None,
     memory: MemoryOption = None,
@@ -44,7 +61,13 @@ def demo(
 
     output: Output = context.obj
     report = run_demo(
-        repo, keep, now_ms=now, memory=memory, master=master, conf=pairs("--conf", conf), progress=output.progress()
+        repo,
+        keep,
+        now_ms=now,
+        memory=memory,
+        master=master,
+        conf=pairs("--conf", conf),
+        progress=output.progress(),
     )
     if output.as_json:
         output.document(report.to_dict())
@@ -68,10 +91,12 @@ def demo(
     output.text([""])
     output.table(
         ("stage", "time"),
-        [*((name, in_time(seconds)) for name, seconds in report.stage_seconds.items()),
-         ("together", in_time(sum(report.stage_seconds.values())))],
+        [
+            *((name, in_time(seconds)) for name, seconds in report.stage_seconds.items()),
+            ("together", in_time(sum(report.stage_seconds.values()))),
+        ],
         right=("time",),
-    )  # fmt: skip
+    )
     output.text(["", *_proofs(report), "", *_next_commands(report, repo)])
     return 0
 

@@ -28,13 +28,21 @@ from lastwrite.model.dispatch import DispatchReport
 def dispatch(
     context: typer.Context,
     store: Annotated[
-        str, typer.Argument(metavar="STORE", help="A RocketMQ broker's storePathRootDir.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="STORE", help="A RocketMQ broker's storePathRootDir.", show_default=False
+        ),
     ],
     whole_log: Annotated[
         bool,
-        typer.Option("--whole-log", help="Read the commit log from its begin: where one queue among others was lost."),
+        typer.Option(
+            "--whole-log",
+            help="Read the commit log from its begin: where one queue among others was lost.",
+        ),
     ] = False,
-    unclean: Annotated[bool, typer.Option("--unclean", help="Go on where the broker was killed.")] = False,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Go on where the broker was killed.")
+    ] = False,
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,
     now: NowOption = None,
@@ -56,9 +64,16 @@ def dispatch(
 
     output: Output = context.obj
     report = lastwrite.dispatch(
-        store, config=settings(config, config_file), whole_log=whole_log, unclean=unclean, now_ms=now, memory=memory,
-        master=master, conf=spark_settings, progress=output.progress(),
-    )  # fmt: skip
+        store,
+        config=settings(config, config_file),
+        whole_log=whole_log,
+        unclean=unclean,
+        now_ms=now,
+        memory=memory,
+        master=master,
+        conf=spark_settings,
+        progress=output.progress(),
+    )
     if output.as_json:
         output.document(report.to_dict())
     else:
@@ -71,19 +86,27 @@ def _show(output: Output, report: DispatchReport) -> None:
         ("tree", "queue", "status", "units added", "next offset", "files"),
         [
             (
-                str(queue.kind), f"{queue.topic}-{queue.queue}", str(queue.status), counted(queue.units_added),
-                counted(queue.next_offset), counted(queue.files_written),
+                str(queue.kind),
+                f"{queue.topic}-{queue.queue}",
+                str(queue.status),
+                counted(queue.units_added),
+                counted(queue.next_offset),
+                counted(queue.files_written),
             )
             for queue in report.queues
         ],
         right=("units added", "next offset", "files"),
-    )  # fmt: skip
+    )
     output.text(["", *_summary(report)])
     output.text(problem_lines(report.problems))
 
 
 def _summary(report: DispatchReport) -> Iterator[str]:
-    read = f"{in_words(report.bytes_read)} of the commit log" if report.bytes_read else "nothing new in the commit log"
+    read = (
+        f"{in_words(report.bytes_read)} of the commit log"
+        if report.bytes_read
+        else "nothing new in the commit log"
+    )
     yield f"{read}, from {report.read_from} to {report.log_end}: {counted(report.records)} records"
     if report.index_files:
         yield f"index: {counted(report.index_entries)} entries, in {', '.join(report.index_files)}"

@@ -22,9 +22,16 @@ _GIB = 1 << 30
 _LEAST_FREE_BYTES = 2 * _GIB
 _LEAST_PYTHON = (3, 11)
 _LIBRARIES = {  # distribution: module
-    "numpy": "numpy", "numba": "numba", "cramjam": "cramjam", "lz4": "lz4.frame", "zstandard": "zstandard",
-    "google-crc32c": "google_crc32c", "psutil": "psutil", "typer": "typer", "rich": "rich",
-}  # fmt: skip
+    "numpy": "numpy",
+    "numba": "numba",
+    "cramjam": "cramjam",
+    "lz4": "lz4.frame",
+    "zstandard": "zstandard",
+    "google-crc32c": "google_crc32c",
+    "psutil": "psutil",
+    "typer": "typer",
+    "rich": "rich",
+}
 
 
 class Verdict(StrEnum):
@@ -48,7 +55,11 @@ class Finding:
 def doctor(
     context: typer.Context,
     start: Annotated[
-        bool, typer.Option("--start", help="Also start Spark and run a small job: the whole proof, about ten seconds.")
+        bool,
+        typer.Option(
+            "--start",
+            help="Also start Spark and run a small job: the whole proof, about ten seconds.",
+        ),
     ] = False,
     master: MasterOption = "local[*]",
     memory: MemoryOption = None,
@@ -64,7 +75,9 @@ def doctor(
         output.document(
             {
                 "healthy": healthy,
-                "findings": [{**asdict(finding), "verdict": str(finding.verdict)} for finding in findings],
+                "findings": [
+                    {**asdict(finding), "verdict": str(finding.verdict)} for finding in findings
+                ],
                 **_figures(),
             }
         )
@@ -94,19 +107,31 @@ def _safely(name: str, look: Callable[[], Finding]) -> Finding:
     try:
         return look()
     except Exception as error:
-        return Finding(name, Verdict.MISSING, f"cannot be examined: {type(error).__name__}: {error}")
+        return Finding(
+            name, Verdict.MISSING, f"cannot be examined: {type(error).__name__}: {error}"
+        )
 
 
 def _platform() -> Finding:
     here = f"{platform.system()} {platform.release()} on {platform.machine()}"
     if sys.platform == "win32":
-        return Finding("platform", Verdict.MISSING, here, "Windows is not supported: use WSL, a container or Linux")
+        return Finding(
+            "platform",
+            Verdict.MISSING,
+            here,
+            "Windows is not supported: use WSL, a container or Linux",
+        )
     if sys.platform not in ("linux", "darwin"):
-        return Finding("platform", Verdict.WARNING, here, "never tried here; Linux and macOS are known to work")
+        return Finding(
+            "platform", Verdict.WARNING, here, "never tried here; Linux and macOS are known to work"
+        )
     absent = [shell for shell in ("sh", "bash") if shutil.which(shell) is None]
     if absent:
         return Finding(
-            "platform", Verdict.MISSING, f"{here}, without {absent[0]}", f"install {absent[0]}: Spark needs it"
+            "platform",
+            Verdict.MISSING,
+            f"{here}, without {absent[0]}",
+            f"install {absent[0]}: Spark needs it",
         )
     return Finding("platform", Verdict.OK, here)
 
@@ -118,9 +143,11 @@ def _python() -> Finding:
     workers = os.environ.get("PYSPARK_PYTHON")
     if workers and shutil.which(workers) is None:
         return Finding(
-            "python", Verdict.MISSING, f"{here}; PYSPARK_PYTHON is {workers}, which is not there",
+            "python",
+            Verdict.MISSING,
+            f"{here}; PYSPARK_PYTHON is {workers}, which is not there",
             "unset PYSPARK_PYTHON",
-        )  # fmt: skip
+        )
     return Finding("python", Verdict.OK, here + (f"; workers use {workers}" if workers else ""))
 
 
@@ -138,9 +165,11 @@ def _java() -> Finding:
     place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
     if place is None:
         return Finding(
-            "java", Verdict.MISSING, f"{found}; it needs a wrapper, and no folder lets programs run",
+            "java",
+            Verdict.MISSING,
+            f"{found}; it needs a wrapper, and no folder lets programs run",
             "set TMPDIR to a folder that is not mounted noexec, or JAVA_HOME to a complete Java",
-        )  # fmt: skip
+        )
     return Finding("java", Verdict.OK, f"{found}, started through a wrapper in {place}")
 
 
@@ -150,15 +179,21 @@ def _spark() -> Finding:
     except metadata.PackageNotFoundError:
         version = None
     if version is None or importlib.util.find_spec("pyspark") is None:
-        return Finding("spark", Verdict.MISSING, "pyspark is not installed", "pip install 'pyspark>=4.2,<5'")
+        return Finding(
+            "spark", Verdict.MISSING, "pyspark is not installed", "pip install 'pyspark>=4.2,<5'"
+        )
     if int(version.split(".")[0]) != 4:
-        return Finding("spark", Verdict.MISSING, f"pyspark {version}", "pip install 'pyspark>=4.2,<5'")
+        return Finding(
+            "spark", Verdict.MISSING, f"pyspark {version}", "pip install 'pyspark>=4.2,<5'"
+        )
     home = os.environ.get("SPARK_HOME")
     if home:
         return Finding(
-            "spark", Verdict.WARNING, f"pyspark {version}, but SPARK_HOME sends it to {home}",
+            "spark",
+            Verdict.WARNING,
+            f"pyspark {version}, but SPARK_HOME sends it to {home}",
             "unset SPARK_HOME unless that is Spark 4.2 or newer",
-        )  # fmt: skip
+        )
     return Finding("spark", Verdict.OK, f"pyspark {version}")
 
 
@@ -172,12 +207,19 @@ def _libraries() -> Finding:
             absent.append(f"{distribution} ({error})")
     if absent:
         names = " ".join(text.split(" ")[0] for text in absent)
-        return Finding("libraries", Verdict.MISSING, "cannot be imported: " + "; ".join(absent), f"pip install {names}")
+        return Finding(
+            "libraries",
+            Verdict.MISSING,
+            "cannot be imported: " + "; ".join(absent),
+            f"pip install {names}",
+        )
     if getattr(import_module("google_crc32c"), "implementation", "c") != "c":
         return Finding(
-            "libraries", Verdict.WARNING, ", ".join(found) + "; google-crc32c in plain Python, which is slow",
+            "libraries",
+            Verdict.WARNING,
+            ", ".join(found) + "; google-crc32c in plain Python, which is slow",
             "pip install --force-reinstall google-crc32c, on a platform that it has wheels for",
-        )  # fmt: skip
+        )
     return Finding("libraries", Verdict.OK, ", ".join(found))
 
 
@@ -192,9 +234,11 @@ def _kernel_cache() -> Finding:
         if folder and os.access(_nearest(folder), os.W_OK):
             return Finding("kernel cache", Verdict.OK, folder)
     return Finding(
-        "kernel cache", Verdict.MISSING, f"no folder to write to: tried {told or f'{beside}, {cache}'}",
+        "kernel cache",
+        Verdict.MISSING,
+        f"no folder to write to: tried {told or f'{beside}, {cache}'}",
         "set NUMBA_CACHE_DIR to a folder that can be written to",
-    )  # fmt: skip
+    )
 
 
 def _nearest(folder: str) -> str:
@@ -240,14 +284,19 @@ def _temp(folder: str) -> Finding:
     free = free_bytes(folder)
     if free is None or not os.access(folder, os.W_OK):
         return Finding(
-            "temp folder", Verdict.MISSING, f"{folder} cannot be written to", "set TMPDIR or SPARK_LOCAL_DIRS to one"
+            "temp folder",
+            Verdict.MISSING,
+            f"{folder} cannot be written to",
+            "set TMPDIR or SPARK_LOCAL_DIRS to one",
         )
     found = f"{folder}, {in_words(free)} free, programs {'run' if runs_programs(folder) else 'do not run'} there"
     if free < _LEAST_FREE_BYTES:
         return Finding(
-            "temp folder", Verdict.WARNING, found,
+            "temp folder",
+            Verdict.WARNING,
+            found,
             "large logs spill here: set TMPDIR or SPARK_LOCAL_DIRS to a larger one",
-        )  # fmt: skip
+        )
     return Finding("temp folder", Verdict.OK, found)
 
 
@@ -256,19 +305,29 @@ def _network() -> Finding:
     import socket
 
     try:
-        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 5):
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), 5),
+        ):
             return Finding("network", Verdict.OK, "127.0.0.1 answers")
     except OSError as error:
         return Finding(
-            "network", Verdict.MISSING, f"127.0.0.1 does not answer: {error}",
+            "network",
+            Verdict.MISSING,
+            f"127.0.0.1 does not answer: {error}",
             "allow the loopback interface: Spark needs it",
-        )  # fmt: skip
+        )
 
 
 def _git() -> Finding:
     git = shutil.which("git")
     if git is None:
-        return Finding("git", Verdict.WARNING, "not found", "install git for `lastwrite demo`; nothing else needs it")
+        return Finding(
+            "git",
+            Verdict.WARNING,
+            "not found",
+            "install git for `lastwrite demo`; nothing else needs it",
+        )
     return Finding("git", Verdict.OK, git)
 
 
@@ -283,13 +342,23 @@ def _trial(master: str, memory: str | None) -> Finding:
         version = run_trial(master, memory)
     except LogError as error:
         return Finding("trial", Verdict.MISSING, error.problem, error.remedy)
-    return Finding("trial", Verdict.OK, f"Spark {version} ran a job on {master} in {time.monotonic() - began:.1f} s")
+    return Finding(
+        "trial",
+        Verdict.OK,
+        f"Spark {version} ran a job on {master} in {time.monotonic() - began:.1f} s",
+    )
 
 
 def _figures() -> dict[str, Any]:
     """The findings that a program may want as numbers."""
     from lastwrite.pipeline.java import survey_java
-    from lastwrite.pipeline.machine import available_bytes, core_count, free_bytes, memory_bytes, spill_folders
+    from lastwrite.pipeline.machine import (
+        available_bytes,
+        core_count,
+        free_bytes,
+        memory_bytes,
+        spill_folders,
+    )
 
     def known(look: Callable[[], Any]) -> Any:
         try:
@@ -299,13 +368,22 @@ def _figures() -> dict[str, Any]:
 
     return {
         "lastwrite": known(lambda: metadata.version("lastwrite")),
-        "platform": {"system": platform.system(), "release": platform.release(), "machine": platform.machine()},
+        "platform": {
+            "system": platform.system(),
+            "release": platform.release(),
+            "machine": platform.machine(),
+        },
         "python": {"version": platform.python_version(), "executable": sys.executable},
         "java": known(lambda: [java.to_dict() for java in survey_java()]),
-        "spark": {"version": known(lambda: metadata.version("pyspark")), "home": os.environ.get("SPARK_HOME")},
+        "spark": {
+            "version": known(lambda: metadata.version("pyspark")),
+            "home": os.environ.get("SPARK_HOME"),
+        },
         "memory": {"total_bytes": known(memory_bytes), "available_bytes": known(available_bytes)},
         "cores": known(core_count),
-        "temp": [{"folder": folder, "free_bytes": free_bytes(folder)} for folder in spill_folders()],
+        "temp": [
+            {"folder": folder, "free_bytes": free_bytes(folder)} for folder in spill_folders()
+        ],
         "git": shutil.which("git"),
     }
 

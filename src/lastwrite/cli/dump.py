@@ -47,34 +47,56 @@ def dump(
     offset: Annotated[
         int | None,
         typer.Option(
-            "--offset", metavar="N", min=0, help="From this offset on; with --limit 1 this one.", show_default=False
+            "--offset",
+            metavar="N",
+            min=0,
+            help="From this offset on; with --limit 1 this one.",
+            show_default=False,
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.", show_default=False)
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", min=0, help="At most so many lines.", show_default=False
+        ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="ID", help="Pulsar: from message LEDGER:ENTRY on.", show_default=False),
+        typer.Option(
+            "--from", metavar="ID", help="Pulsar: from message LEDGER:ENTRY on.", show_default=False
+        ),
     ] = None,
     key: KeyOption = None,
     key_base64: KeyBase64Option = None,
     key_hex: KeyHexOption = None,
     decode: Annotated[
         bool,
-        typer.Option("--decode", help="Say what records of Kafka's own topics mean: offsets, groups, transactions."),
+        typer.Option(
+            "--decode",
+            help="Say what records of Kafka's own topics mean: offsets, groups, transactions.",
+        ),
     ] = False,
     commit_log_offset: Annotated[
         int | None,
         typer.Option(
-            "--commit-log-offset", metavar="P", min=0, help="RocketMQ: the message at this address.", show_default=False
+            "--commit-log-offset",
+            metavar="P",
+            min=0,
+            help="RocketMQ: the message at this address.",
+            show_default=False,
         ),
     ] = None,
     unique_key: Annotated[
-        str | None, typer.Option("--unique-key", metavar="TEXT", help="RocketMQ: messages with this client-made key.")
+        str | None,
+        typer.Option(
+            "--unique-key", metavar="TEXT", help="RocketMQ: messages with this client-made key."
+        ),
     ] = None,
     message_id: Annotated[
-        str | None, typer.Option("--message-id", metavar="ID", help="RocketMQ, Pulsar: the message that this id names.")
+        str | None,
+        typer.Option(
+            "--message-id", metavar="ID", help="RocketMQ, Pulsar: the message that this id names."
+        ),
     ] = None,
     time: Annotated[
         int | None,
@@ -95,10 +117,14 @@ def dump(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="DIR", help="RocketMQ: write all messages of the commit log, or of --topic, there."
+            "--to",
+            metavar="DIR",
+            help="RocketMQ: write all messages of the commit log, or of --topic, there.",
         ),
     ] = None,
-    format: Annotated[str, typer.Option("--format", metavar="NAME", help="Of --to: parquet, or json.")] = "parquet",
+    format: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="Of --to: parquet, or json.")
+    ] = "parquet",
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
     memory: MemoryOption = None,
@@ -134,13 +160,38 @@ def dump(
 
     output: Output = context.obj
     if to is not None:
-        ways = (index, offset, limit, start, key, key_base64, key_hex, commit_log_offset, unique_key, message_id, time)
-        if compacted or batches or decode or any(way is not None and way is not False for way in ways):
+        ways = (
+            index,
+            offset,
+            limit,
+            start,
+            key,
+            key_base64,
+            key_hex,
+            commit_log_offset,
+            unique_key,
+            message_id,
+            time,
+        )
+        if (
+            compacted
+            or batches
+            or decode
+            or any(way is not None and way is not False for way in ways)
+        ):
             raise InvalidConfig("--to writes all messages: only --topic and --queue narrow it")
         report = lastwrite.export(
-            path, to, format, topic=topic, partition=partition, config=settings(config, config_file), memory=memory,
-            master=master, conf=pairs("--conf", conf), progress=output.progress(),
-        )  # fmt: skip
+            path,
+            to,
+            format,
+            topic=topic,
+            partition=partition,
+            config=settings(config, config_file),
+            memory=memory,
+            master=master,
+            conf=pairs("--conf", conf),
+            progress=output.progress(),
+        )
         if output.as_json:
             output.document(report.to_dict())
         else:
@@ -148,11 +199,25 @@ def dump(
             output.text([done, *map(str, report.problems)])
         return report.exit_status
     rows = lastwrite.dump(
-        path, system=system, topic=topic, partition=partition, batches=batches, index=index, offset=offset, limit=limit,
-        key=key_bytes(key, key_base64, key_hex), decode=decode, commit_log_offset=commit_log_offset,
-        unique_key=unique_key, message_id=message_id, time_ms=time, compacted=compacted,
-        config=settings(config, config_file), say=lambda text: output.say(f"lastwrite: {text}"), start=start,
-    )  # fmt: skip
+        path,
+        system=system,
+        topic=topic,
+        partition=partition,
+        batches=batches,
+        index=index,
+        offset=offset,
+        limit=limit,
+        key=key_bytes(key, key_base64, key_hex),
+        decode=decode,
+        commit_log_offset=commit_log_offset,
+        unique_key=unique_key,
+        message_id=message_id,
+        time_ms=time,
+        compacted=compacted,
+        config=settings(config, config_file),
+        say=lambda text: output.say(f"lastwrite: {text}"),
+        start=start,
+    )
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     show: Callable[[dict[str, Any]], str] = encode if output.as_json else as_text
     for row in rows:
@@ -251,7 +316,9 @@ def _record(row: dict[str, Any]) -> str:
         else:  # text of users is shown as text anyway
             said += f"{_shown(row['key'])} = {_shown(row['value'])}"
     if row["headers"]:
-        said += "  {" + ", ".join(f"{name}: {_shown(value)}" for name, value in row["headers"]) + "}"
+        said += (
+            "  {" + ", ".join(f"{name}: {_shown(value)}" for name, value in row["headers"]) + "}"
+        )
     if row["producer_id"] >= 0:
         said += f"  producer {row['producer_id']}/{row['producer_epoch']} #{row['sequence']}"
     return said + ("  transactional" if row["transactional"] and row["control"] is None else "")
@@ -261,7 +328,9 @@ def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
     """``OffsetCommit {group: laws, ...} = v3 {offset: 5, ...}``; bytes where there is no meaning."""
     name = decoded["name"] or f"type {decoded['type']}"
     key = _shown(row["key"]) if decoded["key"] is None else _fields(decoded["key"])
-    value = _shown(row["value"]) if decoded["value"] is None else _fields(_with_state(decoded["value"]))
+    value = (
+        _shown(row["value"]) if decoded["value"] is None else _fields(_with_state(decoded["value"]))
+    )
     if decoded["value_version"] is not None:
         value = f"v{decoded['value_version']} {value}"
     said = f"{name} {key} = {value}"
@@ -270,10 +339,14 @@ def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
 
 def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with a transaction's state by its name."""
-    from lastwrite.formats.kafka.internal_topics import TRANSACTION_STATES  # not before it is needed: numpy
+    from lastwrite.formats.kafka.internal_topics import (
+        TRANSACTION_STATES,
+    )  # not before it is needed: numpy
 
     number = fields.get("transactionStatus", -1)
-    return fields | {"transactionStatus": TRANSACTION_STATES[number]} if number in range(8) else fields
+    return (
+        fields | {"transactionStatus": TRANSACTION_STATES[number]} if number in range(8) else fields
+    )
 
 
 def _fields(value: Any) -> str:
@@ -298,7 +371,11 @@ def _batch(row: dict[str, Any]) -> str:
         said += f" #{row['base_sequence']}–{row['last_sequence']}"
     if row["delete_horizon"] is not None:
         said += f", deletes go at {moment(row['delete_horizon'])}"
-    return said + (", transactional" if row["transactional"] else "") + (", control" if row["control"] else "")
+    return (
+        said
+        + (", transactional" if row["transactional"] else "")
+        + (", control" if row["control"] else "")
+    )
 
 
 def _shown(coded: str | None) -> str:

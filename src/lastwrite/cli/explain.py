@@ -53,10 +53,17 @@ def explain(
 
     output: Output = context.obj
     report = lastwrite.explain(
-        path, system=system, topic=topic, partition=partition, config=settings(config, config_file), now_ms=now,
-        key=key_bytes(key, key_base64, key_hex), include_active=include_active, memory=memory,
+        path,
+        system=system,
+        topic=topic,
+        partition=partition,
+        config=settings(config, config_file),
+        now_ms=now,
+        key=key_bytes(key, key_base64, key_hex),
+        include_active=include_active,
+        memory=memory,
         progress=output.progress(),
-    )  # fmt: skip
+    )
     if output.as_json:
         output.document(report.to_dict())
         return report.exit_status
@@ -79,7 +86,11 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
     if found.waiting is not None and found.records is None:
         yield from _waiting(found.waiting)
     if found.records is not None:
-        yield f"  {len(found.records):,} records of the key" if found.records else "  no record of the key"
+        yield (
+            f"  {len(found.records):,} records of the key"
+            if found.records
+            else "  no record of the key"
+        )
         for record in found.records:
             yield from _record(record)
 
@@ -91,7 +102,10 @@ def _waiting(waiting: Waiting) -> Iterator[str]:
         horizons = f", from {moment(waiting.first_horizon_ms)} to {moment(waiting.last_horizon_ms)}"
     for count, what in (
         (waiting.superseded_next, "superseded, dropped by the next round"),
-        (waiting.superseded_later, "superseded, but they or their later writes lie above the range"),
+        (
+            waiting.superseded_later,
+            "superseded, but they or their later writes lie above the range",
+        ),
         (waiting.aborted_next, "of aborted transactions, dropped by the next round"),
         (waiting.aborted_later, "of aborted transactions, above the range"),
         (waiting.keyless_next, "without a key, dropped by the next round"),

@@ -24,10 +24,16 @@ def fetch(
         ),
     ],
     to: Annotated[
-        str, typer.Option("--to", metavar="ARCHIVE", help="Where topic folders are made.", show_default=False)
+        str,
+        typer.Option(
+            "--to", metavar="ARCHIVE", help="Where topic folders are made.", show_default=False
+        ),
     ],
     topic: Annotated[
-        str | None, typer.Option("--topic", help="persistent://tenant/namespace/name, or a name; default: all.")
+        str | None,
+        typer.Option(
+            "--topic", help="persistent://tenant/namespace/name, or a name; default: all."
+        ),
     ] = None,
     metadata: Annotated[
         str | None,
@@ -40,13 +46,20 @@ def fetch(
     ] = None,
     cursor: Annotated[
         str | None,
-        typer.Option("--cursor", metavar="FILE", help="The node of the cursor __compaction: how far it is compacted."),
+        typer.Option(
+            "--cursor",
+            metavar="FILE",
+            help="The node of the cursor __compaction: how far it is compacted.",
+        ),
     ] = None,
-    copy: Annotated[bool, typer.Option("--copy", help="Copy a bucket's objects instead of linking them.")] = False,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy a bucket's objects instead of linking them.")
+    ] = False,
     recover: Annotated[
         bool,
         typer.Option(
-            "--recover", help="Take entries of an open ledger that no writer had confirmed, as its recovery would."
+            "--recover",
+            help="Take entries of an open ledger that no writer had confirmed, as its recovery would.",
         ),
     ] = False,
     config: ConfigOption = None,
@@ -88,14 +101,22 @@ def _show(output: Output, report: FetchReport) -> None:
     for topic in report.topics:
         if topic.horizon is not None:
             output.text([f"{topic.topic}: compacted up to {topic.horizon}"])
-    output.text(problem_lines([*report.problems, *(problem for topic in report.topics for problem in topic.problems)]))
+    output.text(
+        problem_lines(
+            [*report.problems, *(problem for topic in report.topics for problem in topic.problems)]
+        )
+    )
 
 
 def _rows(topic: FetchedTopic) -> list[tuple[str, ...]]:
     return [
         (
-            topic.topic, str(each.ledger), counted(each.entries), in_words(each.size_bytes),
-            f"{each.how}{', compacted' if each.is_compacted else ''}{', open' if each.is_open else ''}", each.source,
+            topic.topic,
+            str(each.ledger),
+            counted(each.entries),
+            in_words(each.size_bytes),
+            f"{each.how}{', compacted' if each.is_compacted else ''}{', open' if each.is_open else ''}",
+            each.source,
         )
         for each in topic.ledgers
-    ]  # fmt: skip
+    ]

@@ -23,7 +23,12 @@ from lastwrite.cli.options import (
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.cli.store import show_store
 from lastwrite.cli.topics import show_topics
-from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection, SegmentInspection
+from lastwrite.model.inspection import (
+    FileInspection,
+    InspectReport,
+    PartitionInspection,
+    SegmentInspection,
+)
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.model.report import PartitionReport
 from lastwrite.model.store_inspection import StoreReport
@@ -44,7 +49,9 @@ def inspect(
     now: NowOption = None,
     memory: MemoryOption = None,
     include_active: IncludeActiveOption = False,
-    segments: Annotated[bool, typer.Option("--segments", help="List every segment, not only the first ones.")] = False,
+    segments: Annotated[
+        bool, typer.Option("--segments", help="List every segment, not only the first ones.")
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Count what lies there, and name all damage.
@@ -59,9 +66,16 @@ def inspect(
 
     output: Output = context.obj
     report = lastwrite.inspect(
-        path, system=system, topic=topic, partition=partition, config=settings(config, config_file), now_ms=now,
-        memory=memory, include_active=include_active, progress=output.progress(),
-    )  # fmt: skip
+        path,
+        system=system,
+        topic=topic,
+        partition=partition,
+        config=settings(config, config_file),
+        now_ms=now,
+        memory=memory,
+        include_active=include_active,
+        progress=output.progress(),
+    )
     if output.as_json:
         output.document(report.to_dict())
         return report.exit_status
@@ -87,20 +101,36 @@ def inspect(
 def _partitions(output: Output, report: InspectReport) -> None:
     output.table(
         (
-            "partition", "status", "segments", "records", "keys", "tombstones", "size", "dirty", "ratio", "offsets",
+            "partition",
+            "status",
+            "segments",
+            "records",
+            "keys",
+            "tombstones",
+            "size",
+            "dirty",
+            "ratio",
+            "offsets",
             "codecs",
         ),
         [
             (
-                f"{p.topic}-{p.partition}", "damaged" if p.is_damaged else "whole", len(p.segments),
-                counted(p.contents.records), "" if p.keys is None else counted(p.keys), counted(p.contents.tombstones),
-                in_words(p.bytes), in_words(p.dirty_bytes), "?" if p.dirty_ratio is None else f"{p.dirty_ratio:.2f}",
-                f"{p.log_start}–{p.end_offset}", _shares(p.contents.codecs),
+                f"{p.topic}-{p.partition}",
+                "damaged" if p.is_damaged else "whole",
+                len(p.segments),
+                counted(p.contents.records),
+                "" if p.keys is None else counted(p.keys),
+                counted(p.contents.tombstones),
+                in_words(p.bytes),
+                in_words(p.dirty_bytes),
+                "?" if p.dirty_ratio is None else f"{p.dirty_ratio:.2f}",
+                f"{p.log_start}–{p.end_offset}",
+                _shares(p.contents.codecs),
             )
             for p in report.partitions
         ],
         right=("segments", "records", "keys", "tombstones", "size", "dirty", "ratio"),
-    )  # fmt: skip
+    )
     if len(report.partitions) > 1:
         totals = report.to_dict()["totals"]
         output.text(
@@ -136,12 +166,24 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
     )
     shown = partition.segments if every else partition.segments[:_MOST_ROWS]
     output.table(
-        ("segment", "size", "batches", "records", "tombstones", "first", "last", "index", "time index"),
+        (
+            "segment",
+            "size",
+            "batches",
+            "records",
+            "tombstones",
+            "first",
+            "last",
+            "index",
+            "time index",
+        ),
         [_segment_row(segment) for segment in shown],
         right=("size", "batches", "records", "tombstones", "first", "last", "index", "time index"),
     )
     if len(shown) < len(partition.segments):
-        output.text([f"… and {len(partition.segments) - len(shown):,} more segments: see --segments"])
+        output.text(
+            [f"… and {len(partition.segments) - len(shown):,} more segments: see --segments"]
+        )
 
 
 def _transactions(partition: PartitionInspection) -> Iterator[str]:
@@ -161,10 +203,16 @@ def _transactions(partition: PartitionInspection) -> Iterator[str]:
 def _segment_row(segment: SegmentInspection) -> tuple[object, ...]:
     contents = segment.contents
     return (
-        f"{segment.base_offset}{' active' if segment.is_active else ''}", in_words(segment.bytes),
-        counted(contents.batches), counted(contents.records), counted(contents.tombstones), contents.first_offset,
-        contents.last_offset, segment.index_entries, segment.time_index_entries,
-    )  # fmt: skip
+        f"{segment.base_offset}{' active' if segment.is_active else ''}",
+        in_words(segment.bytes),
+        counted(contents.batches),
+        counted(contents.records),
+        counted(contents.tombstones),
+        contents.first_offset,
+        contents.last_offset,
+        segment.index_entries,
+        segment.time_index_entries,
+    )
 
 
 def _file(file: FileInspection) -> Iterator[str]:
@@ -195,7 +243,9 @@ def problem_lines(problems: list[Problem]) -> Iterator[str]:
         yield f"{problem.kind}: {problem}"
 
 
-def set_aside_lines(partitions: Sequence[PartitionInspection | PartitionReport | TopicInspection]) -> Iterator[str]:
+def set_aside_lines(
+    partitions: Sequence[PartitionInspection | PartitionReport | TopicInspection],
+) -> Iterator[str]:
     """A line a partition that the cleaner has set aside."""
     for found in partitions:
         entry = found.uncleanable
@@ -209,4 +259,6 @@ def set_aside_lines(partitions: Sequence[PartitionInspection | PartitionReport |
 
 
 def _shares(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" if len(counts) > 1 else name for name, count in sorted(counts.items()))
+    return ", ".join(
+        f"{name} {count:,}" if len(counts) > 1 else name for name, count in sorted(counts.items())
+    )

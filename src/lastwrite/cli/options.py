@@ -17,55 +17,95 @@ PathArgument: TypeAlias = Annotated[
         metavar="PATH",
         help="A log root, a partition's folder, or one file; to compact, also persistent://…",
         show_default=False,
-    ),  # fmt: skip
+    ),
 ]
 ArchiveOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--archive", metavar="DIR", help="Of a live Pulsar topic: where what is brought stays; the next round uses it."
+        "--archive",
+        metavar="DIR",
+        help="Of a live Pulsar topic: where what is brought stays; the next round uses it.",
     ),
 ]
 SystemOption: TypeAlias = Annotated[
-    str | None, typer.Option("--system", metavar="NAME", help="The system that wrote it; default: what lies there.")
+    str | None,
+    typer.Option(
+        "--system", metavar="NAME", help="The system that wrote it; default: what lies there."
+    ),
 ]
-TopicOption: TypeAlias = Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Only this topic.")]
+TopicOption: TypeAlias = Annotated[
+    str | None, typer.Option("--topic", metavar="NAME", help="Only this topic.")
+]
 PartitionOption: TypeAlias = Annotated[
     int | None,
-    typer.Option("--partition", "--queue", metavar="NUMBER", min=0, help="Only this partition or queue of each topic."),
+    typer.Option(
+        "--partition",
+        "--queue",
+        metavar="NUMBER",
+        min=0,
+        help="Only this partition or queue of each topic.",
+    ),
 ]
 ConfigOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="NAME=VALUE", help="A setting under the system's own name; may be repeated."),
+    typer.Option(
+        "--config",
+        metavar="NAME=VALUE",
+        help="A setting under the system's own name; may be repeated.",
+    ),
 ]
 ConfigFileOption: TypeAlias = Annotated[
-    str | None, typer.Option("--config-file", metavar="FILE", help="Settings as a properties file; --config wins.")
+    str | None,
+    typer.Option(
+        "--config-file", metavar="FILE", help="Settings as a properties file; --config wins."
+    ),
 ]
 NowOption: TypeAlias = Annotated[
-    int | None, typer.Option("--now", metavar="MILLIS", min=0, help="The clock, ms since 1970; default: now.")
+    int | None,
+    typer.Option("--now", metavar="MILLIS", min=0, help="The clock, ms since 1970; default: now."),
 ]
 MasterOption: TypeAlias = Annotated[
-    str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[2], spark://host:7077, yarn …")
+    str,
+    typer.Option(
+        "--master", metavar="URL", help="Where Spark runs: local[2], spark://host:7077, yarn …"
+    ),
 ]
 ConfOption: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
 ]
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+JsonOption: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")
+]
 MemoryOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--memory", metavar="SIZE", help="For all processes together, as 2g; default: a share of all."),
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="For all processes together, as 2g; default: a share of all.",
+    ),
 ]
 ExactOption: TypeAlias = Annotated[
     bool, typer.Option("--exact", help="Compare whole keys, not 96-bit fingerprints alone.")
 ]
 IncludeActiveOption: TypeAlias = Annotated[
-    bool, typer.Option("--include-active", help="Clean the active segment too: only where nobody appends any more.")
+    bool,
+    typer.Option(
+        "--include-active", help="Clean the active segment too: only where nobody appends any more."
+    ),
 ]
 UncleanOption: TypeAlias = Annotated[
     bool,
-    typer.Option("--unclean", help="Go on where a broker was killed (RocketMQ) or lost its compacted ledger (Pulsar)."),
+    typer.Option(
+        "--unclean",
+        help="Go on where a broker was killed (RocketMQ) or lost its compacted ledger (Pulsar).",
+    ),
 ]
 LikeBrokerOption: TypeAlias = Annotated[
-    bool, typer.Option("--like-broker", help="Rewrite and merge every segment of the range, as the broker does.")
+    bool,
+    typer.Option(
+        "--like-broker", help="Rewrite and merge every segment of the range, as the broker does."
+    ),
 ]
 KeepScansOption: TypeAlias = Annotated[
     bool,
@@ -79,10 +119,14 @@ KeyOption: TypeAlias = Annotated[
     str | None, typer.Option("--key", metavar="TEXT", help="Only records with this key, as UTF-8.")
 ]
 KeyBase64Option: TypeAlias = Annotated[
-    str | None, typer.Option("--key-base64", metavar="TEXT", help="Only records with this key, as base64.")
+    str | None,
+    typer.Option("--key-base64", metavar="TEXT", help="Only records with this key, as base64."),
 ]
 KeyHexOption: TypeAlias = Annotated[
-    str | None, typer.Option("--key-hex", metavar="DIGITS", help="Only records with this key, as hexadecimal digits.")
+    str | None,
+    typer.Option(
+        "--key-hex", metavar="DIGITS", help="Only records with this key, as hexadecimal digits."
+    ),
 ]
 
 DEFAULT_MASTER = "local[*]"
@@ -102,12 +146,18 @@ def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes 
         if digits is not None:
             return bytes.fromhex(digits)
     except ValueError as error:
-        given = f"--key-hex {digits!r} is not hexadecimal" if coded is None else f"--key-base64 {coded!r} is not base64"
+        given = (
+            f"--key-hex {digits!r} is not hexadecimal"
+            if coded is None
+            else f"--key-base64 {coded!r} is not base64"
+        )
         raise InvalidConfig(f"{given}: {error}") from error
     return None if text is None else text.encode("utf-8", "surrogateescape")
 
 
-def settings(config: Sequence[str] | None, config_file: str | None, unclean: bool = False) -> dict[str, object]:
+def settings(
+    config: Sequence[str] | None, config_file: str | None, unclean: bool = False
+) -> dict[str, object]:
     """The settings that ``--config-file`` and, stronger, ``--config`` give; their names are checked later.
 
     ``unclean``: the setting of that name, from an option of its own.

@@ -46,7 +46,9 @@ class Output:
                 self._given_away = os.dup(1)
                 sys.stdout.flush()
                 os.dup2(2, 1)
-                self._real = os.fdopen(os.dup(self._given_away), "w", encoding="utf-8", newline="\n")
+                self._real = os.fdopen(
+                    os.dup(self._given_away), "w", encoding="utf-8", newline="\n"
+                )
             except OSError:  # no such descriptors: nothing to guard
                 self._given_away = None
 
@@ -85,7 +87,9 @@ class Output:
             self.line(line)
         self._flush()
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[str] = ()) -> None:
+    def table(
+        self, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[str] = ()
+    ) -> None:
         """Print a table; the columns named in ``right`` are aligned there."""
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
@@ -98,7 +102,10 @@ class Output:
         for column in columns:  # only the last may hold sentences, and so more than one line
             last = column is columns[-1] and column not in aligned
             table.add_column(
-                column, justify="right" if column in aligned else "left", overflow="fold", no_wrap=not last
+                column,
+                justify="right" if column in aligned else "left",
+                overflow="fold",
+                no_wrap=not last,
             )
         cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
         for row in cells:
@@ -178,7 +185,9 @@ class LineProgress:
                 rate = self._done / (now - self._began)
                 left = max(self._total - self._done, 0) / rate if rate else 0.0
                 share = f"{self._done / self._total:.0%} of " if self._total else ""
-                self._write(f"{self._name}: {share}{in_words(self._total)}, {in_words(rate)}/s, {in_time(left)} left")
+                self._write(
+                    f"{self._name}: {share}{in_words(self._total)}, {in_words(rate)}/s, {in_time(left)} left"
+                )
             if self._total and self._done >= self._total:  # what follows is not this stage's time
                 self._end_stage()
 
@@ -218,9 +227,15 @@ class TerminalProgress:
         )
 
         self._bars: RichProgress = Progress(
-            TextColumn("{task.description:<8}"), BarColumn(), TaskProgressColumn(), TransferSpeedColumn(),
-            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
-        )  # fmt: skip
+            TextColumn("{task.description:<8}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TransferSpeedColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
         self._task: TaskID | None = None
         self._bars.start()
 
@@ -293,13 +308,26 @@ def report_failure(output: Output, error: BaseException) -> int:
     if isinstance(error, LogError):
         problem, status = str(error), error.exit_status
         document: dict[str, object] = {
-            "kind": type(error).__name__, "message": error.problem, "path": error.path, "position": error.at,
+            "kind": type(error).__name__,
+            "message": error.problem,
+            "path": error.path,
+            "position": error.at,
             "remedy": error.remedy,
-        }  # fmt: skip
+        }
     else:
         kind, problem, status = _foreign(error)
-        document = {"kind": kind, "message": problem, "path": None, "position": None, "remedy": None}
-    output.say(problem if status == 2 and problem.startswith("Usage:") else f"lastwrite: {_one_line(problem)}")
+        document = {
+            "kind": kind,
+            "message": problem,
+            "path": None,
+            "position": None,
+            "remedy": None,
+        }
+    output.say(
+        problem
+        if status == 2 and problem.startswith("Usage:")
+        else f"lastwrite: {_one_line(problem)}"
+    )
     if os.environ.get("LASTWRITE_DEBUG"):
         import traceback
 

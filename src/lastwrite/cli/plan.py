@@ -67,10 +67,21 @@ def plan(
 
     output: Output = context.obj
     report = lastwrite.plan(
-        path, system=system, topic=topic, partition=partition, config=settings(config, config_file, unclean),
-        now_ms=now, exact=exact, include_active=include_active, like_broker=like_broker, memory=memory, master=master,
-        conf=spark_settings, progress=output.progress(), archive=archive,
-    )  # fmt: skip
+        path,
+        system=system,
+        topic=topic,
+        partition=partition,
+        config=settings(config, config_file, unclean),
+        now_ms=now,
+        exact=exact,
+        include_active=include_active,
+        like_broker=like_broker,
+        memory=memory,
+        master=master,
+        conf=spark_settings,
+        progress=output.progress(),
+        archive=archive,
+    )
     show_compaction(output, report)
     return report.exit_status
 
@@ -87,19 +98,27 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
                 str(p.name),
                 "would clean" if report.dry_run and p.status is Status.CLEANED else str(p.status),
                 _change(str(p.segments_before), str(p.segments_after)),
-                _change(counted(p.records_before), counted(p.records_after)) if p.records_before is not None else "",
+                _change(counted(p.records_before), counted(p.records_after))
+                if p.records_before is not None
+                else "",
                 _change(in_words(p.bytes_before), in_words(p.bytes_after)),
-                counted(p.tombstones_dropped) if p.tombstones_dropped else "", f"{p.dirty_ratio:.2f}", p.reason,
+                counted(p.tombstones_dropped) if p.tombstones_dropped else "",
+                f"{p.dirty_ratio:.2f}",
+                p.reason,
             )
             for p in report.partitions
         ],
         right=("deletes dropped", "dirty"),
-    )  # fmt: skip
+    )
     output.text(["", *_summary(report)])
     output.text(_published_lines(report))
     output.text(_expired_lines(report))
     output.text(_backlog_lines(report))
-    output.text(problem_lines([problem for partition in report.partitions for problem in partition.problems]))
+    output.text(
+        problem_lines(
+            [problem for partition in report.partitions for problem in partition.problems]
+        )
+    )
     output.text(set_aside_lines(report.partitions))
 
 
@@ -131,7 +150,11 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
 
 def _backlog_lines(report: CompactionReport) -> Iterator[str]:
     """Where compaction leaves a log as it is: what that costs, and what could go."""
-    told = [(each.name, each.backlog) for each in report.partitions if each.backlog and each.backlog.segments]
+    told = [
+        (each.name, each.backlog)
+        for each in report.partitions
+        if each.backlog and each.backlog.segments
+    ]
     if told:
         yield ""
     for name, found in told:
@@ -155,7 +178,9 @@ def _summary(report: CompactionReport) -> Iterator[str]:
     counts = [f"{totals[str(status)]:,} {status}" for status in Status if totals[str(status)]]
     would = "would free" if report.dry_run else "freed"
     told = f"{would} {in_words(freed)} of {in_words(totals['bytes_before'])}"
-    if any(partition.backlog is not None for partition in report.partitions):  # what was read stays, for other readers
+    if any(
+        partition.backlog is not None for partition in report.partitions
+    ):  # what was read stays, for other readers
         would = "would leave" if report.dry_run else "left"
         told = f"{would} {in_words(totals['bytes_after'])} of {in_words(totals['bytes_before'])} to read"
     yield f"{totals['partitions']:,} partitions: {', '.join(counts) or 'none'}"
@@ -167,4 +192,6 @@ def _summary(report: CompactionReport) -> Iterator[str]:
         expired = f"{totals['segments_deleted']:,} expired segments of {in_words(totals['bytes_deleted'])}"
         yield f"{expired} {'would go' if report.dry_run else 'went'}"
     if report.stage_seconds:
-        yield "  " + ", ".join(f"{name} {in_time(seconds)}" for name, seconds in report.stage_seconds.items())
+        yield "  " + ", ".join(
+            f"{name} {in_time(seconds)}" for name, seconds in report.stage_seconds.items()
+        )

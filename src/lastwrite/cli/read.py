@@ -16,26 +16,42 @@ def read(
     context: typer.Context,
     path: Annotated[
         str,
-        typer.Argument(metavar="PATH", help="A store, an archive, or one's queue or topic.", show_default=False),
+        typer.Argument(
+            metavar="PATH", help="A store, an archive, or one's queue or topic.", show_default=False
+        ),
     ],
     topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="The topic.")] = None,
     queue: Annotated[
         int | None,
         typer.Option(
-            "--queue", "--partition", metavar="NUMBER", min=0, help="The queue or partition; default: the only one."
+            "--queue",
+            "--partition",
+            metavar="NUMBER",
+            min=0,
+            help="The queue or partition; default: the only one.",
         ),
     ] = None,
     offset: Annotated[
         int | None,
         typer.Option(
-            "--offset", metavar="N", min=0, help="RocketMQ: where the first pull asks; default: 0.", show_default=False
+            "--offset",
+            metavar="N",
+            min=0,
+            help="RocketMQ: where the first pull asks; default: 0.",
+            show_default=False,
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many messages.", show_default=False)
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", min=0, help="At most so many messages.", show_default=False
+        ),
     ] = None,
     pull: Annotated[
-        bool, typer.Option("--pull", help="RocketMQ: one answer of the broker, as large as it makes them.")
+        bool,
+        typer.Option(
+            "--pull", help="RocketMQ: one answer of the broker, as large as it makes them."
+        ),
     ] = False,
     start: Annotated[
         str | None,
@@ -47,7 +63,10 @@ def read(
         ),
     ] = None,
     read_compacted: Annotated[
-        bool, typer.Option("--read-compacted", help="Pulsar: up to the horizon from the compacted ledger.")
+        bool,
+        typer.Option(
+            "--read-compacted", help="Pulsar: up to the horizon from the compacted ledger."
+        ),
     ] = False,
     system: SystemOption = None,
     json: JsonOption = False,
@@ -68,9 +87,16 @@ def read(
 
     output: Output = context.obj
     reading = lastwrite.read(
-        path, topic=topic, queue=queue, offset=offset, limit=limit, one_pull=pull, system=system, start=start,
+        path,
+        topic=topic,
+        queue=queue,
+        offset=offset,
+        limit=limit,
+        one_pull=pull,
+        system=system,
+        start=start,
         read_compacted=read_compacted,
-    )  # fmt: skip
+    )
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     try:
         for row in reading:
@@ -84,7 +110,9 @@ def read(
             output.line(encode(end))
         elif "last_message_id" in end:
             last = end["last_message_id"]
-            index = "" if last["batch_index"] < 0 else f", message {last['batch_index']} of its batch"
+            index = (
+                "" if last["batch_index"] < 0 else f", message {last['batch_index']} of its batch"
+            )
             horizon = "" if end["horizon"] is None else f"; horizon {end['horizon']}"
             output.say(
                 f"{end['status']}: {end['messages']} messages, next {end['next']} (last message "

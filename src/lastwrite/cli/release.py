@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from lastwrite.cli.options import JsonOption, PartitionOption, PathArgument, SystemOption, TopicOption
+from lastwrite.cli.options import (
+    JsonOption,
+    PartitionOption,
+    PathArgument,
+    SystemOption,
+    TopicOption,
+)
 from lastwrite.cli.output import Output
 
 
@@ -37,6 +43,7 @@ def release(
         )
     else:
         output.text(
-            [f"released {name}: {entry.reason}" for name, entry in released.items()] or ["nothing is set aside"]
+            [f"released {name}: {entry.reason}" for name, entry in released.items()]
+            or ["nothing is set aside"]
         )
     return 0

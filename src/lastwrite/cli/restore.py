@@ -27,16 +27,33 @@ def restore(
     context: typer.Context,
     path: Annotated[
         str,
-        typer.Argument(metavar="STORE", help="A store (storePathRootDir) whose broker is stopped.", show_default=False),
+        typer.Argument(
+            metavar="STORE",
+            help="A store (storePathRootDir) whose broker is stopped.",
+            show_default=False,
+        ),
     ],
     name_server: Annotated[
-        str, typer.Option("--from", metavar="HOST:PORT", help="The live cluster's name server.", show_default=False)
+        str,
+        typer.Option(
+            "--from",
+            metavar="HOST:PORT",
+            help="The live cluster's name server.",
+            show_default=False,
+        ),
     ],
-    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic to restore.", show_default=False)],
+    topic: Annotated[
+        str,
+        typer.Option("--topic", metavar="NAME", help="The topic to restore.", show_default=False),
+    ],
     partition: PartitionOption = None,
     broker: Annotated[
         str | None,
-        typer.Option("--broker", metavar="NAME", help="Whose queues these are, where several brokers have the topic."),
+        typer.Option(
+            "--broker",
+            metavar="NAME",
+            help="Whose queues these are, where several brokers have the topic.",
+        ),
     ] = None,
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,
@@ -45,16 +62,21 @@ def restore(
         bool, typer.Option("--unclean", help="Go on though the store's own broker was killed.")
     ] = False,
     trust_broker: Annotated[
-        bool, typer.Option("--trust-broker", help="Pull also from a broker that may skip messages since its restart.")
+        bool,
+        typer.Option(
+            "--trust-broker",
+            help="Pull also from a broker that may skip messages since its restart.",
+        ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Of every single request.")
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Of every single request."),
     ] = 30.0,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
     json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Put before a store's queues what a live RocketMQ broker still has of them, then compact them.
 
     For a store whose commit log came back without its oldest files: what only the compaction log had is pulled from
@@ -64,10 +86,21 @@ def restore(
 
     output: Output = context.obj
     done = lastwrite.restore(
-        path, name_server, topic, partition=partition, broker=broker, config=settings(config, config_file), now_ms=now,
-        unclean=unclean, trust_broker=trust_broker, timeout=timeout, memory=memory, master=master,
-        conf=pairs("--conf", conf), progress=output.progress(),
-    )  # fmt: skip
+        path,
+        name_server,
+        topic,
+        partition=partition,
+        broker=broker,
+        config=settings(config, config_file),
+        now_ms=now,
+        unclean=unclean,
+        trust_broker=trust_broker,
+        timeout=timeout,
+        memory=memory,
+        master=master,
+        conf=pairs("--conf", conf),
+        progress=output.progress(),
+    )
     if output.as_json:
         output.document(done.to_dict())
         return done.exit_status

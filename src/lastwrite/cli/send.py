@@ -18,41 +18,71 @@ from lastwrite.errors import InvalidConfig
 def send(
     context: typer.Context,
     name_server: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="The name server; several with semicolons.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="HOST:PORT",
+            help="The name server; several with semicolons.",
+            show_default=False,
+        ),
     ],
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that it knows.", show_default=False)],
-    key: Annotated[str | None, typer.Option("--key", metavar="TEXT", help="The message's key.")] = None,
-    body: Annotated[str | None, typer.Option("--body", metavar="TEXT", help="The message's body.")] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the key: a message without a body.")] = False,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="TEXT", help="The message's tag.")] = None,
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="A topic that it knows.", show_default=False)
+    ],
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="The message's key.")
+    ] = None,
+    body: Annotated[
+        str | None, typer.Option("--body", metavar="TEXT", help="The message's body.")
+    ] = None,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete the key: a message without a body.")
+    ] = False,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="TEXT", help="The message's tag.")
+    ] = None,
     properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property; may be repeated.")
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="A property; may be repeated."),
     ] = None,
     lines: Annotated[
         str | None,
         typer.Option(
-            "--lines", metavar="FILE",
+            "--lines",
+            metavar="FILE",
             help='Many messages, one JSON object a line: {"key", "body" or "body_base64", "tag", "properties"}; a body '
             "of null deletes the key. - is standard input.",
         ),
     ] = None,
     compression: Annotated[
-        str, typer.Option("--compression", metavar="NAME", help="Of large bodies: zlib, lz4, zstd or none.")
+        str,
+        typer.Option(
+            "--compression", metavar="NAME", help="Of large bodies: zlib, lz4, zstd or none."
+        ),
     ] = "zlib",
     compress_from: Annotated[
-        int, typer.Option("--compress-from", metavar="BYTES", min=1, help="Bodies of so many bytes are compressed.")
+        int,
+        typer.Option(
+            "--compress-from",
+            metavar="BYTES",
+            min=1,
+            help="Bodies of so many bytes are compressed.",
+        ),
     ] = 4096,
     queue: Annotated[
-        int | None, typer.Option("--queue", metavar="NUMBER", min=0, help="All to this queue; else by the key's hash.")
+        int | None,
+        typer.Option(
+            "--queue", metavar="NUMBER", min=0, help="All to this queue; else by the key's hash."
+        ),
     ] = None,
     broker: Annotated[
         str | None, typer.Option("--broker", metavar="NAME", help="Only to queues of this broker.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Of every single request.")
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Of every single request."),
     ] = 30.0,
     json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Send messages to a topic of a live RocketMQ cluster.
 
     Equal keys go to one queue, chosen as the stock client's hash selector does: compaction is by queue. A delete goes
@@ -66,7 +96,9 @@ def send(
     try:
         chosen = Compression(compression)
     except ValueError as error:
-        raise InvalidConfig(f"--compression {compression!r}", remedy="one of: zlib, lz4, zstd, none") from error
+        raise InvalidConfig(
+            f"--compression {compression!r}", remedy="one of: zlib, lz4, zstd, none"
+        ) from error
     single = body is not None or delete or key is not None or tag is not None or properties
     if lines is not None and single:
         raise InvalidConfig("--lines does not go with a message of its own")
@@ -92,10 +124,13 @@ def send(
     for stored in send_each(name_server, topic, messages(), queue, broker, timeout):
         sent.append(
             {
-                "topic": topic, "broker": stored.queue.broker, "partition": stored.queue.queue, "offset": stored.offset,
+                "topic": topic,
+                "broker": stored.queue.broker,
+                "partition": stored.queue.queue,
+                "offset": stored.offset,
                 "message_id": stored.message_id,
             }
-        )  # fmt: skip
+        )
         if not output.as_json:
             output.line(f"{topic}-{stored.queue.queue} @{stored.offset}  {stored.message_id}")
     if output.as_json:

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.model.log import Problem
-from lastwrite.model.store_inspection import FileOfLog, IndexOfQueue, Messages, QueueInspection, StoreReport
+from lastwrite.model.store_inspection import (
+    FileOfLog,
+    IndexOfQueue,
+    Messages,
+    QueueInspection,
+    StoreReport,
+)
 
 _MOST_ROWS = 40
 _BROKERS = {"closed": "5.2.0 or newer", "open": "a broker before 5.2.0"}
@@ -15,7 +21,9 @@ _BROKERS = {"closed": "5.2.0 or newer", "open": "a broker before 5.2.0"}
 def show_store(output: Output, report: StoreReport, every: bool) -> list[Problem]:
     """Print the report; its problems are the caller's to print. ``every``: all files, not only the first ones."""
     output.text(_head(report))
-    if report.partitions and (report.what == "store" or len(report.partitions) > 1 or report.commit_log is not None):
+    if report.partitions and (
+        report.what == "store" or len(report.partitions) > 1 or report.commit_log is not None
+    ):
         _queues(output, report.partitions)
     if any(queue.compaction is not None for queue in report.partitions):
         output.text([""])
@@ -40,7 +48,9 @@ def show_store(output: Output, report: StoreReport, every: bool) -> list[Problem
 
 
 def _head(report: StoreReport) -> Iterator[str]:
-    stopped = {True: ", stopped in order", False: ", not stopped in order", None: ""}[report.stopped_in_order]
+    stopped = {True: ", stopped in order", False: ", not stopped in order", None: ""}[
+        report.stopped_in_order
+    ]
     yield f"{report.path}: RocketMQ {report.what}{stopped}"
     log = report.commit_log
     if log is not None:
@@ -76,20 +86,33 @@ def _brokers(found: Messages) -> str:
 def _queues(output: Output, queues: list[QueueInspection]) -> None:
     output.table(
         (
-            "queue", "status", "records", "size", "tombstones", "offsets", "units", "unit offsets", "lacking", "wrong",
+            "queue",
+            "status",
+            "records",
+            "size",
+            "tombstones",
+            "offsets",
+            "units",
+            "unit offsets",
+            "lacking",
+            "wrong",
             "policy",
         ),
         [
             (
-                f"{queue.topic}-{queue.partition}", "damaged" if queue.is_damaged else "whole",
-                counted(queue.contents.records), in_words(queue.contents.bytes), counted(queue.contents.tombstones),
-                _range(queue.contents.first_offset, queue.contents.last_offset), *_units(queue),
+                f"{queue.topic}-{queue.partition}",
+                "damaged" if queue.is_damaged else "whole",
+                counted(queue.contents.records),
+                in_words(queue.contents.bytes),
+                counted(queue.contents.tombstones),
+                _range(queue.contents.first_offset, queue.contents.last_offset),
+                *_units(queue),
                 queue.cleanup_policy or "",
             )
             for queue in queues
         ],
         right=("records", "size", "tombstones", "units", "lacking", "wrong"),
-    )  # fmt: skip
+    )
 
 
 def _units(queue: QueueInspection) -> tuple[str, str, str, str]:
@@ -107,12 +130,26 @@ def _range(first: int | None, last: int | None) -> str:
 
 def _compactions(output: Output, queues: list[QueueInspection]) -> None:
     output.table(
-        ("compaction log", "files", "records", "keys", "tombstones", "size", "dirty", "offsets", "position"),
+        (
+            "compaction log",
+            "files",
+            "records",
+            "keys",
+            "tombstones",
+            "size",
+            "dirty",
+            "offsets",
+            "position",
+        ),
         [
             (
-                f"{queue.topic}-{queue.partition}", sum(file.kind == "compaction log" for file in found.files),
-                counted(found.contents.records), counted(found.keys), counted(found.contents.tombstones),
-                in_words(found.contents.bytes), in_words(found.dirty_bytes),
+                f"{queue.topic}-{queue.partition}",
+                sum(file.kind == "compaction log" for file in found.files),
+                counted(found.contents.records),
+                counted(found.keys),
+                counted(found.contents.tombstones),
+                in_words(found.contents.bytes),
+                in_words(found.dirty_bytes),
                 _range(found.contents.first_offset, found.contents.last_offset),
                 "none" if found.position is None else found.position,
             )
@@ -120,7 +157,7 @@ def _compactions(output: Output, queues: list[QueueInspection]) -> None:
             if (found := queue.compaction) is not None
         ],
         right=("files", "records", "keys", "tombstones", "size", "dirty", "position"),
-    )  # fmt: skip
+    )
 
 
 def _details(queue: QueueInspection) -> Iterator[str]:
@@ -151,7 +188,14 @@ def _files(output: Output, title: str, files: list[FileOfLog]) -> None:
     output.table(
         (title, "from", "size", "records", "ends at", "how"),
         [
-            (file.file, file.start, in_words(file.bytes), counted(file.entries), file.end_position, file.ending)
+            (
+                file.file,
+                file.start,
+                in_words(file.bytes),
+                counted(file.entries),
+                file.end_position,
+                file.ending,
+            )
             for file in files
         ],
         right=("from", "size", "records", "ends at"),
@@ -163,15 +207,22 @@ def _index_files(output: Output, files: list[FileOfLog]) -> None:
         ("index file", "size", "entries", "slots", "addresses", "stored"),
         [
             (
-                file.file, in_words(file.bytes), counted(file.entries), counted(file.details.get("slots")),
-                _range(file.details.get("first_physical_offset"), file.details.get("last_physical_offset")),
+                file.file,
+                in_words(file.bytes),
+                counted(file.entries),
+                counted(file.details.get("slots")),
+                _range(
+                    file.details.get("first_physical_offset"),
+                    file.details.get("last_physical_offset"),
+                ),
                 f"{moment(file.details['first_timestamp'])} to {moment(file.details['last_timestamp'])}"
-                if file.details and file.entries else "",
+                if file.details and file.entries
+                else "",
             )
             for file in files
         ],
         right=("size", "entries", "slots"),
-    )  # fmt: skip
+    )
 
 
 def _file(file: FileOfLog) -> Iterator[str]:
@@ -192,10 +243,16 @@ def _file(file: FileOfLog) -> Iterator[str]:
 def _told(name: str, value: object) -> object:
     if isinstance(value, dict):
         return _shares(value)
-    return moment(value) if name.endswith("timestamp") and isinstance(value, int) and value else value
+    return (
+        moment(value) if name.endswith("timestamp") and isinstance(value, int) and value else value
+    )
 
 
 def _shares(counts: dict[str, int]) -> str:
     return (
-        ", ".join(f"{name} {count:,}" if len(counts) > 1 else name for name, count in sorted(counts.items())) or "none"
+        ", ".join(
+            f"{name} {count:,}" if len(counts) > 1 else name
+            for name, count in sorted(counts.items())
+        )
+        or "none"
     )

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.model.log import Problem
-from lastwrite.model.topic_inspection import Entries, LedgerInspection, PulsarFile, PulsarReport, TopicInspection
+from lastwrite.model.topic_inspection import (
+    Entries,
+    LedgerInspection,
+    PulsarFile,
+    PulsarReport,
+    TopicInspection,
+)
 
 _MOST_ROWS = 40
 
@@ -19,20 +25,45 @@ def show_topics(output: Output, report: PulsarReport, every: bool) -> list[Probl
         return report.problems + [problem for file in report.files for problem in file.problems]
     output.table(
         (
-            "topic", "status", "ledgers", "entries", "records", "tombstones", "keys", "size", "horizon", "beyond it",
+            "topic",
+            "status",
+            "ledgers",
+            "entries",
+            "records",
+            "tombstones",
+            "keys",
+            "size",
+            "horizon",
+            "beyond it",
             "due",
         ),
         [
             (
-                _name(topic), "damaged" if topic.is_damaged else "whole", len(topic.ledgers),
-                counted(topic.contents.entries), counted(topic.contents.records), counted(topic.contents.tombstones),
-                counted(topic.keys), in_words(topic.bytes), topic.horizon or "none", in_words(topic.dirty_bytes),
+                _name(topic),
+                "damaged" if topic.is_damaged else "whole",
+                len(topic.ledgers),
+                counted(topic.contents.entries),
+                counted(topic.contents.records),
+                counted(topic.contents.tombstones),
+                counted(topic.keys),
+                in_words(topic.bytes),
+                topic.horizon or "none",
+                in_words(topic.dirty_bytes),
                 {True: "yes", False: "no", None: "?"}[topic.is_due],
             )
             for topic in report.partitions
         ],
-        right=("ledgers", "entries", "records", "tombstones", "keys", "size", "horizon", "beyond it"),
-    )  # fmt: skip
+        right=(
+            "ledgers",
+            "entries",
+            "records",
+            "tombstones",
+            "keys",
+            "size",
+            "horizon",
+            "beyond it",
+        ),
+    )
     if len(report.partitions) == 1 or every:
         for topic in report.partitions:
             _details(output, topic, every)
@@ -45,15 +76,27 @@ def _name(topic: TopicInspection) -> str:
 
 
 def _details(output: Output, topic: TopicInspection, every: bool) -> None:
-    output.text(["", f"{_name(topic)} in {topic.folder}", *_bounds(topic), *_contents(topic.contents), ""])
+    output.text(
+        ["", f"{_name(topic)} in {topic.folder}", *_bounds(topic), *_contents(topic.contents), ""]
+    )
     shown = topic.ledgers if every else topic.ledgers[:_MOST_ROWS]
     rows = [(str(ledger.ledger), *_ledger_row(ledger)) for ledger in shown]
     if topic.compacted is not None:
         rows.append((f"{topic.compacted.ledger} compacted", *_ledger_row(topic.compacted)))
     output.table(
-        ("ledger", "size", "blocks", "entries", "records", "tombstones", "placeholders", "published"), rows,
+        (
+            "ledger",
+            "size",
+            "blocks",
+            "entries",
+            "records",
+            "tombstones",
+            "placeholders",
+            "published",
+        ),
+        rows,
         right=("size", "blocks", "entries", "records", "tombstones", "placeholders"),
-    )  # fmt: skip
+    )
     if len(shown) < len(topic.ledgers):
         output.text([f"… and {len(topic.ledgers) - len(shown):,} more ledgers: see --segments"])
 
@@ -85,7 +128,9 @@ def _bounds(topic: TopicInspection) -> Iterator[str]:
 def _file(file: PulsarFile) -> Iterator[str]:
     what = "block" if file.contents is None else "entry"
     many = "blocks" if file.contents is None else "entries"
-    count = "" if file.entries is None else f", {file.entries:,} {what if file.entries == 1 else many}"
+    count = (
+        "" if file.entries is None else f", {file.entries:,} {what if file.entries == 1 else many}"
+    )
     yield f"{file.file}: {file.kind}, {in_words(file.bytes)}{count}"
     if file.contents is not None:
         yield from _contents(file.contents)
@@ -121,11 +166,18 @@ def _ledger_row(ledger: LedgerInspection) -> tuple[str, ...]:
     if found.first_publish_time is not None and found.last_publish_time is not None:
         published = f"{moment(found.first_publish_time)} to {moment(found.last_publish_time)}"
     return (
-        in_words(ledger.file_bytes), counted(ledger.blocks), counted(found.entries), counted(found.records),
-        counted(found.tombstones), counted(found.placeholders), published,
-    )  # fmt: skip
+        in_words(ledger.file_bytes),
+        counted(ledger.blocks),
+        counted(found.entries),
+        counted(found.records),
+        counted(found.tombstones),
+        counted(found.placeholders),
+        published,
+    )
 
 
 def _shares(counts: dict[str, int]) -> str:
     known = {name: count for name, count in counts.items() if count}
-    return ", ".join(f"{name} {count:,}" if len(known) > 1 else name for name, count in sorted(known.items()))
+    return ", ".join(
+        f"{name} {count:,}" if len(known) > 1 else name for name, count in sorted(known.items())
+    )

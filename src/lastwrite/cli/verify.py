@@ -33,7 +33,9 @@ def verify(
     path: PathArgument,
     before: Annotated[
         str | None,
-        typer.Argument(metavar="[BEFORE]", help="The same log before it was compacted.", show_default=False),
+        typer.Argument(
+            metavar="[BEFORE]", help="The same log before it was compacted.", show_default=False
+        ),
     ] = None,
     system: SystemOption = None,
     topic: TopicOption = None,
@@ -59,9 +61,18 @@ def verify(
 
     output: Output = context.obj
     report = lastwrite.verify(
-        path, before=before, system=system, topic=topic, partition=partition, config=settings(config, config_file),
-        now_ms=now, memory=memory, master=master, conf=spark_settings, progress=output.progress(),
-    )  # fmt: skip
+        path,
+        before=before,
+        system=system,
+        topic=topic,
+        partition=partition,
+        config=settings(config, config_file),
+        now_ms=now,
+        memory=memory,
+        master=master,
+        conf=spark_settings,
+        progress=output.progress(),
+    )
     if output.as_json:
         output.document(report.to_dict())
         return report.exit_status
@@ -74,37 +85,68 @@ def _show(output: Output, report: VerifyReport) -> None:
         ("partition", "status", "segments", "batches", "records", "size", "why"),
         [
             (
-                str(p.name), p.status, counted(p.segments), counted(p.batches), counted(p.records),
-                in_words(p.bytes), p.reason,
+                str(p.name),
+                p.status,
+                counted(p.segments),
+                counted(p.batches),
+                counted(p.records),
+                in_words(p.bytes),
+                p.reason,
             )
             for p in report.partitions
         ],
         right=("segments", "batches", "records", "size"),
-    )  # fmt: skip
+    )
     compared = [(p, p.comparison) for p in report.partitions if p.comparison is not None]
     if compared:
         output.text([""])
         output.table(
             (
-                "against", "before", "after", "superseded", "deletes due", "keyless", "aborted", "keys", "alive",
+                "against",
+                "before",
+                "after",
+                "superseded",
+                "deletes due",
+                "keyless",
+                "aborted",
+                "keys",
+                "alive",
                 "broken promises",
             ),
             [
                 (
-                    str(p.name), counted(c.records_before), counted(c.records_after),
-                    counted(c.superseded), counted(c.expired), counted(c.keyless), counted(c.aborted + c.markers),
-                    counted(c.keys), counted(c.keys_alive), counted(c.violation_count),
+                    str(p.name),
+                    counted(c.records_before),
+                    counted(c.records_after),
+                    counted(c.superseded),
+                    counted(c.expired),
+                    counted(c.keyless),
+                    counted(c.aborted + c.markers),
+                    counted(c.keys),
+                    counted(c.keys_alive),
+                    counted(c.violation_count),
                 )
                 for p, c in compared
             ],
             right=(
-                "before", "after", "superseded", "deletes due", "keyless", "aborted", "keys", "alive",
+                "before",
+                "after",
+                "superseded",
+                "deletes due",
+                "keyless",
+                "aborted",
+                "keys",
+                "alive",
                 "broken promises",
             ),
-        )  # fmt: skip
+        )
     if report.violations:
         output.text(["", *(f"broken: {violation}" for violation in report.violations)])
-    output.text(problem_lines([problem for partition in report.partitions for problem in partition.problems]))
+    output.text(
+        problem_lines(
+            [problem for partition in report.partitions for problem in partition.problems]
+        )
+    )
     advice = [line for partition in report.partitions for line in partition.advice]
     if advice:
         output.text(["", *(f"advice: {line}" for line in advice)])

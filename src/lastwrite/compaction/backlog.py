@@ -30,7 +30,11 @@ class RawSegment(NamedTuple):
 
 
 def backlog_of(
-    segments: Sequence[RawSegment], horizon_end: int, retention_ms: int, retention_bytes: int, now_ms: int
+    segments: Sequence[RawSegment],
+    horizon_end: int,
+    retention_ms: int,
+    retention_bytes: int,
+    now_ms: int,
 ) -> Backlog:
     """The figures of ``segments``, oldest first, when everything below offset ``horizon_end`` is compacted."""
     below = 0
@@ -42,19 +46,28 @@ def backlog_of(
     free = passed = 0
     reason = None
     for segment in segments[:below]:
-        reason = _held(segment, total - passed - segment.size_bytes, retention_ms, retention_bytes, now_ms)
+        reason = _held(
+            segment, total - passed - segment.size_bytes, retention_ms, retention_bytes, now_ms
+        )
         if reason is not None:
             break
         free += 1
         passed += segment.size_bytes
     bytes_below = sum(segment.size_bytes for segment in segments[:below])
     return Backlog(
-        segments=below, bytes=bytes_below, segments_beyond=len(segments) - below, bytes_beyond=total - bytes_below,
-        segments_free=free, bytes_free=passed, reason=reason,
-    )  # fmt: skip
+        segments=below,
+        bytes=bytes_below,
+        segments_beyond=len(segments) - below,
+        bytes_beyond=total - bytes_below,
+        segments_free=free,
+        bytes_free=passed,
+        reason=reason,
+    )
 
 
-def _held(segment: RawSegment, bytes_left: int, retention_ms: int, retention_bytes: int, now_ms: int) -> str | None:
+def _held(
+    segment: RawSegment, bytes_left: int, retention_ms: int, retention_bytes: int, now_ms: int
+) -> str | None:
     """Why retention keeps a segment without which ``bytes_left`` stay; None: it does not."""
     if retention_bytes >= 0 and bytes_left >= retention_bytes:
         return None
@@ -63,8 +76,12 @@ def _held(segment: RawSegment, bytes_left: int, retention_ms: int, retention_byt
         age_ms = None if segment.closed_ms is None else now_ms - segment.closed_ms
         if age_ms is not None and age_ms > retention_ms:
             return None
-        known = "nobody says when it was closed" if age_ms is None else f"it was closed {age_ms} ms ago"
+        known = (
+            "nobody says when it was closed" if age_ms is None else f"it was closed {age_ms} ms ago"
+        )
         reasons.append(f"{known}, and retention is {retention_ms} ms")
     if retention_bytes >= 0:
-        reasons.append(f"without it {bytes_left} bytes are left, and retention is {retention_bytes} bytes")
+        reasons.append(
+            f"without it {bytes_left} bytes are left, and retention is {retention_bytes} bytes"
+        )
     return f"{segment.name}: {'; '.join(reasons) or 'retention has no limit'}"

@@ -109,15 +109,18 @@ class History:
     @property
     def aborted_records(self) -> int:
         """Records of aborted transactions that are still there."""
-        return int(self.transactions[self.transactions[:, VERDICT] == ABORT_MARKER, LEFT_RECORDS].sum())
+        return int(
+            self.transactions[self.transactions[:, VERDICT] == ABORT_MARKER, LEFT_RECORDS].sum()
+        )
 
     @property
     def open_transactions(self) -> list[tuple[int, int]]:
         """(producer, first offset) of each, by first offset."""
         producers, rows = np.unique(self.open[:, 2], return_index=True)
         return sorted(
-            zip(producers.tolist(), self.open[rows, 0].tolist(), strict=True), key=lambda found: found[1]
-        )  # fmt: skip
+            zip(producers.tolist(), self.open[rows, 0].tolist(), strict=True),
+            key=lambda found: found[1],
+        )
 
 
 def thinned(facts: Int64Array) -> Int64Array:
@@ -145,7 +148,9 @@ def history(blocks: Facts) -> History:
         gone = np.empty((len(block), 2), dtype=np.int64)
         left = np.empty((len(block), 3), dtype=np.int64)
         slots = np.searchsorted(ids, block[:, PRODUCER])
-        filled, first_gone, first_left = _decide(block, slots, verdicts, deciding, transactions, filled, gone, left)
+        filled, first_gone, first_left = _decide(
+            block, slots, verdicts, deciding, transactions, filled, gone, left
+        )
         aborted.append(gone[first_gone:].copy())
         still_open.append(left[first_left:].copy())
     return History(
@@ -161,7 +166,9 @@ def _producers(blocks: Facts) -> tuple[Int64Array, int]:
     markers = 0
     for block in blocks:
         ids = np.union1d(ids, block[:, PRODUCER])
-        markers += int(np.count_nonzero((block[:, KIND] == ABORT_MARKER) | (block[:, KIND] == COMMIT_MARKER)))
+        markers += int(
+            np.count_nonzero((block[:, KIND] == ABORT_MARKER) | (block[:, KIND] == COMMIT_MARKER))
+        )
     return ids, markers
 
 
@@ -217,13 +224,19 @@ def owed_batches(
     ``expiration_ms`` by then is forgotten, and its batches with it.
     """
     known = () if snapshot is None else snapshot.producers
-    ids = np.union1d(_producers(blocks)[0], np.array([p.producer_id for p in known], dtype=np.int64))
+    ids = np.union1d(
+        _producers(blocks)[0], np.array([p.producer_id for p in known], dtype=np.int64)
+    )
     # Epoch, last offset, base offset, time, whether known.
     states: Int64Array = np.zeros((len(ids), 5), dtype=np.int64)
     for producer in known:
         states[np.searchsorted(ids, producer.producer_id)] = (
-            producer.epoch, producer.last_offset, producer.base_offset, producer.timestamp_ms, 1,
-        )  # fmt: skip
+            producer.epoch,
+            producer.last_offset,
+            producer.base_offset,
+            producer.timestamp_ms,
+            1,
+        )
     first = log_start if snapshot is None else snapshot.offset
     for block in blocks:
         later = block[(block[:, LAST] >= first) & (block[:, PRODUCER] >= 0)]
@@ -284,14 +297,20 @@ class Redecided(NamedTuple):
     is_open: bool  # now
 
 
-def redecided(blocks: Facts, before: History, after: History, log_start: int) -> Iterator[Redecided]:
+def redecided(
+    blocks: Facts, before: History, after: History, log_start: int
+) -> Iterator[Redecided]:
     """The transactional batches of the log under proof that readers would take for something else than before."""
     for block in blocks:
         data = block[(block[:, KIND] == TRANSACTION_DATA) & (block[:, LAST] >= log_start)]
         was, now = _inside(before.aborted, data[:, BASE]), _inside(after.aborted, data[:, BASE])
         opened = _inside(after.open, data[:, BASE])
-        for i in np.flatnonzero((was != now) | (opened & ~_inside(before.open, data[:, BASE]))).tolist():
-            yield Redecided(int(data[i, BASE]), int(data[i, PRODUCER]), bool(was[i]), bool(opened[i]))
+        for i in np.flatnonzero(
+            (was != now) | (opened & ~_inside(before.open, data[:, BASE]))
+        ).tolist():
+            yield Redecided(
+                int(data[i, BASE]), int(data[i, PRODUCER]), bool(was[i]), bool(opened[i])
+            )
 
 
 def _inside(stretches: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]:
@@ -331,7 +350,12 @@ def wrongly_converted(before: Facts, after: Facts) -> Iterator[int]:
         same = (place >= 0) & (was[:, KIND] == SIMPLE_DATA) & (was[:, BASE] == made[:, BASE])
         differs = was[:, SHAPE] ^ made[:, SHAPE]
         differs = np.where(made[:, PRESENT] == 0, differs & ~_CODEC, differs)
-        drawn_in = (place >= 0) & (was[:, KIND] == OLD_DATA) & (made[:, LAST] <= was[:, LAST]) & (differs == 0)
+        drawn_in = (
+            (place >= 0)
+            & (was[:, KIND] == OLD_DATA)
+            & (made[:, LAST] <= was[:, LAST])
+            & (differs == 0)
+        )
         for i in range(len(made)):
             if drawn_in[i] and int(was[i, BASE]) != taken:
                 taken = int(was[i, BASE])

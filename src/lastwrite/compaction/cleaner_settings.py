@@ -34,7 +34,9 @@ class CleanerConfig:
         Raises:
             InvalidConfig: a value is of another type or out of its range.
         """
-        look_s = int(_whole(names, "brokerServiceCompactionMonitorIntervalInSeconds", look_ms // 1000, 1))
+        look_s = int(
+            _whole(names, "brokerServiceCompactionMonitorIntervalInSeconds", look_ms // 1000, 1)
+        )
         return cls(
             enable=_flag(names, "log.cleaner.enable", True),
             threads=int(_whole(names, "log.cleaner.threads", 1, 1)),
@@ -44,7 +46,9 @@ class CleanerConfig:
                 _rate(names, "compactionReadMaxBytesPerSecond"),
                 _rate(names, "compactionWriteMaxBytesPerSecond"),
             ),
-            retention_check_interval_ms=int(_whole(names, "log.retention.check.interval.ms", 300_000, 1)),
+            retention_check_interval_ms=int(
+                _whole(names, "log.retention.check.interval.ms", 300_000, 1)
+            ),
         )
 
 

@@ -33,20 +33,26 @@ class DispatchConfig:
     Source: RocketMQ 5.5.0 ``MessageStoreConfig``; spec/rocketmq.md section 18.
     """
 
-    # fmt: off
-    consume_queue_bytes: int | None = field(default=None, metadata={"name": "mappedFileSizeConsumeQueue"})
-    batch_queue_bytes:   int | None = field(default=None, metadata={"name": "mapperFileSizeBatchConsumeQueue"})
-    index_slots:         int | None = field(default=None, metadata={"name": "maxHashSlotNum"})
-    index_entries:       int | None = field(default=None, metadata={"name": "maxIndexNum"})
-    compaction_bytes:    int | None = field(default=None, metadata={"name": "compactionMappedFileSize"})
-    compaction_cq_bytes: int | None = field(default=None, metadata={"name": "compactionCqMappedFileSize"})
-    has_index:           bool       = field(default=True, metadata={"name": "messageIndexEnable"})
-    index_tags:          bool       = field(default=True, metadata={"name": "index.tags"})
-    has_compaction:      bool       = field(default=True, metadata={"name": "enableCompaction"})
-    delay_levels:        str        = field(default="", metadata={"name": "messageDelayLevel"})
-    commit_log_folders:  str        = field(default="", metadata={"name": "storePathCommitLog"})
-    read_only_folders:   str        = field(default="", metadata={"name": "readOnlyCommitLogStorePaths"})
-    # fmt: on
+    consume_queue_bytes: int | None = field(
+        default=None, metadata={"name": "mappedFileSizeConsumeQueue"}
+    )
+    batch_queue_bytes: int | None = field(
+        default=None, metadata={"name": "mapperFileSizeBatchConsumeQueue"}
+    )
+    index_slots: int | None = field(default=None, metadata={"name": "maxHashSlotNum"})
+    index_entries: int | None = field(default=None, metadata={"name": "maxIndexNum"})
+    compaction_bytes: int | None = field(
+        default=None, metadata={"name": "compactionMappedFileSize"}
+    )
+    compaction_cq_bytes: int | None = field(
+        default=None, metadata={"name": "compactionCqMappedFileSize"}
+    )
+    has_index: bool = field(default=True, metadata={"name": "messageIndexEnable"})
+    index_tags: bool = field(default=True, metadata={"name": "index.tags"})
+    has_compaction: bool = field(default=True, metadata={"name": "enableCompaction"})
+    delay_levels: str = field(default="", metadata={"name": "messageDelayLevel"})
+    commit_log_folders: str = field(default="", metadata={"name": "storePathCommitLog"})
+    read_only_folders: str = field(default="", metadata={"name": "readOnlyCommitLogStorePaths"})
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> DispatchConfig:
@@ -74,7 +80,9 @@ class DispatchConfig:
                 near = difflib.get_close_matches(name, [*known, *_MUST_BE], 1)
                 raise InvalidConfig(
                     f"no setting is named {name!r}",
-                    remedy=f"did you mean {near[0]}?" if near else f"those that have an effect: {', '.join(known)}",
+                    remedy=f"did you mean {near[0]}?"
+                    if near
+                    else f"those that have an effect: {', '.join(known)}",
                 )
             if isinstance(entry.default, bool):
                 values[entry.name] = _flag(name, text)
@@ -95,7 +103,9 @@ class DispatchConfig:
         levels = []
         for text in (self.delay_levels or DEFAULT_DELAY_LEVELS).split():
             if text[-1:] not in _DELAY_UNITS or not text[:-1].isdigit():
-                raise InvalidConfig(f"messageDelayLevel holds {text!r}", remedy="times such as 10s 5m 2h, by blanks")
+                raise InvalidConfig(
+                    f"messageDelayLevel holds {text!r}", remedy="times such as 10s 5m 2h, by blanks"
+                )
             levels.append(int(text[:-1]) * _DELAY_UNITS[text[-1]])
         return tuple(levels)
 

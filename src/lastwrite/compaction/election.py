@@ -27,7 +27,14 @@ import numpy as np
 from numba import njit
 
 from lastwrite.intrinsics import load64
-from lastwrite.model.columns import IN_GROUP, IS_DELETE, IS_SINGLE, SHADOWED, TIME_SHIFT, UInt64Array
+from lastwrite.model.columns import (
+    IN_GROUP,
+    IS_DELETE,
+    IS_SINGLE,
+    SHADOWED,
+    TIME_SHIFT,
+    UInt64Array,
+)
 
 ENTRY_BYTES = 16  # 24 with a version
 _ENTRIES_A_BUCKET = 16_384  # with a table of 32,768 slots of 16 bytes: half a second-level cache
@@ -154,7 +161,9 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys)
                 seen = False
                 while table[slot, 0] != 0:
                     if table[slot, 0] == one and table[slot, 1] == lane:
-                        if not exact or _same_key(key_at, keys, first_row[k] + i, np.int64(table[slot, 2])):
+                        if not exact or _same_key(
+                            key_at, keys, first_row[k] + i, np.int64(table[slot, 2])
+                        ):
                             seen = True
                             break
                     slot = (slot + 1) & mask
@@ -222,7 +231,9 @@ def elect_groups(rows_at, columns, ends, dirty_from, lost, losers, table, key_at
                 seen = False
                 while table[slot, 0] != 0:
                     if table[slot, 0] == one and table[slot, 1] == lane:
-                        if not exact or _same_key(key_at, keys, first_row[k] + i, np.int64(table[slot, 2])):
+                        if not exact or _same_key(
+                            key_at, keys, first_row[k] + i, np.int64(table[slot, 2])
+                        ):
                             seen = True
                             break
                     slot = (slot + 1) & mask
@@ -272,14 +283,18 @@ def fold(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
                 slot = np.int64(one) & mask
                 while table[slot, 0] != 0:
                     if table[slot, 0] == one and table[slot, 1] == lane:
-                        if not exact or _same_key(key_at, keys, first_row[k] + i, np.int64(table[slot, 2])):
+                        if not exact or _same_key(
+                            key_at, keys, first_row[k] + i, np.int64(table[slot, 2])
+                        ):
                             break
                     slot = (slot + 1) & mask
                 if table[slot, 0] == 0:
                     table[slot, 0] = one
                     table[slot, 1] = lane
                     table[slot, 2] = np.uint64(first_row[k] + i)
-                    table[slot, 3] = 0  # the block of who holds the key, counted from 1; 0: nobody does
+                    table[slot, 3] = (
+                        0  # the block of who holds the key, counted from 1; 0: nobody does
+                    )
                 loser, of = two, k
                 if table[slot, 3] == 0:
                     is_newer, is_held = True, False

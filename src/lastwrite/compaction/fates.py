@@ -99,7 +99,9 @@ def _superseded(winner: int | None, around: RoundFacts) -> str:
     return f"offset {winner} is {'a later write' if around.by_offset else 'the greatest version'} of the key"
 
 
-def _delete(facts: RecordFacts, around: RoundFacts, in_range: bool) -> tuple[Fate, str, str | None, int | None]:
+def _delete(
+    facts: RecordFacts, around: RoundFacts, in_range: bool
+) -> tuple[Fate, str, str | None, int | None]:
     """The fate of a tombstone that no later write within the range takes."""
     is_last = around.winner_ever == facts.offset
     message = "it deletes the key, and is its last write" if is_last else "it deletes the key"
@@ -128,7 +130,9 @@ def _delete(facts: RecordFacts, around: RoundFacts, in_range: bool) -> tuple[Fat
         )
     if facts.goes:
         late = around.now_ms - facts.horizon_ms
-        return _next(f"{message}; its delete horizon, {facts.horizon_ms}, passed {late} ms ago", around)
+        return _next(
+            f"{message}; its delete horizon, {facts.horizon_ms}, passed {late} ms ago", around
+        )
     if facts.horizon_ms <= around.now_ms:
         return (
             Fate.LATER,
@@ -148,8 +152,18 @@ def _delete(facts: RecordFacts, around: RoundFacts, in_range: bool) -> tuple[Fat
 def _next(message: str, around: RoundFacts) -> tuple[Fate, str, str | None, int | None]:
     """It goes with the next round, whenever that comes."""
     if around.blocking is None:
-        return Fate.NEXT_ROUND, message, "the next round drops it, and one is due now", around.now_ms
-    return Fate.NEXT_ROUND, message, f"the next round drops it{_if_due(around)}", _not_before([around.blocking])
+        return (
+            Fate.NEXT_ROUND,
+            message,
+            "the next round drops it, and one is due now",
+            around.now_ms,
+        )
+    return (
+        Fate.NEXT_ROUND,
+        message,
+        f"the next round drops it{_if_due(around)}",
+        _not_before([around.blocking]),
+    )
 
 
 def _if_due(around: RoundFacts) -> str:
@@ -158,7 +172,9 @@ def _if_due(around: RoundFacts) -> str:
     return f"; none is due now: {around.blocking.message}; that ends {around.blocking.change}"
 
 
-def _later(message: str, facts: RecordFacts, around: RoundFacts) -> tuple[Fate, str, str | None, int | None]:
+def _later(
+    message: str, facts: RecordFacts, around: RoundFacts
+) -> tuple[Fate, str, str | None, int | None]:
     """The record is in the range, what supersedes it is not."""
     held, at_ms = _holding(around.winner_ever, around)
     message = f"{message}, but lies above the range of the next round, which ends at offset {around.first_uncleanable}"
@@ -170,27 +186,38 @@ def _later(message: str, facts: RecordFacts, around: RoundFacts) -> tuple[Fate, 
     return Fate.LATER, message, change, at_ms
 
 
-def _unreached(message: str, facts: RecordFacts, around: RoundFacts) -> tuple[Fate, str, str | None, int | None]:
+def _unreached(
+    message: str, facts: RecordFacts, around: RoundFacts
+) -> tuple[Fate, str, str | None, int | None]:
     """The record itself lies above the range."""
     held, at_ms = _holding(facts.offset, around)
-    place = "in the active segment" if facts.part is Part.ACTIVE else "above the range of the next round"
+    place = (
+        "in the active segment"
+        if facts.part is Part.ACTIVE
+        else "above the range of the next round"
+    )
     message = f"{message}; it lies {place}: a round reaches up to offset {around.first_uncleanable}"
     return Fate.LATER, message, f"a round has to reach it first{held}", at_ms
 
 
 def _holding(offset: int | None, around: RoundFacts) -> tuple[str, int | None]:
     """Which rules keep a round from reaching ``offset``, which lies above its range; and not before when it may."""
-    from_offsets = [reason.from_offset for reason in around.reasons if reason.from_offset is not None]
+    from_offsets = [
+        reason.from_offset for reason in around.reasons if reason.from_offset is not None
+    ]
     # The lowest one ends the range, which is then rounded down to a segment's begin.
     lowest = min(from_offsets, default=0)
     held = [
-        reason for reason in around.reasons
+        reason
+        for reason in around.reasons
         if reason.from_offset is not None and reason.from_offset <= max(lowest, offset or 0)
-    ]  # fmt: skip
+    ]
     said = ", ".join(f"{reason.rule} (from offset {reason.from_offset})" for reason in held)
     return f"; it is held by: {said}" if said else "", _not_before(held)
 
 
 def _not_before(reasons: Iterable[Reason]) -> int | None:
     """When the clock allows it: only for the compaction lag nothing but the clock counts."""
-    return max((r.at_ms for r in reasons if r.rule is Rule.MIN_LAG and r.at_ms is not None), default=None)
+    return max(
+        (r.at_ms for r in reasons if r.rule is Rule.MIN_LAG and r.at_ms is not None), default=None
+    )

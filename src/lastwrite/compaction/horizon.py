@@ -44,7 +44,9 @@ class Step:
     first: int | None = None
 
 
-def step(position: int, horizon: int | None, compacted: Sequence[int], borders: Sequence[int] = ()) -> Step:
+def step(
+    position: int, horizon: int | None, compacted: Sequence[int], borders: Sequence[int] = ()
+) -> Step:
     """Where a read at ``position`` looks, in a log whose compacted part has entries at the offsets ``compacted``.
 
     ``horizon``: None for a log that was never compacted. ``compacted`` rises strictly; it is asked for no more offsets
@@ -62,7 +64,9 @@ def step(position: int, horizon: int | None, compacted: Sequence[int], borders: 
     return Step(Source.COMPACTED, position, first)
 
 
-def last_source(last_readable: int | None, horizon: int | None, reads_compacted: bool) -> Source | None:
+def last_source(
+    last_readable: int | None, horizon: int | None, reads_compacted: bool
+) -> Source | None:
     """Which part says what a reader's last message is; None: there is no message.
 
     ``last_readable``: the offset of the backlog's last entry that readers get, None where the backlog has none.
@@ -74,7 +78,9 @@ def last_source(last_readable: int | None, horizon: int | None, reads_compacted:
     return Source.BACKLOG
 
 
-def last_index(source: Source, record_count: int | None, survivors: Sequence[int], removed: Iterable[bool]) -> int:
+def last_index(
+    source: Source, record_count: int | None, survivors: Sequence[int], removed: Iterable[bool]
+) -> int:
     """The index of the last record of an entry, for who asks for the last message.
 
     ``record_count``: what the batch says that it holds; None: the entry is no batch. ``survivors``: the indexes that it

@@ -22,7 +22,9 @@ LONG_MIN = -(2**63)
 class Setting:
     """How one field is named upstream and what its values are."""
 
-    names: tuple[tuple[str, int], ...]  # every name with its factor to our unit, the strongest first
+    names: tuple[
+        tuple[str, int], ...
+    ]  # every name with its factor to our unit, the strongest first
     low: float
     high: float
     choices: tuple[str, ...]
@@ -85,10 +87,14 @@ def check(known: Setting, value: Any, name: str) -> None:
     elif not isinstance(value, str) and not known.low <= value <= known.high:
         low = "" if known.low == LONG_MIN else f" at least {known.low}"
         high = "" if known.high == LONG_MAX else f" at most {known.high}"
-        raise InvalidConfig(f"{name} is {value}; it has to be{' and'.join(part for part in (low, high) if part)}")
+        raise InvalidConfig(
+            f"{name} is {value}; it has to be{' and'.join(part for part in (low, high) if part)}"
+        )
 
 
-def given(settings: Mapping[str, Setting], names: Mapping[str, object]) -> list[tuple[str, str, object, int]]:
+def given(
+    settings: Mapping[str, Setting], names: Mapping[str, object]
+) -> list[tuple[str, str, object, int]]:
     """(field, name, value, factor) of each name that is given; of several names of a field the strongest comes last."""
     found: list[tuple[str, str, object, int]] = []
     for field_name, known in settings.items():

@@ -37,7 +37,9 @@ class ProducerStates:
     def __init__(self, producers: Iterable[Producer] = (), high_watermark: int = 0) -> None:
         producers = tuple(producers)
         # By id: epoch, last offset, timestamp.
-        self._known = {p.producer_id: (p.producer_epoch, p.last_offset, p.timestamp_ms) for p in producers}
+        self._known = {
+            p.producer_id: (p.producer_epoch, p.last_offset, p.timestamp_ms) for p in producers
+        }
         # Open transactions, id to first offset. They are entered in the log's order: the first is the earliest.
         begun = sorted((p.open_from, p.producer_id) for p in producers if p.open_from >= 0)
         self._open = {producer_id: first for first, producer_id in begun}
@@ -46,21 +48,35 @@ class ProducerStates:
         self._aborted: list[AbortedTransaction] = []
 
     def data(
-        self, producer_id: int, epoch: int, base_offset: int, last_offset: int, timestamp_ms: int, transactional: bool
+        self,
+        producer_id: int,
+        epoch: int,
+        base_offset: int,
+        last_offset: int,
+        timestamp_ms: int,
+        transactional: bool,
     ) -> None:
         """A data batch, empty ones too; ``timestamp_ms`` is the largest of its header."""
         self._known[producer_id] = (epoch, last_offset, timestamp_ms)
         if transactional:
             self._open.setdefault(producer_id, base_offset)
 
-    def marker(self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, aborts: bool) -> None:
+    def marker(
+        self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, aborts: bool
+    ) -> None:
         """The COMMIT or ABORT record at ``offset``; an emptied control batch is none."""
         known_epoch, last_offset, _ = self._known.get(producer_id, (epoch, -1, -1))
-        self._known[producer_id] = (epoch, last_offset if epoch == known_epoch else -1, timestamp_ms)
+        self._known[producer_id] = (
+            epoch,
+            last_offset if epoch == known_epoch else -1,
+            timestamp_ms,
+        )
         first = self._open.pop(producer_id, None)
         if first is None:
             return
-        if offset >= self._high_watermark and (self._unreplicated_from is None or first < self._unreplicated_from):
+        if offset >= self._high_watermark and (
+            self._unreplicated_from is None or first < self._unreplicated_from
+        ):
             self._unreplicated_from = first
         if aborts:
             stable = next(iter(self._open.values()), offset + 1)
@@ -97,7 +113,9 @@ def active(producers: Iterable[Producer], now_ms: int, expiration_ms: int) -> tu
     ``expiration_ms`` is ``producer.id.expiration.ms``: as long as that a producer may be silent. One with an
     open transaction never expires.
     """
-    return tuple(p for p in producers if p.open_from >= 0 or now_ms - p.timestamp_ms < expiration_ms)
+    return tuple(
+        p for p in producers if p.open_from >= 0 or now_ms - p.timestamp_ms < expiration_ms
+    )
 
 
 def kept_batches(active: Iterable[Producer]) -> tuple[Int64Array, Int64Array]:
@@ -113,4 +131,6 @@ def kept_batches(active: Iterable[Producer]) -> tuple[Int64Array, Int64Array]:
             offsets.append(producer.last_offset)
         else:
             markers.append((producer.producer_id, producer.producer_epoch))
-    return np.array(sorted(offsets), dtype=np.int64), np.array(sorted(markers), dtype=np.int64).reshape(-1, 2)
+    return np.array(sorted(offsets), dtype=np.int64), np.array(
+        sorted(markers), dtype=np.int64
+    ).reshape(-1, 2)

@@ -198,7 +198,9 @@ def judged(
         ordered = rows[np.lexsort((rows[:, 2], side, lane, rows[:, 0]))]
     findings = np.empty(len(rows), dtype=np.uint8)
     carried = np.empty((len(rows) if carries else 0, ROW_WORDS), dtype=np.uint64)
-    filled = int(_judge(ordered, log_start, limit, by_version, last_offset, findings, counts, carried))
+    filled = int(
+        _judge(ordered, log_start, limit, by_version, last_offset, findings, counts, carried)
+    )
     return ordered, findings, carried[:filled]
 
 
@@ -256,7 +258,11 @@ def _judge(rows, log_start, limit, by_version, last_offset, findings, counts, ca
     begin = 0
     while begin < len(rows):
         middle = begin  # where the log under proof begins
-        while middle < len(rows) and _same_key(rows, middle, begin) and not rows[middle, 1] & np.uint64(AFTER):
+        while (
+            middle < len(rows)
+            and _same_key(rows, middle, begin)
+            and not rows[middle, 1] & np.uint64(AFTER)
+        ):
             middle += 1
         end = middle
         while end < len(rows) and _same_key(rows, end, begin):
@@ -266,7 +272,16 @@ def _judge(rows, log_start, limit, by_version, last_offset, findings, counts, ca
             _judge_batch(rows, begin, middle, end, log_start, findings)
         else:
             last, bits = _judge_key(
-                rows, begin, middle, end, log_start, limit, by_version, last_offset, findings, counts
+                rows,
+                begin,
+                middle,
+                end,
+                log_start,
+                limit,
+                by_version,
+                last_offset,
+                findings,
+                counts,
             )
             if not kind & (KEYLESS | CONTROL) and len(carried):
                 carried[filled, 0] = rows[begin, 0]
@@ -286,7 +301,9 @@ def _judge(rows, log_start, limit, by_version, last_offset, findings, counts, ca
 
 
 @njit(cache=True, nogil=True)
-def _judge_key(rows, begin, middle, end, log_start, limit, by_version, last_offset, findings, counts):
+def _judge_key(
+    rows, begin, middle, end, log_start, limit, by_version, last_offset, findings, counts
+):
     """Judge one key; (its last offset in the part that may supersede, and bits: whether that one is a removed delete,
     whether its last record now is known, whether it has been counted)."""
     kind = np.int64(rows[begin, 1])
@@ -411,7 +428,9 @@ def mark_discardable(rows: UInt64Array, intervals: Int64Array) -> None:
     if not len(intervals):
         return
     flags = rows[:, 1]
-    asked = np.flatnonzero(flags & np.uint64(IN_TRANSACTION | BATCH | CARRIED) == np.uint64(IN_TRANSACTION))
+    asked = np.flatnonzero(
+        flags & np.uint64(IN_TRANSACTION | BATCH | CARRIED) == np.uint64(IN_TRANSACTION)
+    )
     offsets = rows[asked, 2].view(np.int64)
     place = np.searchsorted(intervals[:, 0], offsets, side="right") - 1
     inside = (place >= 0) & (offsets <= intervals[place, 1])

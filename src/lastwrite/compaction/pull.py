@@ -25,8 +25,14 @@ from typing import NamedTuple
 
 # Settings of the broker, and of the stock client where it asks for no less.
 MAX_MESSAGES = 32  # the stock pull consumer's pullBatchSize
-MEMORY_BYTES, MEMORY_MESSAGES = 262_144, 32  # maxTransferBytesOnMessageInMemory, maxTransferCountOnMessageInMemory
-DISK_BYTES, DISK_MESSAGES = 65_536, 8  # maxTransferBytesOnMessageInDisk, maxTransferCountOnMessageInDisk
+MEMORY_BYTES, MEMORY_MESSAGES = (
+    262_144,
+    32,
+)  # maxTransferBytesOnMessageInMemory, maxTransferCountOnMessageInMemory
+DISK_BYTES, DISK_MESSAGES = (
+    65_536,
+    8,
+)  # maxTransferBytesOnMessageInDisk, maxTransferCountOnMessageInDisk
 SMALLEST_MAX_BYTES, LARGEST_MAX_BYTES = 100, 128 << 20
 
 # Codes of the answer on the wire.
@@ -51,7 +57,10 @@ class PullStatus(StrEnum):
             return SUCCESS
         if self is PullStatus.OFFSET_OVERFLOW_BADLY:
             return PULL_OFFSET_MOVED
-        if self in (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE) and offset != 0:
+        if (
+            self in (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE)
+            and offset != 0
+        ):
             return PULL_OFFSET_MOVED
         return PULL_NOT_FOUND
 
@@ -125,14 +134,22 @@ def _find_file(offset: int, files: Sequence[OffsetRange | None]) -> int | None:
     return None
 
 
-def taken(sizes: Sequence[int], max_messages: int = MAX_MESSAGES, max_bytes: int = LARGEST_MAX_BYTES,
-          on_disk: bool = False) -> int:  # fmt: skip
+def taken(
+    sizes: Sequence[int],
+    max_messages: int = MAX_MESSAGES,
+    max_bytes: int = LARGEST_MAX_BYTES,
+    on_disk: bool = False,
+) -> int:
     """How many of the messages of ``sizes`` bytes, which follow each other in one file, go into one answer.
 
     ``max_messages``, ``max_bytes``: as the client asks. ``on_disk``: whether the broker takes them for read from disk:
     they lie further from the log's end than ``accessMessageInMemoryMaxRatio`` of its memory. The first always goes.
     """
-    most_bytes = min(max(max_bytes, SMALLEST_MAX_BYTES), LARGEST_MAX_BYTES, DISK_BYTES if on_disk else MEMORY_BYTES)
+    most_bytes = min(
+        max(max_bytes, SMALLEST_MAX_BYTES),
+        LARGEST_MAX_BYTES,
+        DISK_BYTES if on_disk else MEMORY_BYTES,
+    )
     most = min(max_messages, DISK_MESSAGES if on_disk else MEMORY_MESSAGES)
     count = total = 0
     for size in sizes:

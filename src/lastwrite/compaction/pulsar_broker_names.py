@@ -201,6 +201,10 @@ zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis zookeeperServers 
 
 # Of offloaders, of the broker's BookKeeper client and of its own Pulsar client: any name behind these.
 BROKER_PREFIXES = (
-    "bookkeeper_", "brokerClient_", "managedLedgerOffload", "s3ManagedLedgerOffload", "gcsManagedLedgerOffload",
+    "bookkeeper_",
+    "brokerClient_",
+    "managedLedgerOffload",
+    "s3ManagedLedgerOffload",
+    "gcsManagedLedgerOffload",
     "fileSystem",
-)  # fmt: skip
+)

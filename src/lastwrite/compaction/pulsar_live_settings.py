@@ -22,7 +22,11 @@ _BROKERS = "brokerServiceUrl"  # of a client.conf: a broker.conf has no use for 
 _TOKEN = "brokerClientAuthenticationParameters"
 _PLUGIN = "brokerClientAuthenticationPlugin"
 _RATE = "managedLedgerDefaultMarkDeleteRateLimit"
-_QUORUMS = ("managedLedgerDefaultEnsembleSize", "managedLedgerDefaultWriteQuorum", "managedLedgerDefaultAckQuorum")
+_QUORUMS = (
+    "managedLedgerDefaultEnsembleSize",
+    "managedLedgerDefaultWriteQuorum",
+    "managedLedgerDefaultAckQuorum",
+)
 _TOKEN_PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 _UNCLEAN = "unclean"
 
@@ -57,18 +61,23 @@ class LiveConfig:
                 remedy="--config metadataStoreUrl=zk:HOST:PORT, or --config-file with a broker's broker.conf",
             )
         rate = parse_number(_RATE, names.get(_RATE, 1.0), whole=False)
-        quorums = [parse_number(name, names[name], whole=True) for name in _QUORUMS if name in names]
+        quorums = [
+            parse_number(name, names[name], whole=True) for name in _QUORUMS if name in names
+        ]
         if quorums and len(quorums) != len(_QUORUMS):
             raise InvalidConfig(
-                "a part of the quorums was given", remedy=f"give {', '.join(_QUORUMS)}, or none of them"
+                "a part of the quorums was given",
+                remedy=f"give {', '.join(_QUORUMS)}, or none of them",
             )
         return cls(
-            metadata_store=store, ledgers=_ledgers(str(names.get(_LEDGERS) or "")),
-            brokers=str(names.get(_BROKERS) or "").strip(), token=_token(names),
+            metadata_store=store,
+            ledgers=_ledgers(str(names.get(_LEDGERS) or "")),
+            brokers=str(names.get(_BROKERS) or "").strip(),
+            token=_token(names),
             mark_deletes_a_second=float(rate) if rate > 0 else 1.0,
             quorums=(int(quorums[0]), int(quorums[1]), int(quorums[2])) if quorums else None,
             goes_on=str(names.get(_UNCLEAN, "")).lower() == "true",
-        )  # fmt: skip
+        )
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
@@ -87,7 +96,9 @@ def _ledgers(uri: str) -> str:
 def _token(names: Mapping[str, object]) -> str | None:
     plugin, text = str(names.get(_PLUGIN) or "").strip(), str(names.get(_TOKEN) or "").strip()
     if plugin and plugin != _TOKEN_PLUGIN:
-        raise InvalidConfig(f"{_PLUGIN} is {plugin!r}", remedy=f"tokens are spoken: {_TOKEN_PLUGIN}")
+        raise InvalidConfig(
+            f"{_PLUGIN} is {plugin!r}", remedy=f"tokens are spoken: {_TOKEN_PLUGIN}"
+        )
     if not text:
         return None
     if text.startswith("file:"):

@@ -27,7 +27,10 @@ from lastwrite.compaction.named_settings import (
 from lastwrite.compaction.pulsar_broker_names import BROKER_NAMES, BROKER_PREFIXES
 from lastwrite.errors import InvalidConfig
 
-READ_RATE, WRITE_RATE = "compactionReadMaxBytesPerSecond", "compactionWriteMaxBytesPerSecond"  # ours
+READ_RATE, WRITE_RATE = (
+    "compactionReadMaxBytesPerSecond",
+    "compactionWriteMaxBytesPerSecond",
+)  # ours
 
 _PUBLISHING = "org.apache.pulsar.compaction.PulsarCompactionServiceFactory"
 _EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
@@ -48,18 +51,26 @@ class PulsarConfig:
         InvalidConfig: a value is out of its range.
     """
 
-    # fmt: off
     retain_null_key: bool = setting(False, "topicCompactionRetainNullKey")
-    service_factory: str = setting(_PUBLISHING, "compactionServiceFactoryClassName", choices=(_PUBLISHING, _EVENT_TIME))
+    service_factory: str = setting(
+        _PUBLISHING, "compactionServiceFactoryClassName", choices=(_PUBLISHING, _EVENT_TIME)
+    )
     keeps_broker_metadata: bool = setting(False, "exposingBrokerEntryMetadataToClientEnabled")
-    compaction_threshold_bytes: int = setting(0, "compactionThreshold brokerServiceCompactionThresholdInBytes", 0)
-    monitor_interval_ms: int = setting(60_000, "brokerServiceCompactionMonitorIntervalInSeconds*1000", 1)
-    retention_time_minutes: int = setting(0, "retentionTimeInMinutes defaultRetentionTimeInMinutes", -1, INT_MAX)
-    retention_size_mb: int = setting(0, "retentionSizeInMB defaultRetentionSizeInMB", -1, LONG_MAX >> 20)
+    compaction_threshold_bytes: int = setting(
+        0, "compactionThreshold brokerServiceCompactionThresholdInBytes", 0
+    )
+    monitor_interval_ms: int = setting(
+        60_000, "brokerServiceCompactionMonitorIntervalInSeconds*1000", 1
+    )
+    retention_time_minutes: int = setting(
+        0, "retentionTimeInMinutes defaultRetentionTimeInMinutes", -1, INT_MAX
+    )
+    retention_size_mb: int = setting(
+        0, "retentionSizeInMB defaultRetentionSizeInMB", -1, LONG_MAX >> 20
+    )
     ensemble_size: int = setting(2, "managedLedgerDefaultEnsembleSize", 1, INT_MAX)
     write_quorum: int = setting(2, "managedLedgerDefaultWriteQuorum", 1, INT_MAX)
     ack_quorum: int = setting(2, "managedLedgerDefaultAckQuorum", 1, INT_MAX)
-    # fmt: on
 
     def __post_init__(self) -> None:
         for name, known in _SETTINGS.items():
@@ -94,14 +105,21 @@ class PulsarConfig:
         for name in names:
             if name not in _FIELD_OF and not _has_no_effect(name):
                 raise _unknown(name)
-        return cls(**{field: _parse(field, name, value, unit) for field, name, value, unit in given(_SETTINGS, names)})
+        return cls(
+            **{
+                field: _parse(field, name, value, unit)
+                for field, name, value, unit in given(_SETTINGS, names)
+            }
+        )
 
 
 _SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in fields(PulsarConfig)}
 THRESHOLDS = frozenset(name for name, _ in _SETTINGS["compaction_threshold_bytes"].names)
 _FIELD_OF = {name: field_name for field_name, known in _SETTINGS.items() for name, _ in known.names}
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(PulsarConfig)}
-_ELSEWHERE = frozenset((READ_RATE, WRITE_RATE, "log.cleaner.io.max.bytes.per.second"))  # how fast, not what
+_ELSEWHERE = frozenset(
+    (READ_RATE, WRITE_RATE, "log.cleaner.io.max.bytes.per.second")
+)  # how fast, not what
 
 
 def _has_no_effect(name: str) -> bool:
@@ -110,7 +128,11 @@ def _has_no_effect(name: str) -> bool:
 
 def _unknown(name: str) -> InvalidConfig:
     nearest = difflib.get_close_matches(name, [*_FIELD_OF, *_ELSEWHERE, *BROKER_NAMES], 1, 0.6)
-    remedy = f"did you mean {nearest[0]}?" if nearest else f"those that have an effect: {', '.join(_FIELD_OF)}"
+    remedy = (
+        f"did you mean {nearest[0]}?"
+        if nearest
+        else f"those that have an effect: {', '.join(_FIELD_OF)}"
+    )
     return InvalidConfig(f"no setting is named {name!r}", remedy=remedy)
 
 
@@ -122,7 +144,8 @@ def _parse(field_name: str, name: str, value: object, unit: int) -> Any:
         text = str(value).strip()
         if text not in _SETTINGS[field_name].choices:
             raise InvalidConfig(
-                f"nobody but its broker knows what {text!r} keeps", remedy=f"{name}: {_PUBLISHING} or {_EVENT_TIME}"
+                f"nobody but its broker knows what {text!r} keeps",
+                remedy=f"{name}: {_PUBLISHING} or {_EVENT_TIME}",
             )
         return text
     number = parse_number(name, _plain(value), whole=True)

@@ -70,8 +70,12 @@ class Range:
     checkpoint_corrected: bool  # the checkpoint lay outside the log and counts as the log's start
     eligible: bool
     reason: str | None  # why not, with the figures; None where it is eligible
-    holds: tuple[tuple[int, Hold], ...] = ()  # all that keep a round from reaching further, and from which offset on
-    overdue_at_ms: int | None = None  # when max.compaction.lag.ms has passed; None: nothing is waiting, or for ever
+    holds: tuple[
+        tuple[int, Hold], ...
+    ] = ()  # all that keep a round from reaching further, and from which offset on
+    overdue_at_ms: int | None = (
+        None  # when max.compaction.lag.ms has passed; None: nothing is waiting, or for ever
+    )
 
     @property
     def ratio(self) -> float:
@@ -80,7 +84,9 @@ class Range:
         return self.cleanable_bytes / total if total else 0.0
 
 
-def cleanable_range(log: PartitionLog, config: RangeSettings, now_ms: int, include_active: bool = False) -> Range:
+def cleanable_range(
+    log: PartitionLog, config: RangeSettings, now_ms: int, include_active: bool = False
+) -> Range:
     """The range of the next round of ``log``, and whether Kafka would run it at ``now_ms``.
 
     With ``include_active`` the active segment counts as closed: a log that nobody appends to is cleaned
@@ -119,11 +125,18 @@ def cleanable_range(log: PartitionLog, config: RangeSettings, now_ms: int, inclu
     overdue_at_ms = _overdue_at_ms(dirty, config)
 
     found = Range(
-        first_dirty=first_dirty, first_uncleanable=first_uncleanable, clean_bytes=clean_bytes,
-        cleanable_bytes=cleanable_bytes, held_by=held_by, checkpoint_corrected=corrected, eligible=True, reason=None,
+        first_dirty=first_dirty,
+        first_uncleanable=first_uncleanable,
+        clean_bytes=clean_bytes,
+        cleanable_bytes=cleanable_bytes,
+        held_by=held_by,
+        checkpoint_corrected=corrected,
+        eligible=True,
+        reason=None,
         overdue_ms=0 if overdue_at_ms is None else max(now_ms + 1 - overdue_at_ms, 0),
-        holds=tuple(holds), overdue_at_ms=overdue_at_ms,
-    )  # fmt: skip
+        holds=tuple(holds),
+        overdue_at_ms=overdue_at_ms,
+    )
     reason = _reason_against(found, log, config, now_ms)
     return found if reason is None else replace(found, eligible=False, reason=reason)
 
@@ -137,7 +150,9 @@ def _first_dirty(log: PartitionLog) -> tuple[int, bool]:
     return log.checkpoint, False
 
 
-def _segments_from(closed: tuple[Segment, ...], offset: int, closed_end: int) -> tuple[Segment, ...]:
+def _segments_from(
+    closed: tuple[Segment, ...], offset: int, closed_end: int
+) -> tuple[Segment, ...]:
     """The closed segments from the one that holds ``offset``."""
     if offset >= closed_end:
         return ()
@@ -158,7 +173,9 @@ def _overdue_at_ms(dirty: tuple[Segment, ...], config: RangeSettings) -> int | N
     return at_ms if at_ms <= LONG_MAX else None
 
 
-def _reason_against(found: Range, log: PartitionLog, config: RangeSettings, now_ms: int) -> str | None:
+def _reason_against(
+    found: Range, log: PartitionLog, config: RangeSettings, now_ms: int
+) -> str | None:
     """Why a cleaner would pass the log by; the first reason in Kafka's own order."""
     if not config.compacts:
         return f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
@@ -180,7 +197,9 @@ def _nothing_cleanable(found: Range, log: PartitionLog, config: RangeSettings, n
     if found.first_dirty >= log.end_offset:
         return f"all {log.end_offset} offsets were cleaned before"
     if found.held_by is Hold.HIGH_WATERMARK:
-        return f"{start}: the high watermark is {log.high_watermark}, within that segment or below it"
+        return (
+            f"{start}: the high watermark is {log.high_watermark}, within that segment or below it"
+        )
     if found.held_by is Hold.TRANSACTION:
         return f"{start}: a transaction that began at offset {log.last_stable_offset} is not decided, or not replicated"
     if found.held_by is Hold.MIN_LAG:

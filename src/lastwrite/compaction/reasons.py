@@ -23,9 +23,10 @@ def policy_reason(config: KafkaTopicConfig) -> Reason | None:
     if config.compacts:
         return None
     return Reason(
-        Rule.POLICY, f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact",
+        Rule.POLICY,
+        f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact",
         "with cleanup.policy compact, or compact,delete",
-    )  # fmt: skip
+    )
 
 
 def range_reasons(
@@ -35,7 +36,9 @@ def range_reasons(
     if not log.size_bytes:
         return [Reason(Rule.EMPTY, "the log is empty", "when something is written")]
     if found.first_dirty >= log.end_offset:
-        message = f"all offsets below {log.end_offset} were cleaned before, and nothing was written since"
+        message = (
+            f"all offsets below {log.end_offset} were cleaned before, and nothing was written since"
+        )
         return [Reason(Rule.CLEAN, message, "when something is written")]
     reasons = list(_holds(found, log, config, now_ms, include_active))
     if config.compacts and not found.eligible:
@@ -72,8 +75,10 @@ def _holds(
             Rule.MIN_LAG,
             f"segment {young.base_offset} has a record of {stamp}, {now_ms - stamp} ms old; min.compaction.lag.ms is "
             f"{config.min_compaction_lag_ms}",
-            f"from {passes} on, in {passes - now_ms} ms", passes, young.base_offset,
-        )  # fmt: skip
+            f"from {passes} on, in {passes - now_ms} ms",
+            passes,
+            young.base_offset,
+        )
 
 
 def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: int) -> Reason:
@@ -97,7 +102,9 @@ def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: i
 
 
 def _transaction(log: PartitionLog, first: int) -> Reason:
-    begun = sorted((p.open_from, p.producer_id, p.producer_epoch) for p in log.producers if p.open_from >= 0)
+    begun = sorted(
+        (p.open_from, p.producer_id, p.producer_epoch) for p in log.producers if p.open_from >= 0
+    )
     if begun and begun[0][0] == first:
         _, producer_id, epoch = begun[0]
         message = f"the transaction of producer {producer_id}, epoch {epoch}, open since offset {first}, is not decided"

@@ -74,7 +74,10 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
     """
     limits = {RetentionRule.LOG_START: log.log_start}
     if config.deletes:
-        limits |= {RetentionRule.BYTES: config.retention_bytes, RetentionRule.AGE: config.retention_ms}
+        limits |= {
+            RetentionRule.BYTES: config.retention_bytes,
+            RetentionRule.AGE: config.retention_ms,
+        }
     # The bytes of each segment and all behind it.
     sizes = list(accumulate(segment.size_bytes for segment in reversed(log.segments)))[::-1]
     gone: list[Expired] = []
@@ -112,17 +115,26 @@ def _ask(
     if is_last and not segment.size_bytes:
         return False, "it is empty and the last one: a broker appends to it"
     if log.high_watermark < end:
-        return False, f"it ends at offset {end}, and only what lies below {log.high_watermark} is replicated"
+        return (
+            False,
+            f"it ends at offset {end}, and only what lies below {log.high_watermark} is replicated",
+        )
     if rule is RetentionRule.LOG_START:
         if is_last:
             return False, "it is the last one, which no log start takes"
         return end <= limit, f"it ends at offset {end}, and the log starts at {limit}"
     if rule is RetentionRule.BYTES:
         without = bytes_left - segment.size_bytes
-        return without >= limit, f"of {bytes_left} bytes {without} stay without it; retention.bytes is {limit}"
+        return (
+            without >= limit,
+            f"of {bytes_left} bytes {without} stay without it; retention.bytes is {limit}",
+        )
     age = now_ms - segment.largest_timestamp_ms
     if age < 0:
-        return False, f"its largest timestamp, {segment.largest_timestamp_ms}, is {-age} ms ahead of {now_ms}"
+        return (
+            False,
+            f"its largest timestamp, {segment.largest_timestamp_ms}, is {-age} ms ahead of {now_ms}",
+        )
     return (
         age > limit,
         f"its largest timestamp, {segment.largest_timestamp_ms}, is {age} ms old; retention.ms is {limit}",

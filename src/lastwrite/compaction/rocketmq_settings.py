@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lastwrite.compaction.named_settings import LONG_MAX, Setting, check, given, parse_flag, parse_number, setting
+from lastwrite.compaction.named_settings import (
+    LONG_MAX,
+    Setting,
+    check,
+    given,
+    parse_flag,
+    parse_number,
+    setting,
+)
 from lastwrite.errors import InvalidConfig
 
 _DAY = 86_400_000
@@ -34,14 +42,12 @@ class RocketmqConfig:
         InvalidConfig: a value is out of its range, or does not go with another.
     """
 
-    # fmt: off
     min_cleanable_dirty_ratio: float = setting(0.5, "min.cleanable.dirty.ratio", 0, 1)
     min_compaction_lag_ms: int = setting(0, "min.compaction.lag.ms", 0)
     max_compaction_lag_ms: int = setting(LONG_MAX, "max.compaction.lag.ms", 1)
     delete_retention_ms: int = setting(_DAY, "delete.retention.ms", 0)
     keyless_messages: str = setting(DROP, "keyless.messages", choices=(DROP, KEEP))
     unclean: bool = setting(False, "unclean")  # go on where a broker was not stopped in order
-    # fmt: on
 
     def __post_init__(self) -> None:
         for name, known in _SETTINGS.items():
@@ -72,7 +78,12 @@ class RocketmqConfig:
         for name in names:
             if name not in _FIELD_OF and name not in _WITHOUT_EFFECT:
                 raise _unknown(name)
-        return cls(**{field: _parse(field, name, value) for field, name, value, _ in given(_SETTINGS, names)})
+        return cls(
+            **{
+                field: _parse(field, name, value)
+                for field, name, value, _ in given(_SETTINGS, names)
+            }
+        )
 
 
 _SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in fields(RocketmqConfig)}
@@ -106,7 +117,11 @@ BROKER_NAMES = _WITHOUT_EFFECT  # of a broker.conf, which may be given as it is
 
 def _unknown(name: str) -> InvalidConfig:
     nearest = difflib.get_close_matches(name, [*_FIELD_OF, *_WITHOUT_EFFECT], 1, 0.6)
-    remedy = f"did you mean {nearest[0]}?" if nearest else f"those that have an effect: {', '.join(_FIELD_OF)}"
+    remedy = (
+        f"did you mean {nearest[0]}?"
+        if nearest
+        else f"those that have an effect: {', '.join(_FIELD_OF)}"
+    )
     return InvalidConfig(f"no setting is named {name!r}", remedy=remedy)
 
 

@@ -48,43 +48,68 @@ class KafkaTopicConfig:
     Source: Kafka 4.4.0 TopicConfig, LogConfig, ServerTopicConfigSynonyms; cleanup spec, section 16.
     """
 
-    # fmt: off
-    cleanup_policy: tuple[str, ...] = setting(("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES)
+    cleanup_policy: tuple[str, ...] = setting(
+        ("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES
+    )
     min_cleanable_dirty_ratio: float = setting(
-        0.5, "min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio", 0, 1)
-    delete_retention_ms: int = setting(_DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0)
-    min_compaction_lag_ms: int = setting(0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0)
-    max_compaction_lag_ms: int = setting(LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1)
-    segment_bytes: int = setting(  # the public minimum is 1 MiB since 4.0; older topics may have less
-        2**30, "internal.segment.bytes segment.bytes log.segment.bytes", 14, INT_MAX)
+        0.5, "min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio", 0, 1
+    )
+    delete_retention_ms: int = setting(
+        _DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0
+    )
+    min_compaction_lag_ms: int = setting(
+        0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0
+    )
+    max_compaction_lag_ms: int = setting(
+        LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1
+    )
+    segment_bytes: int = (
+        setting(  # the public minimum is 1 MiB since 4.0; older topics may have less
+            2**30, "internal.segment.bytes segment.bytes log.segment.bytes", 14, INT_MAX
+        )
+    )
     segment_ms: int = setting(7 * _DAY, f"segment.ms log.roll.ms log.roll.hours*{_HOUR}", 1)
     segment_jitter_ms: int = setting(
-        0, f"segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*{_HOUR}", 0)
-    segment_index_bytes: int = setting(10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX)
-    index_interval_bytes: int = setting(4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX)
+        0, f"segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*{_HOUR}", 0
+    )
+    segment_index_bytes: int = setting(
+        10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX
+    )
+    index_interval_bytes: int = setting(
+        4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX
+    )
     retention_ms: int = setting(  # -1: for ever
-        7 * _DAY, f"retention.ms log.retention.ms log.retention.minutes*{_MINUTE} log.retention.hours*{_HOUR}", -1)
+        7 * _DAY,
+        f"retention.ms log.retention.ms log.retention.minutes*{_MINUTE} log.retention.hours*{_HOUR}",
+        -1,
+    )
     retention_bytes: int = setting(-1, "retention.bytes log.retention.bytes")  # -1: any size
-    file_delete_delay_ms: int = setting(60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0)
+    file_delete_delay_ms: int = setting(
+        60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0
+    )
     max_message_bytes: int = setting(2**20 + 12, "max.message.bytes message.max.bytes", 0, INT_MAX)
     max_decompressed_message_bytes: int = setting(
-        INT_MAX - 8, "max.decompressed.message.bytes", 0, INT_MAX)  # of one record, not of its batch
+        INT_MAX - 8, "max.decompressed.message.bytes", 0, INT_MAX
+    )  # of one record, not of its batch
     message_timestamp_type: str = setting(
-        "CreateTime", "message.timestamp.type log.message.timestamp.type", choices=_TIMESTAMP_TYPES)
+        "CreateTime", "message.timestamp.type log.message.timestamp.type", choices=_TIMESTAMP_TYPES
+    )
     compression_type: str = setting("producer", "compression.type", choices=_COMPRESSIONS)
     compaction_strategy: str = setting(  # KIP-280: accepted, never shipped
-        "offset", "compaction.strategy log.cleaner.compaction.strategy", choices=_STRATEGIES)
+        "offset", "compaction.strategy log.cleaner.compaction.strategy", choices=_STRATEGIES
+    )
     compaction_strategy_header: str = setting(
-        "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
+        "", "compaction.strategy.header log.cleaner.compaction.strategy.header"
+    )
     producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
-    # fmt: on
 
     def __post_init__(self) -> None:
         for name, known in _SETTINGS.items():
             check(known, getattr(self, name), _topic_name(name))
         if self.compaction_strategy == "header" and not self.compaction_strategy_header:
             raise InvalidConfig(
-                "compaction.strategy is header, and no header is named", remedy="set compaction.strategy.header"
+                "compaction.strategy is header, and no header is named",
+                remedy="set compaction.strategy.header",
             )
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfig(
@@ -124,7 +149,9 @@ class KafkaTopicConfig:
         out = {}
         for field_name in _SETTINGS:
             value = getattr(self, field_name)
-            out[_topic_name(field_name)] = ",".join(value) if isinstance(value, tuple) else str(value)
+            out[_topic_name(field_name)] = (
+                ",".join(value) if isinstance(value, tuple) else str(value)
+            )
         return out
 
 
@@ -138,7 +165,9 @@ def _topic_name(field_name: str) -> str:
 
 
 _SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in fields(KafkaTopicConfig)}
-_FIELD_OF = {name: field_name for field_name, setting in _SETTINGS.items() for name, _ in setting.names}
+_FIELD_OF = {
+    name: field_name for field_name, setting in _SETTINGS.items() for name, _ in setting.names
+}
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(KafkaTopicConfig)}
 
 # Settings of Kafka that do not change what a round does; ``cleaner_settings`` reads some of them.
@@ -160,11 +189,33 @@ producer.id.expiration.check.interval.ms super.users
 """
 _WITHOUT_EFFECT = frozenset(_OF_TOPICS.split() + _OF_BROKERS.split())
 _WITHOUT_EFFECT_PREFIXES = (
-    "log.dir", "log.flush.", "log.message.", "log.preallocate", "log.retention.check.", "log.initial.",
-    "log.local.", "controller.", "group.", "listener.", "metadata.", "metric", "offsets.", "quota.", "queued.",
-    "remote.log.", "replica.", "sasl.", "security.", "share.", "socket.", "ssl.", "transaction.", "zookeeper.",
-    "confluent.", "initial.broker.",
-)  # fmt: skip
+    "log.dir",
+    "log.flush.",
+    "log.message.",
+    "log.preallocate",
+    "log.retention.check.",
+    "log.initial.",
+    "log.local.",
+    "controller.",
+    "group.",
+    "listener.",
+    "metadata.",
+    "metric",
+    "offsets.",
+    "quota.",
+    "queued.",
+    "remote.log.",
+    "replica.",
+    "sasl.",
+    "security.",
+    "share.",
+    "socket.",
+    "ssl.",
+    "transaction.",
+    "zookeeper.",
+    "confluent.",
+    "initial.broker.",
+)
 
 
 def _is_without_effect(name: str) -> bool:
@@ -174,7 +225,9 @@ def _is_without_effect(name: str) -> bool:
 def _unknown(name: str) -> InvalidConfig:
     known = [*_FIELD_OF, *_WITHOUT_EFFECT]
     nearest = difflib.get_close_matches(name.replace("_", ".").lower(), known, 1, 0.6)
-    remedy = f"did you mean {nearest[0]}?" if nearest else "see Kafka's topic settings for the names"
+    remedy = (
+        f"did you mean {nearest[0]}?" if nearest else "see Kafka's topic settings for the names"
+    )
     return InvalidConfig(f"no setting is named {name!r}", remedy=remedy)
 
 

@@ -50,7 +50,9 @@ def keep_entries(rows, ends, finer, states, ordinals, out_rows, out_ends):
             ordinal = np.int64(rows[i, 1] & np.uint64(_ORDINAL))
             if states[ordinal] == 0:
                 out_rows[kept, 0] = rows[i, 0]
-                out_rows[kept, 1] = (rows[i, 1] & ~np.uint64(_ORDINAL)) | np.uint64(ordinals[ordinal])
+                out_rows[kept, 1] = (rows[i, 1] & ~np.uint64(_ORDINAL)) | np.uint64(
+                    ordinals[ordinal]
+                )
                 kept += 1
         start = end
         out_ends[bucket] = kept

@@ -150,7 +150,15 @@ class Follower:
         b = 0
         while True:
             b, self._used, self._filled, lie = _follow(
-                table, b, states, ordinal, self._pids, self._seen, self._used, self._markers, self._filled
+                table,
+                b,
+                states,
+                ordinal,
+                self._pids,
+                self._seen,
+                self._used,
+                self._markers,
+                self._filled,
             )
             if lie >= 0 and self.lie is None:
                 self.lie = int(lie)
@@ -175,20 +183,28 @@ class Follower:
             return None
         known = self._pids >= 0
         return PieceTransactions(
-            producers=self._pids[known], seen=self._seen[known], lie=self.lie,
+            producers=self._pids[known],
+            seen=self._seen[known],
+            lie=self.lie,
             markers=tuple(
-                PendingMarker(pid, offset, at, bool(aborts), None if horizon == NO_HORIZON else horizon)
+                PendingMarker(
+                    pid, offset, at, bool(aborts), None if horizon == NO_HORIZON else horizon
+                )
                 for pid, offset, at, aborts, horizon in self._markers[: self._filled].tolist()
             ),
-        )  # fmt: skip
+        )
 
 
 @dataclass(slots=True)
 class Merged:
     """What the pieces of a log say together."""
 
-    spent: list[list[PendingMarker]] = field(default_factory=list)  # by piece: pending markers that are spent
-    aborting: set[int] = field(default_factory=set)  # offsets of the markers whose aborted data are still there
+    spent: list[list[PendingMarker]] = field(
+        default_factory=list
+    )  # by piece: pending markers that are spent
+    aborting: set[int] = field(
+        default_factory=set
+    )  # offsets of the markers whose aborted data are still there
     lie: int | None = None  # offset of a marker that contradicts the transaction index
 
 

@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def rewritten_runs(sizes: Sequence[int], kept: Sequence[int], changed: Sequence[bool]) -> list[tuple[int, int]]:
+def rewritten_runs(
+    sizes: Sequence[int], kept: Sequence[int], changed: Sequence[bool]
+) -> list[tuple[int, int]]:
     """The runs [first, end) of a group's segments that become one new segment each.
 
     ``sizes``: bytes now; ``kept``: bytes that survive, about; ``changed``: whether a byte must change.

@@ -67,9 +67,15 @@ class Verdict(IntEnum):
 
 
 def judge(
-    table: BatchTable, states: ByteArray, policy: Policy, file_ms: int, keep: ByteArray, actions: ByteArray,
-    horizons: Int64Array, counts: Int64Array,
-) -> int:  # fmt: skip
+    table: BatchTable,
+    states: ByteArray,
+    policy: Policy,
+    file_ms: int,
+    keep: ByteArray,
+    actions: ByteArray,
+    horizons: Int64Array,
+    counts: Int64Array,
+) -> int:
     """Judge the records of the batches in ``table``; ``states`` has a byte a record, in order.
 
     ``file_ms`` is the modification time of the segment's file. Fills ``keep`` (a record: 1 stays), ``actions`` and
@@ -78,12 +84,27 @@ def judge(
     """
     return int(
         _judge(
-            table, states, policy.now_ms, policy.tombstone_retention_ms, policy.keep_keyless, policy.keep_empty,
-            policy.shell_offset, file_ms <= policy.old_tombstones_until_ms, policy.last_offsets,
-            policy.marker_producers, policy.pinned_offset, policy.keep_tombstones,
-            policy.end_offset, policy.ages_by_write_time, policy.kept_end_offset, keep, actions, horizons, counts,
+            table,
+            states,
+            policy.now_ms,
+            policy.tombstone_retention_ms,
+            policy.keep_keyless,
+            policy.keep_empty,
+            policy.shell_offset,
+            file_ms <= policy.old_tombstones_until_ms,
+            policy.last_offsets,
+            policy.marker_producers,
+            policy.pinned_offset,
+            policy.keep_tombstones,
+            policy.end_offset,
+            policy.ages_by_write_time,
+            policy.kept_end_offset,
+            keep,
+            actions,
+            horizons,
+            counts,
         )
-    )  # fmt: skip
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -104,10 +125,26 @@ def _is_pair_among(pairs, one, two):
 
 @njit(cache=True, nogil=True)
 def _judge(
-    table, states, now_ms, retention_ms, keep_keyless, keep_empty, shell_offset, old_due, last_offsets,
-    marker_producers, pinned_offset, keep_tombstones, end_offset, ages_by_write_time, kept_end_offset, keep, actions,
-    horizons, counts,
-):  # fmt: skip
+    table,
+    states,
+    now_ms,
+    retention_ms,
+    keep_keyless,
+    keep_empty,
+    shell_offset,
+    old_due,
+    last_offsets,
+    marker_producers,
+    pinned_offset,
+    keep_tombstones,
+    end_offset,
+    ages_by_write_time,
+    kept_end_offset,
+    keep,
+    actions,
+    horizons,
+    counts,
+):
     changed = 0
     at = 0
     # Not added to a horizon, which can lie and be huge.

@@ -32,9 +32,17 @@ _LATEST_MS = (1 << 63) - 1
 
 # A git hook, or a shell inside one, points git elsewhere than at the folder that we name.
 _POINTS_ELSEWHERE = (
-    "GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_SHALLOW_FILE", "GIT_GRAFT_FILE",
-)  # fmt: skip
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_COMMON_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_NAMESPACE",
+    "GIT_PREFIX",
+    "GIT_SHALLOW_FILE",
+    "GIT_GRAFT_FILE",
+)
 
 
 class Change(NamedTuple):
@@ -51,7 +59,9 @@ class History:
     """The walk from the root commit to the commit that HEAD named when the walk was opened."""
 
     repository: str  # the folder of the work tree, or of a bare repository
-    commits: Sequence[bytes]  # ids in hex, oldest first, each the first parent of the next; never empty
+    commits: Sequence[
+        bytes
+    ]  # ids in hex, oldest first, each the first parent of the next; never empty
     committed_ms: Sequence[int]  # commit for commit
     is_shallow: bool
 
@@ -89,16 +99,19 @@ class History:
         """
         tree: dict[bytes, bytes] = {}
         entries = 0
-        for token in _tokens(_Git(self.repository, "ls-tree", "-r", "-z", "--full-tree", self.head.decode())):
+        for token in _tokens(
+            _Git(self.repository, "ls-tree", "-r", "-z", "--full-tree", self.head.decode())
+        ):
             entry, path = token.split(b"\t", 1)
             mode, _, blob = entry.split(b" ")
             tree[path] = mode + b" " + blob
             entries += 1
         if entries != len(tree):
             raise LogError(
-                f"the tree of {self.head.decode()} names a path twice", path=self.repository,
+                f"the tree of {self.head.decode()} names a path twice",
+                path=self.repository,
                 remedy="a broken tree: see `git fsck`, or name another repository with --repo",
-            )  # fmt: skip
+            )
         return tree
 
     def _steps(self) -> Iterator[bytes]:
@@ -109,7 +122,16 @@ class History:
             before = commit
 
 
-_DIFF_STEPS = ("diff-tree", "--stdin", "--root", "-r", "-z", "--raw", "--no-renames", "--ignore-submodules=none")
+_DIFF_STEPS = (
+    "diff-tree",
+    "--stdin",
+    "--root",
+    "-r",
+    "-z",
+    "--raw",
+    "--no-renames",
+    "--ignore-submodules=none",
+)
 
 
 def open_history(folder: str) -> History:
@@ -121,7 +143,9 @@ def open_history(folder: str) -> History:
         LogError: git cannot read its own objects.
     """
     if not os.path.isdir(folder):
-        raise NotALog("there is no such folder", path=folder, remedy="name a git repository with --repo")
+        raise NotALog(
+            "there is no such folder", path=folder, remedy="name a git repository with --repo"
+        )
     inside = _answer(folder, "rev-parse", "--is-inside-work-tree")
     if inside is None:
         complaint = _complaint(folder, "rev-parse", "--git-dir")
@@ -130,14 +154,19 @@ def open_history(folder: str) -> History:
             remedy = f"if you trust it: git config --global --add safe.directory {os.path.abspath(folder)}"
         raise NotALog(f"git sees no repository here: {complaint}", path=folder, remedy=remedy)
     where = "--show-toplevel" if inside == b"true" else "--absolute-git-dir"
-    repository = os.fsdecode(_answer(folder, "rev-parse", where) or os.fsencode(os.path.abspath(folder)))
+    repository = os.fsdecode(
+        _answer(folder, "rev-parse", where) or os.fsencode(os.path.abspath(folder))
+    )
     head = _answer(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if head is None:
-        branch = (_answer(folder, "symbolic-ref", "--quiet", "HEAD") or b"HEAD").decode(errors="replace")
+        branch = (_answer(folder, "symbolic-ref", "--quiet", "HEAD") or b"HEAD").decode(
+            errors="replace"
+        )
         raise NotALog(
-            f"the repository has no history yet: {branch} names no commit", path=repository,
+            f"the repository has no history yet: {branch} names no commit",
+            path=repository,
             remedy="commit something, check out a branch that has commits, or name another repository with --repo",
-        )  # fmt: skip
+        )
     commits: list[bytes] = []
     committed_ms: list[int] = []
     walk = _Git(repository, "rev-list", "--first-parent", "--reverse", "--timestamp", head.decode())
@@ -184,9 +213,10 @@ class _Git:
         if status != 0:
             said = b"".join(self._complaints).decode(errors="replace").strip()
             raise LogError(
-                f"git {self._what} ended with status {status}: {said or 'it did not say why'}", path=self._folder,
+                f"git {self._what} ended with status {status}: {said or 'it did not say why'}",
+                path=self._folder,
                 remedy="see `git fsck` there, or name another repository with --repo",
-            )  # fmt: skip
+            )
 
     def _write(self, feed: Iterable[bytes]) -> None:
         try:
@@ -232,12 +262,17 @@ def _start(folder: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
             "there is no git on the PATH, and the demo reads a git history",
             remedy="install git (Debian: apt-get install git; macOS: xcode-select --install)",
         )
-    environment = {name: value for name, value in os.environ.items() if name not in _POINTS_ELSEWHERE}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in _POINTS_ELSEWHERE
+    }
     environment |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     return subprocess.Popen(
-        [git, "-C", folder, *arguments], env=environment,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [git, "-C", folder, *arguments],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

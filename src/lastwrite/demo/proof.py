@@ -57,7 +57,9 @@ def read_table(folder: str) -> Table:
         except LogError as error:
             raise error.located(segment.path) from error
     live = {key: value for key, value in latest.items() if key is not None and value is not None}
-    return Table(live, records, tombstones, len(latest), tuple(repeated), log.size_bytes, len(log.segments))
+    return Table(
+        live, records, tombstones, len(latest), tuple(repeated), log.size_bytes, len(log.segments)
+    )
 
 
 def prove(table: Table, tree: Mapping[bytes, bytes]) -> None:
@@ -67,12 +69,16 @@ def prove(table: Table, tree: Mapping[bytes, bytes]) -> None:
         VerificationFailed: they differ, or a key is there twice; names the first few.
     """
     if table.repeated:
-        raise VerificationFailed(f"{len(table.repeated)} keys are there more than once: {_some(table.repeated)}")
+        raise VerificationFailed(
+            f"{len(table.repeated)} keys are there more than once: {_some(table.repeated)}"
+        )
     if table.live == tree:
         return
     missing = sorted(tree.keys() - table.live.keys())
     beyond = sorted(table.live.keys() - tree.keys())
-    changed = sorted(path for path in tree.keys() & table.live.keys() if tree[path] != table.live[path])
+    changed = sorted(
+        path for path in tree.keys() & table.live.keys() if tree[path] != table.live[path]
+    )
     problems = [
         f"{len(paths)} {words}: {_some(paths)}"
         for paths, words in (

@@ -115,15 +115,25 @@ def run_demo(
         with _timed(seconds, "git to topic"):
             topic = write_topic(history, before, progress)
         settings: dict[str, object] = {
-            "cleanup.policy": "compact", "internal.segment.bytes": _MERGED_SEGMENTS * topic.segment_bytes
-        }  # fmt: skip
+            "cleanup.policy": "compact",
+            "internal.segment.bytes": _MERGED_SEGMENTS * topic.segment_bytes,
+        }
         progress.stage("start Spark", 0)
         with _timed(seconds, "start Spark"):  # what remains when the stages are taken off
             compaction = lastwrite.compact(
-                before, to=after, config=settings, now_ms=now_ms, memory=memory, master=master, conf=conf, spark=spark,
+                before,
+                to=after,
+                config=settings,
+                now_ms=now_ms,
+                memory=memory,
+                master=master,
+                conf=conf,
+                spark=spark,
                 progress=progress,
-            )  # fmt: skip
-        seconds["start Spark"] = max(0.0, seconds["start Spark"] - sum(compaction.stage_seconds.values()))
+            )
+        seconds["start Spark"] = max(
+            0.0, seconds["start Spark"] - sum(compaction.stage_seconds.values())
+        )
         seconds |= compaction.stage_seconds
         _refuse_all_but_cleaned(compaction)
         with _timed(seconds, "prove by git"):
@@ -133,9 +143,16 @@ def run_demo(
         with _timed(seconds, "verify"):
             runs_on = INLINE if spark is None and topic.bytes < _INLINE_BYTES else spark
             verified = lastwrite.verify(
-                after, before=before, config=settings, now_ms=compaction.now_ms, memory=memory, master=master,
-                conf=conf, spark=runs_on, progress=progress,
-            )  # fmt: skip
+                after,
+                before=before,
+                config=settings,
+                now_ms=compaction.now_ms,
+                memory=memory,
+                master=master,
+                conf=conf,
+                spark=runs_on,
+                progress=progress,
+            )
         _refuse_all_but_verified(verified)
     return DemoReport(
         repository=history.repository,
@@ -163,7 +180,9 @@ def _place(keep: str | None) -> Iterator[str]:
     for name in ("before", "after"):
         if os.path.lexists(os.path.join(keep, name)):
             raise InvalidConfig(
-                f"it holds a folder {name} already", path=keep, remedy="remove it, or name another folder with --keep"
+                f"it holds a folder {name} already",
+                path=keep,
+                remedy="remove it, or name another folder with --keep",
             )
     yield keep
 
@@ -180,14 +199,21 @@ def _refuse_all_but_cleaned(compaction: CompactionReport) -> None:
     for partition in compaction.partitions:
         if partition.status not in (Status.CLEANED, Status.UNCHANGED):
             reasons = [partition.reason or "", *map(str, partition.problems)]
-            raise LogError(f"the topic came out {partition.status}: {'; '.join(filter(None, reasons))}")
+            raise LogError(
+                f"the topic came out {partition.status}: {'; '.join(filter(None, reasons))}"
+            )
 
 
 def _refuse_all_but_verified(verified: VerifyReport) -> None:
     if verified.exit_status == 0:
         return
-    found = [*map(str, verified.violations), *(str(problem) for p in verified.partitions for problem in p.problems)]
-    raise VerificationFailed(f"verify is not content: {found[0] if found else verified.partitions[0].reason}")
+    found = [
+        *map(str, verified.violations),
+        *(str(problem) for p in verified.partitions for problem in p.problems),
+    ]
+    raise VerificationFailed(
+        f"verify is not content: {found[0] if found else verified.partitions[0].reason}"
+    )
 
 
 def _figures(topic: WrittenTopic) -> Figures:

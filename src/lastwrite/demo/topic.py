@@ -52,12 +52,15 @@ def write_topic(history: History, root: str, progress: Progress) -> WrittenTopic
     held = list(islice(changes, _SIZED_CHANGES))
     if not held:
         raise NotALog(
-            f"no commit of the history ({len(history.commits)}) has a file", path=history.repository,
+            f"no commit of the history ({len(history.commits)}) has a file",
+            path=history.repository,
             remedy="commit a file, or name another repository with --repo",
-        )  # fmt: skip
+        )
     total_bytes = _estimate_bytes(held, len(history.commits))
     largest = max(_record_bytes(change) for _, change in held)
-    segment_bytes = min(_MOST_SEGMENT_BYTES, max(_LEAST_SEGMENT_BYTES, 2 * largest, total_bytes // _SEGMENTS))
+    segment_bytes = min(
+        _MOST_SEGMENT_BYTES, max(_LEAST_SEGMENT_BYTES, 2 * largest, total_bytes // _SEGMENTS)
+    )
     batch_bytes = min(_MOST_BATCH_BYTES, segment_bytes // 4)
     progress.stage("write topic", total_bytes)
     paths: set[bytes] = set()
@@ -65,7 +68,9 @@ def write_topic(history: History, root: str, progress: Progress) -> WrittenTopic
     with TopicWriter(root, TOPIC, segment_bytes=segment_bytes, batch_bytes=batch_bytes) as writer:
         told = 0
         for _, change in chain(held, changes):
-            writer.append(change.path, change.value, change.committed_ms, [(_HEADER, change.commit)])
+            writer.append(
+                change.path, change.value, change.committed_ms, [(_HEADER, change.commit)]
+            )
             paths.add(change.path)
             deletes += change.value is None
             if writer.end_offset % _ADVANCE_CHANGES == 0:
@@ -74,7 +79,13 @@ def write_topic(history: History, root: str, progress: Progress) -> WrittenTopic
         writer.roll()
         progress.advance(writer.log_bytes - told)
     return WrittenTopic(
-        writer.folder, writer.end_offset, deletes, len(paths), writer.log_bytes, writer.segment_count, segment_bytes
+        writer.folder,
+        writer.end_offset,
+        deletes,
+        len(paths),
+        writer.log_bytes,
+        writer.segment_count,
+        segment_bytes,
     )
 
 

@@ -45,7 +45,12 @@ def _byte_tables(polynomial: int) -> _U32:
 
 
 def _push(tables: _U32, crc: _U32) -> _U32:
-    pushed: _U32 = tables[0][crc & 255] ^ tables[1][crc >> 8 & 255] ^ tables[2][crc >> 16 & 255] ^ tables[3][crc >> 24]
+    pushed: _U32 = (
+        tables[0][crc & 255]
+        ^ tables[1][crc >> 8 & 255]
+        ^ tables[2][crc >> 16 & 255]
+        ^ tables[3][crc >> 24]
+    )
     return pushed
 
 
@@ -121,7 +126,9 @@ if _HAS_INSTRUCTION:
             crc = crc32c_step(crc, load64(data, at))
             at += 8
         while at < end:
-            crc = np.uint64(_TABLES[0, (crc ^ np.uint64(data[at])) & np.uint64(255)]) ^ (crc >> np.uint64(8))
+            crc = np.uint64(_TABLES[0, (crc ^ np.uint64(data[at])) & np.uint64(255)]) ^ (
+                crc >> np.uint64(8)
+            )
             at += 1
         return crc ^ np.uint64(0xFFFFFFFF)
 

@@ -36,12 +36,16 @@ XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest versi
 XERIAL_CHUNK_BYTES = 32 * 1024  # of input
 _XERIAL_HEAD_AS_LENGTH = int.from_bytes(XERIAL_MAGIC[:4], "big", signed=True)
 
-GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")  # deflate; no name; no time; system unknown (Java 17)
+GZIP_HEADER = bytes.fromhex(
+    "1f8b08000000000000ff"
+)  # deflate; no name; no time; system unknown (Java 17)
 
 LZ4_MAGIC = bytes.fromhex("04224d18")
 _LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")  # what Kafka writes
 
-_ZSTD_COMMON_HEADER = bytes.fromhex("28b52ffd00")  # neither content size, checksum nor dictionary: as Kafka writes it
+_ZSTD_COMMON_HEADER = bytes.fromhex(
+    "28b52ffd00"
+)  # neither content size, checksum nor dictionary: as Kafka writes it
 _ZSTD_LEVEL = 3
 _ZSTD_WINDOW_BYTES = 8 << 20  # that a context may hold on to; level 3 has 2 MiB
 
@@ -160,7 +164,10 @@ def compress(codec: Codec, data: Buffer) -> bytes:
         return b"".join(parts)
     if codec is Codec.LZ4:
         framed: bytes = lz4.frame.compress(
-            memoryview(data), block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+            memoryview(data),
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
         )
         return framed
     # A stream does not know its length when it begins: that is what keeps the content size out of the frame.
@@ -242,7 +249,9 @@ def _rotated(value: int, bits: int) -> int:
 
 def _past_limit(limit_bytes: int) -> OutOfMemoryBudget:
     return OutOfMemoryBudget(
-        f"a batch decompresses to more than {limit_bytes} bytes", 0, remedy="allow more memory with --memory"
+        f"a batch decompresses to more than {limit_bytes} bytes",
+        0,
+        remedy="allow more memory with --memory",
     )
 
 
@@ -253,7 +262,11 @@ def _decoded(codec: Codec, decode: object, data: memoryview, out: npt.NDArray[np
         problem = str(error)
     if "whole buffer" in problem:  # Rust's words for an output that is full
         raise OutputTooSmall
-    if "incomplete frame" in problem or "unexpected end of file" in problem or "truncated" in problem:
+    if (
+        "incomplete frame" in problem
+        or "unexpected end of file" in problem
+        or "truncated" in problem
+    ):
         raise TruncatedLog(f"{codec.label} data stop early: {problem}", 0)
     raise CorruptLog(f"broken {codec.label} data: {problem}", 0)
 
@@ -284,7 +297,9 @@ def _snappy_into(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
         if len(data) - at < 4:
             raise TruncatedLog("snappy chunk length cut short", at)
         length = int.from_bytes(data[at : at + 4], "big", signed=True)
-        if length == _XERIAL_HEAD_AS_LENGTH:  # at the start, or where streams were put one behind another
+        if (
+            length == _XERIAL_HEAD_AS_LENGTH
+        ):  # at the start, or where streams were put one behind another
             at = _after_xerial_header(data, at)
             continue
         at += 4
@@ -362,7 +377,9 @@ def _check_lz4_frame(data: memoryview) -> None:
             break
         stored = size & 0x7FFF_FFFF
         if stored > block_limit:
-            raise CorruptLog(f"lz4 block of {stored} bytes in a frame of {block_limit}-byte blocks", at)
+            raise CorruptLog(
+                f"lz4 block of {stored} bytes in a frame of {block_limit}-byte blocks", at
+            )
         if stored + block_tail > len(data) - at - 4:
             raise TruncatedLog(f"lz4 block of {stored} bytes, {len(data) - at - 4} are left", at)
         at += 4 + stored + block_tail
@@ -370,4 +387,6 @@ def _check_lz4_frame(data: memoryview) -> None:
     if len(data) - at < frame_tail:
         raise TruncatedLog("lz4 content checksum cut short", at)
     if len(data) - at > frame_tail:
-        raise CorruptLog(f"{len(data) - at - frame_tail} bytes behind the lz4 frame", at + frame_tail)
+        raise CorruptLog(
+            f"{len(data) - at - frame_tail} bytes behind the lz4 frame", at + frame_tail
+        )

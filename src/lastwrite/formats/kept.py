@@ -35,53 +35,49 @@ _REMEDY = "it is passed over; delete it at will"
 class KeptHeader(NamedTuple):
     """The first bytes of a kept file."""
 
-    # fmt: off
-    magic:           Annotated[int, At(0,   U64)]  # with the version, 1
-    base_offset:     Annotated[int, At(8,   I64)]  # the segment's
-    log_size:        Annotated[int, At(16,  I64)]  # the identity: of .log, .index and .timeindex
-    log_mtime_ns:    Annotated[int, At(24,  I64)]
-    log_ctime_ns:    Annotated[int, At(32,  I64)]  # nobody can set it back
-    log_inode:       Annotated[int, At(40,  I64)]
-    index_size:      Annotated[int, At(48,  I64)]
-    index_mtime_ns:  Annotated[int, At(56,  I64)]
-    index_ctime_ns:  Annotated[int, At(64,  I64)]
-    index_inode:     Annotated[int, At(72,  I64)]
-    times_size:      Annotated[int, At(80,  I64)]
-    times_mtime_ns:  Annotated[int, At(88,  I64)]
-    times_ctime_ns:  Annotated[int, At(96,  I64)]
-    times_inode:     Annotated[int, At(104, I64)]
-    secret_one:      Annotated[int, At(112, U64)]  # digest of the secret that the fingerprints were made under
-    secret_two:      Annotated[int, At(120, U64)]
-    tables_at:       Annotated[int, At(128, I64)]  # where the other tables begin; they end with the file
-    bits:            Annotated[int, At(136, U32)]  # 2^bits buckets a block
-    piece_count:     Annotated[int, At(140, U32)]
-    tables_crc:      Annotated[int, At(144, U32)]  # CRC-32C
-    header_crc:      Annotated[int, At(148, U32)]  # CRC-32C of the 148 bytes before
-    # fmt: on
+    magic: Annotated[int, At(0, U64)]  # with the version, 1
+    base_offset: Annotated[int, At(8, I64)]  # the segment's
+    log_size: Annotated[int, At(16, I64)]  # the identity: of .log, .index and .timeindex
+    log_mtime_ns: Annotated[int, At(24, I64)]
+    log_ctime_ns: Annotated[int, At(32, I64)]  # nobody can set it back
+    log_inode: Annotated[int, At(40, I64)]
+    index_size: Annotated[int, At(48, I64)]
+    index_mtime_ns: Annotated[int, At(56, I64)]
+    index_ctime_ns: Annotated[int, At(64, I64)]
+    index_inode: Annotated[int, At(72, I64)]
+    times_size: Annotated[int, At(80, I64)]
+    times_mtime_ns: Annotated[int, At(88, I64)]
+    times_ctime_ns: Annotated[int, At(96, I64)]
+    times_inode: Annotated[int, At(104, I64)]
+    secret_one: Annotated[
+        int, At(112, U64)
+    ]  # digest of the secret that the fingerprints were made under
+    secret_two: Annotated[int, At(120, U64)]
+    tables_at: Annotated[int, At(128, I64)]  # where the other tables begin; they end with the file
+    bits: Annotated[int, At(136, U32)]  # 2^bits buckets a block
+    piece_count: Annotated[int, At(140, U32)]
+    tables_crc: Annotated[int, At(144, U32)]  # CRC-32C
+    header_crc: Annotated[int, At(148, U32)]  # CRC-32C of the 148 bytes before
 
 
 class PieceRow(NamedTuple):
     """A piece of the segment."""
 
-    # fmt: off
-    start:           Annotated[int, At(0,  I64)]  # positions in the segment
-    end:             Annotated[int, At(8,  I64)]
-    records:         Annotated[int, At(16, I64)]  # -1: nothing is kept of it
-    batches:         Annotated[int, At(24, I64)]
-    first_offset:    Annotated[int, At(32, I64)]  # base of its first batch
-    next_offset:     Annotated[int, At(40, I64)]  # behind its last batch
-    blocks:          Annotated[int, At(48, I64)]  # so many of the block rows, in order, are its own
-    # fmt: on
+    start: Annotated[int, At(0, I64)]  # positions in the segment
+    end: Annotated[int, At(8, I64)]
+    records: Annotated[int, At(16, I64)]  # -1: nothing is kept of it
+    batches: Annotated[int, At(24, I64)]
+    first_offset: Annotated[int, At(32, I64)]  # base of its first batch
+    next_offset: Annotated[int, At(40, I64)]  # behind its last batch
+    blocks: Annotated[int, At(48, I64)]  # so many of the block rows, in order, are its own
 
 
 class BlockRow(NamedTuple):
     """A block of entries."""
 
-    # fmt: off
-    position:        Annotated[int, At(0,  I64)]  # in the kept file
-    entries:         Annotated[int, At(8,  I64)]
-    crc:             Annotated[int, At(16, I64)]  # CRC-32C of the block
-    # fmt: on
+    position: Annotated[int, At(0, I64)]  # in the kept file
+    entries: Annotated[int, At(8, I64)]
+    crc: Annotated[int, At(16, I64)]  # CRC-32C of the block
 
 
 HEADER = layout(KeptHeader, byte_order="<", size=152)
@@ -108,26 +104,44 @@ def encode_tables(pieces: Sequence[KeptPiece]) -> bytes:
     """The two tables behind the blocks."""
     rows = [
         PIECE.pack(
-            piece.start, piece.end, piece.records, piece.batches, piece.first_offset, piece.next_offset,
+            piece.start,
+            piece.end,
+            piece.records,
+            piece.batches,
+            piece.first_offset,
+            piece.next_offset,
             len(piece.blocks),
         )
         for piece in pieces
-    ]  # fmt: skip
+    ]
     return b"".join([*rows, *(BLOCK.pack(*block) for piece in pieces for block in piece.blocks)])
 
 
 def header_of(kept: KeptSegment, tables_at: int, tables: bytes) -> KeptHeader:
     """The header, its own checksum not yet in it, of a file whose tables, with these bytes, begin at ``tables_at``."""
-    one, two = (int.from_bytes(half, "little") for half in (kept.secret_digest[:8], kept.secret_digest[8:]))
+    one, two = (
+        int.from_bytes(half, "little") for half in (kept.secret_digest[:8], kept.secret_digest[8:])
+    )
     identity = (*kept.identity.log, *kept.identity.offset_index, *kept.identity.time_index)
     return KeptHeader(
-        MAGIC, kept.base_offset, *identity, one, two, tables_at, kept.bits, len(kept.pieces), checksum(tables), 0
+        MAGIC,
+        kept.base_offset,
+        *identity,
+        one,
+        two,
+        tables_at,
+        kept.bits,
+        len(kept.pieces),
+        checksum(tables),
+        0,
     )
 
 
 def with_identity(header: KeptHeader, identity: Identity) -> KeptHeader:
     """The same of a segment whose files now have this identity."""
-    return KeptHeader._make((*header[:2], *identity.log, *identity.offset_index, *identity.time_index, *header[14:]))
+    return KeptHeader._make(
+        (*header[:2], *identity.log, *identity.offset_index, *identity.time_index, *header[14:])
+    )
 
 
 def encode_header(header: KeptHeader) -> bytes:
@@ -171,26 +185,43 @@ def decode_kept(header: KeptHeader, tables: bytes, path: str) -> KeptSegment:
         own = blocks[taken : taken + row.blocks] if row.blocks > 0 else []
         taken += len(own)
         fits = all(
-            HEADER.size <= block.position and 0 <= block.entries
+            HEADER.size <= block.position
+            and 0 <= block.entries
             and block.position + block_bytes(block.entries, header.bits) <= at
             for block in own
-        )  # fmt: skip
+        )
         counted = row.records < 0 or sum(block.entries for block in own) == row.records > 0
-        if row.start != position or row.end <= row.start or len(own) != row.blocks or not fits or not counted:
+        if (
+            row.start != position
+            or row.end <= row.start
+            or len(own) != row.blocks
+            or not fits
+            or not counted
+        ):
             raise CorruptLog("a kept file's tables contradict themselves", at, path, _REMEDY)
         position = row.end
         pieces.append(
             KeptPiece(
-                row.start, row.end, row.records, row.batches, row.first_offset, row.next_offset, tuple(own),
+                row.start,
+                row.end,
+                row.records,
+                row.batches,
+                row.first_offset,
+                row.next_offset,
+                tuple(own),
             )
-        )  # fmt: skip
+        )
     if position != header.log_size or taken != len(blocks):
         raise CorruptLog("a kept file's pieces are not the segment's", at, path, _REMEDY)
     halves = (header.secret_one, header.secret_two)
     return KeptSegment(
-        path=path, base_offset=header.base_offset, bits=header.bits, identity=identity_of(header),
-        secret_digest=b"".join(half.to_bytes(8, "little") for half in halves), pieces=tuple(pieces),
-    )  # fmt: skip
+        path=path,
+        base_offset=header.base_offset,
+        bits=header.bits,
+        identity=identity_of(header),
+        secret_digest=b"".join(half.to_bytes(8, "little") for half in halves),
+        pieces=tuple(pieces),
+    )
 
 
 def identity_of(header: KeptHeader) -> Identity:

@@ -105,12 +105,18 @@ def layout(table: type[Any], *, byte_order: str, size: int) -> Layout:
     fields: list[Field] = []
     end = 0
     for name, hint in hints.items():
-        places = [a for a in get_args(hint)[1:] if isinstance(a, At)] if get_origin(hint) is Annotated else []
+        places = (
+            [a for a in get_args(hint)[1:] if isinstance(a, At)]
+            if get_origin(hint) is Annotated
+            else []
+        )
         if len(places) != 1:
             raise TypeError(f"{table.__name__}.{name} does not say where it lies")
         place = places[0]
         if place.offset != end:
-            raise TypeError(f"{table.__name__}.{name} is at {place.offset}, but the field before it ends at {end}")
+            raise TypeError(
+                f"{table.__name__}.{name} is at {place.offset}, but the field before it ends at {end}"
+            )
         fields.append(Field(name, place.offset, place.type))
         end += place.type.size
     if end != size:

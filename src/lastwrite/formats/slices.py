@@ -10,7 +10,9 @@ from numba import njit
 from lastwrite.model.columns import ByteArray, Int64Array
 
 
-def gathered(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> tuple[ByteArray, npt.NDArray[np.int32]]:
+def gathered(
+    data: ByteArray, starts: Int64Array, lengths: Int64Array
+) -> tuple[ByteArray, npt.NDArray[np.int32]]:
     """The slices ``data[start : start + length]`` joined, and int32 offsets: value i is ``[offsets[i], offsets[i +
     1])``.
 

@@ -44,8 +44,14 @@ class AsideSegment:
     whose indexes are made when the parts are joined.
     """
 
-    def __init__(self, base_offset: int, folder: str | None, index_interval_bytes: int | None) -> None:
-        self._indexer = None if index_interval_bytes is None else SegmentIndexer(base_offset, index_interval_bytes)
+    def __init__(
+        self, base_offset: int, folder: str | None, index_interval_bytes: int | None
+    ) -> None:
+        self._indexer = (
+            None
+            if index_interval_bytes is None
+            else SegmentIndexer(base_offset, index_interval_bytes)
+        )
         self._attempt = uuid.uuid4().hex[:12]
         self._stem = None if folder is None else os.path.join(folder, f"{base_offset:020d}")
         self._size = 0
@@ -99,7 +105,9 @@ class AsideSegment:
             files.unlink(path)
         return whole
 
-    def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
+    def finish(
+        self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
+    ) -> None:
         """Write the indexes, date all files, and name them in ``result``; ``sync_aside`` makes them durable.
 
         ``aborted`` are the entries of the new transaction index, by their last offset; without any there is none.
@@ -120,7 +128,11 @@ class AsideSegment:
         if aborted:
             result.transaction_index_path = self._path("txnindex")
             entries = [index.AbortedTransaction(_VERSION, *astuple(entry)) for entry in aborted]
-            files.write(result.transaction_index_path, index.encode_transaction_index(entries), is_synced=False)
+            files.write(
+                result.transaction_index_path,
+                index.encode_transaction_index(entries),
+                is_synced=False,
+            )
         for path in result.paths:
             files.set_mtime(path, mtime_ns)
 
@@ -134,7 +146,9 @@ class AsideSegment:
 
 def sync_aside(made: Sequence[Rewritten]) -> None:
     """Let new segments and those behind them reach the disk. One that does not gets the error, the others go on."""
-    waiting = [(result, path) for result in made for new in (result, *result.further) for path in new.paths]
+    waiting = [
+        (result, path) for result in made for new in (result, *result.further) for path in new.paths
+    ]
     syncs = [partial(files.fsync_file, path) for _, path in waiting]
     for (result, _), error in zip(waiting, together(syncs), strict=True):
         if error is not None:

@@ -36,7 +36,9 @@ def read_offsets(root: str, file: str) -> Mapping[TopicPartition, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _read_once(path: str, mtime_ns: int, size_bytes: int, inode: int) -> Mapping[TopicPartition, int]:
+def _read_once(
+    path: str, mtime_ns: int, size_bytes: int, inode: int
+) -> Mapping[TopicPartition, int]:
     return MappingProxyType(_read(path))
 
 

@@ -41,7 +41,15 @@ from lastwrite.formats.kafka.names import (
 )
 from lastwrite.logstore import files
 from lastwrite.logstore.checkpoints import write_offsets
-from lastwrite.logstore.outputs import AGAIN, ALWAYS, Output, check_outputs, check_unchanged, date, in_order
+from lastwrite.logstore.outputs import (
+    AGAIN,
+    ALWAYS,
+    Output,
+    check_outputs,
+    check_unchanged,
+    date,
+    in_order,
+)
 from lastwrite.logstore.overlap import DiskWork, Steps, alone
 from lastwrite.logstore.publish import publish_copy, staging_folder
 from lastwrite.logstore.recovery import (
@@ -62,7 +70,9 @@ UNFINISHED = "the new segments are safe beside the old ones, and the next run, o
 IN_PLACE = "the new segments are safe in their places, and the next run sets the checkpoint and removes the old ones"
 
 
-def commit(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, *, checkpoint_root: str) -> None:
+def commit(
+    log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, *, checkpoint_root: str
+) -> None:
     """``swap``, ``record`` and ``tidy`` of a single partition."""
     alone(swap(log, outputs, first_dirty_offset, Notes()))
     record(checkpoint_root, {log.name: first_dirty_offset})
@@ -93,7 +103,9 @@ class Notes:
             files.link(self._path, path)
 
 
-def swap(log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, notes: Notes) -> Steps:
+def swap(
+    log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, notes: Notes
+) -> Steps:
     """Replace the sources of ``outputs`` by what was written aside in the log's folder; their names are final then.
 
     ``log`` is what ``read_partition`` gave before; the caller holds the partition all the while. From the first step on
@@ -158,7 +170,9 @@ def tidy(folder: str) -> Steps:
 def _check_settled(log: PartitionLog) -> None:
     for name in sorted(os.listdir(log.folder)):
         if classify(name).suffix is Suffix.SWAP:
-            raise CommitConflict("somebody else's swap", path=os.path.join(log.folder, name), remedy=AGAIN)
+            raise CommitConflict(
+                "somebody else's swap", path=os.path.join(log.folder, name), remedy=AGAIN
+            )
 
 
 def _give_up(log: PartitionLog, outputs: Sequence[Output], swap: _Swap | None) -> None:
@@ -184,15 +198,22 @@ def _unfinished(error: LogError) -> LogError:
 class _Swap:
     """A commit up to the moment at which it is decided."""
 
-    def __init__(self, log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int) -> None:
+    def __init__(
+        self, log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int
+    ) -> None:
         self._log = log
         self._outputs = in_order(outputs)
         outputs = [output for output, _ in self._outputs]
         sources = [segment.base_offset for output in outputs for segment in output.sources]
         bases = {output.base_offset for output in outputs}
         # What Kafka's loader would take for the replaced range, its end pushed behind every source.
-        end = max(end_offset_of(output.log_path, output.index_path, output.base_offset) for output in outputs)
-        stand_in = max((base for base in sources if base not in bases and base >= end), default=None)
+        end = max(
+            end_offset_of(output.log_path, output.index_path, output.base_offset)
+            for output in outputs
+        )
+        stand_in = max(
+            (base for base in sources if base not in bases and base >= end), default=None
+        )
         end = end if stand_in is None else stand_in
         kept = [
             segment
@@ -206,14 +227,18 @@ class _Swap:
         for output in outputs:
             for kind, path in output.files:
                 # Under a name of ours nobody who gave them to us takes them away.
-                aside = segment_file_name(output.base_offset, kind, Suffix.CLEANED, attempt="commit")
+                aside = segment_file_name(
+                    output.base_offset, kind, Suffix.CLEANED, attempt="commit"
+                )
                 self._handed.append((path, aside))
                 self._add(output.base_offset, kind, aside)
         for segment in kept:
             for kind in SEGMENT_KINDS:
                 name = segment_file_name(segment.base_offset, kind)
                 if os.path.exists(self._place(name)):
-                    aside = segment_file_name(segment.base_offset, kind, Suffix.CLEANED, attempt="kept")
+                    aside = segment_file_name(
+                        segment.base_offset, kind, Suffix.CLEANED, attempt="kept"
+                    )
                     self._links.append((name, aside))
                     self._add(segment.base_offset, kind, aside)
         self._empty: list[str] = []
@@ -221,7 +246,9 @@ class _Swap:
             for kind in ALWAYS:
                 self._stand_in(stand_in, kind)
         # The range ends where an empty segment begins, so of its old files only those go that have a successor.
-        if end == stand_in or (end == outputs[-1].base_offset and not outputs[-1].transaction_index_path):
+        if end == stand_in or (
+            end == outputs[-1].base_offset and not outputs[-1].transaction_index_path
+        ):
             if os.path.exists(self._place(segment_file_name(end, FileKind.TRANSACTION_INDEX))):
                 self._stand_in(end, FileKind.TRANSACTION_INDEX)
         empty = set(self._empty)
@@ -268,7 +295,9 @@ class _Swap:
 
     def decide(self) -> None:
         """Rename all to ``.swap``, from the highest base offset down; with the last one the new log counts."""
-        for _, _, aside, swap in sorted(self._parts, key=lambda part: (-part[0], SEGMENT_KINDS.index(part[1]))):
+        for _, _, aside, swap in sorted(
+            self._parts, key=lambda part: (-part[0], SEGMENT_KINDS.index(part[1]))
+        ):
             files.rename(self._place(aside), self._place(swap))
         # A task that was given up may have gone on writing in the meantime.
         for name in sorted(os.listdir(self._log.folder)):

@@ -22,7 +22,9 @@ def new_folder(target: str) -> Iterator[str]:
     """
     target = os.path.abspath(target)
     if os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target)):
-        raise InvalidConfig("there is something already", path=target, remedy="give a folder that is not there yet")
+        raise InvalidConfig(
+            "there is something already", path=target, remedy="give a folder that is not there yet"
+        )
     aside = f"{target}.lastwrite-{uuid.uuid4().hex[:12]}"
     files.make_folder(aside)
     try:

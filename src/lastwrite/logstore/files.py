@@ -29,9 +29,19 @@ from collections.abc import Callable, Iterator, Mapping
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.logstore import freeing
 
-_COPY_BYTES = 64 << 20  # asked of the system at once; it copies without passing the bytes through us
+_COPY_BYTES = (
+    64 << 20
+)  # asked of the system at once; it copies without passing the bytes through us
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
-_NO_FAST_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
+_NO_FAST_COPY = {
+    errno.EXDEV,
+    errno.ENOSYS,
+    errno.EINVAL,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.EBADF,
+    errno.EPERM,
+}
 _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -42,7 +52,9 @@ class FaultPoints:
     ones unless ``once``.
     """
 
-    def __init__(self, point: int = 0, error: int = 0, log: str | None = None, once: bool = False) -> None:
+    def __init__(
+        self, point: int = 0, error: int = 0, log: str | None = None, once: bool = False
+    ) -> None:
         self.point, self.error, self.log, self.once = point, error, log, once
         self.passed = 0
         self.is_armed = bool(point or log)
@@ -78,15 +90,22 @@ def to_log_error(error: OSError, path: str, doing: str) -> LogError:
     """What the system refused, as an error with a remedy; ``doing`` continues "could not"."""
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return LogError(f"could not {doing}: the disk is full", path=path, remedy="free some space and run again")
+        return LogError(
+            f"could not {doing}: the disk is full",
+            path=path,
+            remedy="free some space and run again",
+        )
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return LogError(
-            f"could not {doing}: too many files are open", path=path,
+            f"could not {doing}: too many files are open",
+            path=path,
             remedy="raise the limit (ulimit -n), or work on fewer logs at once",
-        )  # fmt: skip
+        )
     if error.errno in (errno.EFBIG,):
         return LogError(
-            f"could not {doing}: a file may not grow so large", path=path, remedy="raise the limit (ulimit -f)"
+            f"could not {doing}: a file may not grow so large",
+            path=path,
+            remedy="raise the limit (ulimit -f)",
         )
     if error.errno == errno.EROFS:
         return LogError(
@@ -106,7 +125,9 @@ def to_log_error(error: OSError, path: str, doing: str) -> LogError:
             path=path,
             remedy="stop whatever changes the log and run again",
         )
-    return LogError(f"could not {doing}: {reason}", path=path, remedy="see to the disk, then run again")
+    return LogError(
+        f"could not {doing}: {reason}", path=path, remedy="see to the disk, then run again"
+    )
 
 
 @contextlib.contextmanager
@@ -234,13 +255,24 @@ def _exchange_call() -> Callable[[bytes, bytes], int]:
             return lambda one, other: call(one, other, swap)
         if hasattr(library, "renameat2"):
             call = library.renameat2
-            call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+            call.argtypes = (
+                ctypes.c_int,
+                ctypes.c_char_p,
+                ctypes.c_int,
+                ctypes.c_char_p,
+                ctypes.c_uint,
+            )
             return lambda one, other: call(here, one, here, other, swap)
         # A C library that does not know of it; the number of the system call depends on the machine.
         number = {"x86_64": 316, "aarch64": 276, "riscv64": 276}[platform.machine()]
         library.syscall.argtypes = (
-            ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
-        )  # fmt: skip
+            ctypes.c_long,
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_uint,
+        )
         return lambda one, other: library.syscall(number, here, one, here, other, swap)
     except (AttributeError, KeyError, OSError, TypeError):
         return lambda one, other: -1
@@ -262,13 +294,15 @@ def exchange(one: str, other: str) -> None:
             if number in _NO_EXCHANGE:
                 raise LogError(
                     "the file system cannot exchange two folders in one step",
-                    path=other, remedy="write a cleaned copy elsewhere with --to",
-                )  # fmt: skip
+                    path=other,
+                    remedy="write a cleaned copy elsewhere with --to",
+                )
             if number in (errno.EXDEV, errno.EBUSY):
                 raise LogError(
-                    "the folder is a file system of its own", path=other,
+                    "the folder is a file system of its own",
+                    path=other,
                     remedy="mount the folder above it, or write a cleaned copy elsewhere with --to",
-                )  # fmt: skip
+                )
             raise OSError(number, os.strerror(number), other)
 
 

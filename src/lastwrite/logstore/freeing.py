@@ -37,7 +37,9 @@ def let_go(handle: int | None) -> None:
     with _starting:
         if _thread is None or _process != os.getpid():  # a fork has no threads
             _held, _process = queue.Queue(_MOST_HELD), os.getpid()
-            _thread = threading.Thread(target=_close_all, args=(_held,), name="lastwrite-freeing", daemon=True)
+            _thread = threading.Thread(
+                target=_close_all, args=(_held,), name="lastwrite-freeing", daemon=True
+            )
             _thread.start()
     try:
         _held.put_nowait(handle)

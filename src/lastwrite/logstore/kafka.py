@@ -44,14 +44,25 @@ from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.producers import decode_aborted, read_history, read_producers
 from lastwrite.logstore.recovery import is_intent, orphans, perform, remove_orphans, settle
 from lastwrite.logstore.walking import Walk, walk_tail
-from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment, TopicPartition
+from lastwrite.model.log import (
+    AbortedTransaction,
+    PartitionLog,
+    Problem,
+    ProblemKind,
+    Segment,
+    TopicPartition,
+)
 
 _RESTORE = "nothing was changed; restore this file from a replica or a backup"
-_REBUILD = "start the broker on this log once: it makes indexes anew; or delete all three and let it"
+_REBUILD = (
+    "start the broker on this log once: it makes indexes anew; or delete all three and let it"
+)
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
 _SETTLED_LATER = "nothing to do: compact, or the broker's next start, puts it in order"
 _NOTHING_LOST = 1 << 63  # the recovery point where a broker shut down in order
-_REBUILD_ABORTED = "delete it and the .index beside it, and start the broker on this log once: it makes both anew"
+_REBUILD_ABORTED = (
+    "delete it and the .index beside it, and start the broker on this log once: it makes both anew"
+)
 
 # ---------------------------------------------------------------------- where partitions lie
 
@@ -97,7 +108,11 @@ def _partitions_below(root: str) -> dict[TopicPartition, str]:
     found = {}
     for entry in _scan(root):
         name = decode_folder_name(entry.name)
-        if name is None or name.state is not FolderState.LIVE or name.partition.topic == METADATA_TOPIC:
+        if (
+            name is None
+            or name.state is not FolderState.LIVE
+            or name.partition.topic == METADATA_TOPIC
+        ):
             continue
         if entry.is_dir() and _has_log_files(entry.path):
             found[name.partition] = entry.path
@@ -137,9 +152,17 @@ def partition_name(folder: str) -> TopicPartition:
             remedy="rename it to <topic>-<partition>, such as orders-0",
         )
     if name.state is not FolderState.LIVE:
-        raise NotALog("a broker is deleting, moving or has disowned this partition", path=path, remedy="leave it alone")
+        raise NotALog(
+            "a broker is deleting, moving or has disowned this partition",
+            path=path,
+            remedy="leave it alone",
+        )
     if name.partition.topic == METADATA_TOPIC:
-        raise NotALog("the cluster's own metadata log, which is never compacted so", path=path, remedy="leave it alone")
+        raise NotALog(
+            "the cluster's own metadata log, which is never compacted so",
+            path=path,
+            remedy="leave it alone",
+        )
     return name.partition
 
 
@@ -201,7 +224,9 @@ class _Reading:
         self._root = root_of(folder)
         self._problems: list[Problem] = []
         self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}  # by segment
-        self._unsure: set[int] = set()  # segments whose transaction index may not be what the broker meant
+        self._unsure: set[int] = (
+            set()
+        )  # segments whose transaction index may not be what the broker meant
         names = _names(folder)
         self._settlement = settle(folder, names)
         self._live = self._settlement.live(names)
@@ -209,11 +234,17 @@ class _Reading:
         for name in orphans(self._live):
             self._recovered("an index without its segment, which does not count", name)
             del self._live[name]
-        self._bases = sorted(int(name[:20]) for name in self._live if classify(name).kind is FileKind.LOG)
+        self._bases = sorted(
+            int(name[:20]) for name in self._live if classify(name).kind is FileKind.LOG
+        )
         self._was_killed = unclean.was_killed(self._root)
-        self._recovery_point = unclean.recovery_point(self._root, self._name) if self._was_killed else _NOTHING_LOST
+        self._recovery_point = (
+            unclean.recovery_point(self._root, self._name) if self._was_killed else _NOTHING_LOST
+        )
         # From the segment that begins here on a broker that was killed may not have flushed all that it wrote.
-        self._unflushed = max((base for base in self._bases if base <= self._recovery_point), default=0)
+        self._unflushed = max(
+            (base for base in self._bases if base <= self._recovery_point), default=0
+        )
 
     def log(self) -> PartitionLog:
         for name in sorted(self._live):
@@ -224,7 +255,9 @@ class _Reading:
         log_start = max(lowest_start, bases[0] if bases else 0)
         if not bases:
             end_offset = log_start
-        elif end_offset < lowest_start and not any(p.kind is ProblemKind.DAMAGED for p in self._problems):
+        elif end_offset < lowest_start and not any(
+            p.kind is ProblemKind.DAMAGED for p in self._problems
+        ):
             first = segment_file_name(bases[0], FileKind.LOG)
             message = f"the log ends at offset {end_offset}, before its start at {lowest_start}: nothing of it counts"
             self._recovered(message, first)
@@ -233,7 +266,9 @@ class _Reading:
         logs = {self._live[segment_file_name(base, FileKind.LOG)] for base in bases}
         watermark = self._offset(HIGH_WATERMARKS)
         high_watermark = end_offset if watermark is None else min(watermark, end_offset)
-        snapshots = [int(name[:20]) for name in self._live if classify(name).kind is FileKind.SNAPSHOT]
+        snapshots = [
+            int(name[:20]) for name in self._live if classify(name).kind is FileKind.SNAPSHOT
+        ]
         producers, first_unstable = read_producers(
             segments, snapshots, self._snapshot, log_start, high_watermark, end_offset
         )
@@ -245,7 +280,9 @@ class _Reading:
             log_start=log_start,
             end_offset=end_offset,
             high_watermark=high_watermark,
-            checkpoint=self._offset(CLEANER_OFFSETS) if intent is None else intent.first_dirty_offset,
+            checkpoint=self._offset(CLEANER_OFFSETS)
+            if intent is None
+            else intent.first_dirty_offset,
             problems=tuple(self._problems),
             producers=producers,
             aborted=tuple(entry for base in bases for entry in self._aborted.get(base, ())),
@@ -267,29 +304,50 @@ class _Reading:
         for n, segment in enumerate(log.segments):
             known = self._aborted.get(segment.base_offset, ())
             if segment.base_offset in self._unsure:
-                true = {a.last_offset: a for a in known if (a.producer_id, a.last_offset) in history.aborts}
+                true = {
+                    a.last_offset: a
+                    for a in known
+                    if (a.producer_id, a.last_offset) in history.aborts
+                }
                 for entry in told.aborted_in(n):
-                    if entry.last_offset not in true or true[entry.last_offset].first_offset > entry.first_offset:
+                    if (
+                        entry.last_offset not in true
+                        or true[entry.last_offset].first_offset > entry.first_offset
+                    ):
                         true[entry.last_offset] = entry
                 if [true[offset] for offset in sorted(true)] != list(known):
                     name = segment_file_name(segment.base_offset, FileKind.TRANSACTION_INDEX)
-                    self._recovered("does not go with the records: they say themselves what was aborted", name)
-                    segment, known = replace(segment, is_abort_indexed=False), tuple(true[o] for o in sorted(true))
+                    self._recovered(
+                        "does not go with the records: they say themselves what was aborted", name
+                    )
+                    segment, known = (
+                        replace(segment, is_abort_indexed=False),
+                        tuple(true[o] for o in sorted(true)),
+                    )
             segments.append(segment)
             aborted += known
-        return replace(log, segments=tuple(segments), aborted=tuple(aborted), problems=tuple(self._problems))
+        return replace(
+            log, segments=tuple(segments), aborted=tuple(aborted), problems=tuple(self._problems)
+        )
 
-    def _damaged(self, message: str, name: str, position: int | None = None, remedy: str | None = None) -> None:
+    def _damaged(
+        self, message: str, name: str, position: int | None = None, remedy: str | None = None
+    ) -> None:
         path = os.path.join(self._folder, self._live.get(name, name))
         self._problems.append(Problem(ProblemKind.DAMAGED, message, path, position, remedy))
 
     def _recovered(self, message: str, name: str, position: int | None = None) -> None:
         path = os.path.join(self._folder, self._live.get(name, name))
-        self._problems.append(Problem(ProblemKind.RECOVERED, message, path, position, _SETTLED_LATER))
+        self._problems.append(
+            Problem(ProblemKind.RECOVERED, message, path, position, _SETTLED_LATER)
+        )
 
     def _say_what_is_settled(self, names: Iterable[str]) -> None:
         if self._settlement.renames:
-            self._recovered("new segments that a crash left on their way: they count", self._settlement.renames[0][0])
+            self._recovered(
+                "new segments that a crash left on their way: they count",
+                self._settlement.renames[0][0],
+            )
             return
         for name in sorted(names):
             if classify(name).suffix in (Suffix.SWAP, Suffix.CLEANED):
@@ -297,9 +355,17 @@ class _Reading:
                 return
 
     def _note(self, error: LogError, path: str, remedy: str | None = None) -> None:
-        kind = ProblemKind.UNSUPPORTED if isinstance(error, UnsupportedFormat) else ProblemKind.DAMAGED
+        kind = (
+            ProblemKind.UNSUPPORTED if isinstance(error, UnsupportedFormat) else ProblemKind.DAMAGED
+        )
         self._problems.append(
-            Problem(kind, error.problem, error.path or path, error.at, error.remedy or remedy or _RESTORE)
+            Problem(
+                kind,
+                error.problem,
+                error.path or path,
+                error.at,
+                error.remedy or remedy or _RESTORE,
+            )
         )
 
     def _read(self, name: str) -> bytes:
@@ -333,7 +399,11 @@ class _Reading:
                     decode_partition_metadata(self._read(name))
             except LogError as error:
                 self._note(error, path, "bring back the file from a replica")
-        elif file.kind in (FileKind.FOREIGN, FileKind.METADATA_SNAPSHOT, FileKind.QUORUM_STATE) and not is_intent(name):
+        elif file.kind in (
+            FileKind.FOREIGN,
+            FileKind.METADATA_SNAPSHOT,
+            FileKind.QUORUM_STATE,
+        ) and not is_intent(name):
             self._damaged("a foreign file", name, remedy=_MOVE_AWAY)
 
     def _snapshot(self, offset: int) -> tuple[ProducerEntry, ...]:
@@ -348,7 +418,9 @@ class _Reading:
 
     def _damaged_root(self, error: LogError, file: str) -> None:
         path = error.path or os.path.join(self._root, file)
-        self._problems.append(Problem(ProblemKind.DAMAGED, error.problem, path, error.at, error.remedy))
+        self._problems.append(
+            Problem(ProblemKind.DAMAGED, error.problem, path, error.at, error.remedy)
+        )
 
     # ------------------------------------------------------------------ segments
 
@@ -378,7 +450,10 @@ class _Reading:
                 behind = len(self._bases) - len(segments)
                 if behind:
                     following = segment_file_name(self._bases[len(segments)], FileKind.LOG)
-                    self._recovered(f"{behind} segments behind the place where the log ends are not seen", following)
+                    self._recovered(
+                        f"{behind} segments behind the place where the log ends are not seen",
+                        following,
+                    )
                 break
         return tuple(segments), end_offset
 
@@ -398,7 +473,11 @@ class _Reading:
             else:
                 size_bytes = found.size_bytes
                 cut = seen.st_size - size_bytes
-                self._recovered(f"{found.error.problem}: the log ends, {cut} bytes are not seen", log, size_bytes)
+                self._recovered(
+                    f"{found.error.problem}: the log ends, {cut} bytes are not seen",
+                    log,
+                    size_bytes,
+                )
         if found.has_markers:
             self._unsure.add(base)
         is_indexed = found.is_indexed(is_active=is_active)
@@ -446,7 +525,9 @@ class _Reading:
             time_index_bytes=time_bytes,
         )
 
-    def _last_entry(self, base: int, kind: FileKind, is_filled: bool) -> tuple[int, tuple[int, int] | None]:
+    def _last_entry(
+        self, base: int, kind: FileKind, is_filled: bool
+    ) -> tuple[int, tuple[int, int] | None]:
         """Bytes of entries in an index, without the zeros behind, and the last entry's two fields."""
         name = segment_file_name(base, kind)
         layout = OFFSET_ENTRY if kind is FileKind.INDEX else TIME_ENTRY
@@ -454,12 +535,16 @@ class _Reading:
             if is_filled and self._was_killed:
                 self._recovered("is missing: the time of its segment's file counts", name)
             elif is_filled:
-                self._damaged("the file is missing, though its segment has records", name, remedy=_REBUILD)
+                self._damaged(
+                    "the file is missing, though its segment has records", name, remedy=_REBUILD
+                )
             return 0, None
         path = os.path.join(self._folder, self._live[name])
         size = _stat(path).st_size
         if size % layout.size:
-            self._damaged(f"{size} bytes, which is no multiple of {layout.size}", name, size, _REBUILD)
+            self._damaged(
+                f"{size} bytes, which is no multiple of {layout.size}", name, size, _REBUILD
+            )
             return size, None
         if not size:
             return 0, None
@@ -480,7 +565,9 @@ class _Reading:
             return size, None
         return rows * layout.size, (int(last[0][0]), int(last[1][0])) if rows else None
 
-    def _first_timestamp(self, path: str, base: int, size_bytes: int, is_active: bool) -> int | None:
+    def _first_timestamp(
+        self, path: str, base: int, size_bytes: int, is_active: bool
+    ) -> int | None:
         """The largest timestamp of the first batch; None where there is none."""
         if not size_bytes:
             return None
@@ -489,7 +576,9 @@ class _Reading:
                 head = os.pread(file.fileno(), BATCH_HEADER.size, 0)
             header = decode_batch_header(head, 0)
             if header.base_offset < base:
-                raise CorruptLog(f"a batch at offset {header.base_offset} in the segment of {base}", 0)
+                raise CorruptLog(
+                    f"a batch at offset {header.base_offset} in the segment of {base}", 0
+                )
         except OSError as error:
             raise to_log_error(error, path, "read the segment") from error
         except LogError as error:
@@ -514,7 +603,11 @@ class _Reading:
             self._damaged("an entry that leads behind the segment's end", name, position, _REBUILD)
         found = walk_tail(active.path, active.size_bytes, index)
         if found.error is not None:
-            self._note(found.error, active.path, "start the broker on this log once: it cuts what is not whole")
+            self._note(
+                found.error,
+                active.path,
+                "start the broker on this log once: it cuts what is not whole",
+            )
         return found
 
 
@@ -582,7 +675,9 @@ def read_offset_index(source: Indexed) -> tuple[Int64s, Int64s]:
     """
     path = index_path(source.path)
     try:
-        index = decode_offset_index(_read_if_there(path) if source.is_indexed else b"", _base_of(source.path))
+        index = decode_offset_index(
+            _read_if_there(path) if source.is_indexed else b"", _base_of(source.path)
+        )
     except LogError as error:
         raise error.located(path) from error
     return index.offsets, index.positions
@@ -596,7 +691,9 @@ def read_time_index(source: Indexed) -> tuple[Int64s, Int64s]:
     """
     path = time_index_path(source.path)
     try:
-        index = decode_time_index(_read_if_there(path) if source.is_indexed else b"", _base_of(source.path))
+        index = decode_time_index(
+            _read_if_there(path) if source.is_indexed else b"", _base_of(source.path)
+        )
     except LogError as error:
         raise error.located(path) from error
     return index.timestamps_ms, index.offsets
@@ -617,7 +714,9 @@ def read_aborted_of(log_path: str) -> tuple[AbortedTransaction, ...]:
 
 def snapshots_of(folder: str) -> list[tuple[int, str]]:
     """(Offset, path) of each producer snapshot, by offset."""
-    names = [name for name in _names(folder) if classify(name)[:2] == (FileKind.SNAPSHOT, Suffix.LIVE)]
+    names = [
+        name for name in _names(folder) if classify(name)[:2] == (FileKind.SNAPSHOT, Suffix.LIVE)
+    ]
     return [(int(name[:20]), os.path.join(folder, name)) for name in names]
 
 

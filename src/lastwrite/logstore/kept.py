@@ -34,7 +34,9 @@ _MOST_TABLE_BYTES = 64 << 20
 def identity_of(log_path: str) -> Identity:
     """What the segment's files are now."""
     stem = log_path.removesuffix(FileKind.LOG)
-    return Identity(_stamp(log_path), _stamp(stem + FileKind.INDEX), _stamp(stem + FileKind.TIME_INDEX))
+    return Identity(
+        _stamp(log_path), _stamp(stem + FileKind.INDEX), _stamp(stem + FileKind.TIME_INDEX)
+    )
 
 
 def _stamp(path: str) -> Stamp:
@@ -90,9 +92,17 @@ def read_kept(log_path: str, identity: Identity, secret_digest: bytes) -> KeptSe
         with open(path, "rb", buffering=0) as file:
             header = layout.decode_header(file.read(layout.HEADER.size), path)
             size = os.fstat(file.fileno()).st_size
-            if header.base_offset != int(os.path.basename(log_path)[:20]) or layout.identity_of(header) != identity:
+            if (
+                header.base_offset != int(os.path.basename(log_path)[:20])
+                or layout.identity_of(header) != identity
+            ):
                 return None
-            if not layout.HEADER.size <= header.tables_at <= size <= header.tables_at + _MOST_TABLE_BYTES:
+            if (
+                not layout.HEADER.size
+                <= header.tables_at
+                <= size
+                <= header.tables_at + _MOST_TABLE_BYTES
+            ):
                 return None
             tables = _read_all(file.fileno(), header.tables_at, size - header.tables_at)
         found = layout.decode_kept(header, tables, path)

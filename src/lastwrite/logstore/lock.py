@@ -92,7 +92,11 @@ class _Blocker:
     is_broker: bool
 
     def __str__(self) -> str:
-        process = f", process {self.pid}," if self.pid > 0 else ", on another machine or in another container,"
+        process = (
+            f", process {self.pid},"
+            if self.pid > 0
+            else ", on another machine or in another container,"
+        )
         return f"a broker{process}" if self.is_broker else f"another run{process}"
 
 
@@ -148,7 +152,9 @@ def hold(root: str, names: Iterable[TopicPartition], place: Place = KAFKA) -> It
 
 
 @contextlib.contextmanager
-def try_hold(root: str, names: Iterable[TopicPartition], place: Place = KAFKA) -> Iterator[set[TopicPartition]]:
+def try_hold(
+    root: str, names: Iterable[TopicPartition], place: Place = KAFKA
+) -> Iterator[set[TopicPartition]]:
     """As ``hold``, of those that are free now: the context gives which.
 
     Raises:
@@ -166,9 +172,15 @@ def try_hold(root: str, names: Iterable[TopicPartition], place: Place = KAFKA) -
 def _take(entry: _Root, byte: int, name: TopicPartition) -> None:
     with _registry:
         if byte in entry.held:
-            raise LogHeld(f"another run in this process works on {name}", path=entry.path, remedy=_STOP_OR_WAIT)
+            raise LogHeld(
+                f"another run in this process works on {name}",
+                path=entry.path,
+                remedy=_STOP_OR_WAIT,
+            )
         if not _lock(entry, byte):
-            raise _held_elsewhere(entry.place, entry.path, _blocker(entry.handle, entry.place, byte), name)
+            raise _held_elsewhere(
+                entry.place, entry.path, _blocker(entry.handle, entry.place, byte), name
+            )
         entry.held[byte] = name
 
 
@@ -179,12 +191,16 @@ def holds(root: str, name: TopicPartition, place: Place = KAFKA) -> bool:
         return entry is not None and place.byte_of(name) in entry.held
 
 
-def is_held(root: str, names: Collection[TopicPartition] | None = None, place: Place = KAFKA) -> bool:
+def is_held(
+    root: str, names: Collection[TopicPartition] | None = None, place: Place = KAFKA
+) -> bool:
     """Whether a broker or a run, this process's included, holds one of the partitions (None: any) now."""
     return _holder(root, names, place) is not None
 
 
-def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None, place: Place = KAFKA) -> None:
+def refuse_if_held(
+    root: str, names: Collection[TopicPartition] | None = None, place: Place = KAFKA
+) -> None:
     """For work that only reads ``names`` (None: whatever lies in the root).
 
     Raises:
@@ -214,7 +230,12 @@ def _holder(
             return None
         if entry is not None:
             for name in asked:
-                if name is None and entry.held or name is not None and place.byte_of(name) in entry.held:
+                if (
+                    name is None
+                    and entry.held
+                    or name is not None
+                    and place.byte_of(name) in entry.held
+                ):
                     return _Blocker(os.getpid(), False), name or next(iter(entry.held.values()))
         broker = _blocker(handle, place, 0) if place.turn else None
         if broker is not None and broker.is_broker:
@@ -245,10 +266,20 @@ def _looking(root: str, place: Place) -> Iterator[tuple[int | None, _Root | None
                 os.close(handle)
 
 
-def _held_elsewhere(place: Place, path: str, blocker: _Blocker | None, name: TopicPartition | None) -> LogHeld:
+def _held_elsewhere(
+    place: Place, path: str, blocker: _Blocker | None, name: TopicPartition | None
+) -> LogHeld:
     if blocker is None:  # it let go in the meantime
-        return LogHeld(f"somebody else worked on {name} a moment ago", path=path, remedy="try again")
-    what = place.what if blocker.is_broker else f"a part of {place.what}" if name is None else str(name)
+        return LogHeld(
+            f"somebody else worked on {name} a moment ago", path=path, remedy="try again"
+        )
+    what = (
+        place.what
+        if blocker.is_broker
+        else f"a part of {place.what}"
+        if name is None
+        else str(name)
+    )
     return LogHeld(f"{blocker} holds {what}", path=path, remedy=_STOP_OR_WAIT)
 
 
@@ -311,8 +342,9 @@ def unopened(root: str, place: Place) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise LogHeld(
                     f"somebody has the lock file open; perhaps a broker that is starting reads {place.what}",
-                    path=entry.path, remedy=_STOP_OR_WAIT,
-                )  # fmt: skip
+                    path=entry.path,
+                    remedy=_STOP_OR_WAIT,
+                )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         try:
@@ -364,7 +396,9 @@ def _share(entry: _Root) -> None:
     """Keep brokers away whose lock would not cover our bytes."""
     try:
         if not _lock(entry, 0, entry.place.turn, is_shared=True):
-            raise _held_elsewhere(entry.place, entry.path, _blocker(entry.handle, entry.place, 0), None)
+            raise _held_elsewhere(
+                entry.place, entry.path, _blocker(entry.handle, entry.place, 0), None
+            )
     except BaseException:
         os.close(entry.handle)
         raise
@@ -381,7 +415,12 @@ def _leave(entry: _Root) -> None:
 def _lock(entry: _Root, byte: int, length: int = 1, *, is_shared: bool = False) -> bool:
     """Whether the bytes are ours now."""
     try:
-        fcntl.lockf(entry.handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB, length, byte)
+        fcntl.lockf(
+            entry.handle,
+            (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB,
+            length,
+            byte,
+        )
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             return False
@@ -435,6 +474,16 @@ def _blocker(handle: int, place: Place, start: int, length: int = 1) -> _Blocker
 
 
 __all__ = [
-    "FILE", "KAFKA", "Place", "broker_of", "byte_of", "hold", "holds", "is_held", "refuse_if_held", "root_turn",
-    "try_hold", "unopened",
-]  # fmt: skip
+    "FILE",
+    "KAFKA",
+    "Place",
+    "broker_of",
+    "byte_of",
+    "hold",
+    "holds",
+    "is_held",
+    "refuse_if_held",
+    "root_turn",
+    "try_hold",
+    "unopened",
+]

@@ -28,7 +28,9 @@ def mapped(path: str, size_bytes: int | None = None) -> Iterator[ByteArray]:
             size = os.fstat(handle).st_size
             if size_bytes is not None and size != size_bytes:
                 raise CommitConflict(
-                    f"the file has {size} bytes, it had {size_bytes}", path=path, remedy="stop whatever writes here"
+                    f"the file has {size} bytes, it had {size_bytes}",
+                    path=path,
+                    remedy="stop whatever writes here",
                 )
             view = mmap.mmap(handle, size, prot=mmap.PROT_READ) if size else None
         finally:

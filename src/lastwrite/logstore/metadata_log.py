@@ -52,7 +52,9 @@ def state(root: str) -> tuple[tuple[str, int, int], ...]:
     if not os.path.isdir(folder):
         return ()
     with os.scandir(folder) as entries:
-        return tuple(sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in entries if e.is_file()))
+        return tuple(
+            sorted((e.name, e.stat().st_size, e.stat().st_mtime_ns) for e in entries if e.is_file())
+        )
 
 
 class _Topics:
@@ -88,7 +90,11 @@ def _records(folder: str) -> Iterator[MetadataRecord]:
     """The records that count: the newest snapshot's, then those of the log behind it."""
     names = sorted(os.listdir(folder))
     files = [(name, classify(name)) for name in names]
-    snapshots = [name for name, file in files if file.kind is FileKind.METADATA_SNAPSHOT and file.suffix is Suffix.LIVE]
+    snapshots = [
+        name
+        for name, file in files
+        if file.kind is FileKind.METADATA_SNAPSHOT and file.suffix is Suffix.LIVE
+    ]
     start = 0
     if snapshots:
         start = classify(snapshots[-1]).offset or 0

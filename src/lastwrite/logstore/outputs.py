@@ -34,7 +34,9 @@ class Output:
     log_path: str
     index_path: str
     time_index_path: str
-    transaction_index_path: str | None = None  # none or empty: the new segment has no aborted transactions
+    transaction_index_path: str | None = (
+        None  # none or empty: the new segment has no aborted transactions
+    )
 
     @property
     def files(self) -> tuple[tuple[FileKind, str], ...]:
@@ -78,7 +80,9 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> None:
     names = [name for name in os.listdir(log.folder) if name != note]
     for name, now in sorted(settle(log.folder, names).live(names).items()):
         if classify(name).kind is FileKind.LOG and now not in known:
-            raise CommitConflict("the segment came while we worked", path=os.path.join(log.folder, now), remedy=AGAIN)
+            raise CommitConflict(
+                "the segment came while we worked", path=os.path.join(log.folder, now), remedy=AGAIN
+            )
 
 
 def check_segments(log: PartitionLog) -> None:
@@ -91,11 +95,15 @@ def check_segments(log: PartitionLog) -> None:
         try:
             seen = os.stat(segment.path)
         except FileNotFoundError:
-            raise CommitConflict("the segment vanished while we worked", path=segment.path, remedy=AGAIN) from None
+            raise CommitConflict(
+                "the segment vanished while we worked", path=segment.path, remedy=AGAIN
+            ) from None
         except OSError as error:
             raise to_log_error(error, segment.path, "look at the segment") from error
         if (seen.st_size, seen.st_mtime_ns) != (segment.file_bytes, segment.mtime_ns):
-            raise CommitConflict("the segment changed while we worked", path=segment.path, remedy=AGAIN)
+            raise CommitConflict(
+                "the segment changed while we worked", path=segment.path, remedy=AGAIN
+            )
 
 
 def check_outputs(log: PartitionLog, outputs: Sequence[Output]) -> None:
@@ -123,8 +131,12 @@ def check_outputs(log: PartitionLog, outputs: Sequence[Output]) -> None:
             behind = last + 1
         end = end_offset_of(output.log_path, output.index_path, output.base_offset)
         if end - 1 - output.base_offset > MAX_RELATIVE_OFFSET:
-            raise _mistake(f"a new segment ends at offset {end}, too far above its base for an index", output)
-        following = ordered[n + 1][0] if n + 1 < len(ordered) and not ordered[n + 1][0].sources else None
+            raise _mistake(
+                f"a new segment ends at offset {end}, too far above its base for an index", output
+            )
+        following = (
+            ordered[n + 1][0] if n + 1 < len(ordered) and not ordered[n + 1][0].sources else None
+        )
         limit = log.segment_end(last) if following is None else following.base_offset
         is_end = following is None and last == len(log.segments) - 1
         if end > limit or (is_end and end != log.end_offset):

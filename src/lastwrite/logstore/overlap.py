@@ -39,7 +39,9 @@ def together(works: Sequence[DiskWork]) -> list[Outcome]:
     if threads < 2:
         return [outcome(work) for work in works]
     with ThreadPoolExecutor(threads, thread_name_prefix="lastwrite-disk") as pool:
-        parts = list(pool.map(lambda n: [outcome(work) for work in works[n::threads]], range(threads)))
+        parts = list(
+            pool.map(lambda n: [outcome(work) for work in works[n::threads]], range(threads))
+        )
     return [parts[n % threads][n // threads] for n in range(len(works))]
 
 
@@ -57,7 +59,9 @@ def side_by_side(works: Iterable[Steps]) -> list[Outcome]:
 
     What was to be done on disk raises inside the work that waited for it.
     """
-    going: list[tuple[int, Steps, Outcome]] = [(place, work, None) for place, work in enumerate(works)]
+    going: list[tuple[int, Steps, Outcome]] = [
+        (place, work, None) for place, work in enumerate(works)
+    ]
     outcomes: list[Outcome] = [None] * len(going)
     while going:
         waiting: list[tuple[int, Steps]] = []

@@ -40,8 +40,12 @@ class History(NamedTuple):
 
     producers: tuple[Producer, ...]
     aborted: tuple[AbortedTransaction, ...]  # by the marker's offset
-    open: tuple[tuple[int, int], ...]  # (producer id, first offset) of open transactions, by that offset
-    aborts: frozenset[tuple[int, int]]  # (producer id, offset) of all ABORT markers, also where no data is left
+    open: tuple[
+        tuple[int, int], ...
+    ]  # (producer id, first offset) of open transactions, by that offset
+    aborts: frozenset[
+        tuple[int, int]
+    ]  # (producer id, offset) of all ABORT markers, also where no data is left
 
 
 class Sighting(NamedTuple):
@@ -56,9 +60,13 @@ class Sighting(NamedTuple):
 
 
 def read_producers(
-    segments: Sequence[Segment], snapshots: Sequence[int], read_snapshot: Callable[[int], tuple[ProducerEntry, ...]],
-    log_start: int, high_watermark: int, end_offset: int,
-) -> tuple[tuple[Producer, ...], int | None]:  # fmt: skip
+    segments: Sequence[Segment],
+    snapshots: Sequence[int],
+    read_snapshot: Callable[[int], tuple[ProducerEntry, ...]],
+    log_start: int,
+    high_watermark: int,
+    end_offset: int,
+) -> tuple[tuple[Producer, ...], int | None]:
     """The producers at the end of a log, by id, and the first offset of its earliest transaction that is open or
     whose marker is not replicated.
 
@@ -69,20 +77,26 @@ def read_producers(
     Raises:
         LogError: a file cannot be read.
     """
-    useful = [offset for offset in sorted(snapshots, reverse=True) if log_start < offset <= end_offset]
+    useful = [
+        offset for offset in sorted(snapshots, reverse=True) if log_start < offset <= end_offset
+    ]
     newest, known = _newest(useful, read_snapshot, log_start)
     states = ProducerStates(known, high_watermark)
     if newest <= high_watermark:
         _feed(states, _sightings(segments, newest, end_offset))
         return states.producers, _not_below(states.first_unstable_offset, log_start)
     # What the newest one knows may lie nowhere else; but of transactions the older one sees more.
-    older, known = _newest([offset for offset in useful if offset <= high_watermark], read_snapshot, log_start)
+    older, known = _newest(
+        [offset for offset in useful if offset <= high_watermark], read_snapshot, log_start
+    )
     replicated = ProducerStates(known, high_watermark)
     for sighting in _sightings(segments, older, end_offset):
         _feed(replicated, (sighting,))
         if sighting.last_offset >= newest:
             _feed(states, (sighting,))
-    unstable = [s.first_unstable_offset for s in (states, replicated) if s.first_unstable_offset is not None]
+    unstable = [
+        s.first_unstable_offset for s in (states, replicated) if s.first_unstable_offset is not None
+    ]
     return states.producers, _not_below(min(unstable, default=None), log_start)
 
 
@@ -116,17 +130,22 @@ def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, .
     except LogError as error:  # Kafka knows no other version either, and refuses to load such a log
         raise CorruptLog(error.problem, error.at, error.path, error.remedy) from error
     return tuple(
-        AbortedTransaction(e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset) for e in entries
+        AbortedTransaction(e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset)
+        for e in entries
     )
 
 
 def encode_aborted(aborted: Iterable[AbortedTransaction]) -> bytes:
     """The bytes of a transaction index with these entries; without any there should be no file."""
-    return index.encode_transaction_index([index.AbortedTransaction(_VERSION, *astuple(entry)) for entry in aborted])
+    return index.encode_transaction_index(
+        [index.AbortedTransaction(_VERSION, *astuple(entry)) for entry in aborted]
+    )
 
 
 def _newest(
-    offsets: Iterable[int], read_snapshot: Callable[[int], tuple[ProducerEntry, ...]], log_start: int
+    offsets: Iterable[int],
+    read_snapshot: Callable[[int], tuple[ProducerEntry, ...]],
+    log_start: int,
 ) -> tuple[int, tuple[Producer, ...]]:
     """The first snapshot of ``offsets`` that decodes, and its producers; else none, from ``log_start`` on."""
     for offset in offsets:
@@ -135,7 +154,13 @@ def _newest(
         except (CorruptLog, UnsupportedFormat):
             continue
         return offset, tuple(
-            Producer(e.producer_id, e.producer_epoch, e.last_offset, e.timestamp_ms, e.current_txn_first_offset)
+            Producer(
+                e.producer_id,
+                e.producer_epoch,
+                e.last_offset,
+                e.timestamp_ms,
+                e.current_txn_first_offset,
+            )
             for e in entries
         )
     return log_start, ()
@@ -148,7 +173,14 @@ def _not_below(offset: int | None, log_start: int) -> int | None:
 def _feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
     for kind, producer_id, epoch, base_offset, last_offset, timestamp_ms in sightings:
         if kind <= headers.TRANSACTIONAL:
-            states.data(producer_id, epoch, base_offset, last_offset, timestamp_ms, kind == headers.TRANSACTIONAL)
+            states.data(
+                producer_id,
+                epoch,
+                base_offset,
+                last_offset,
+                timestamp_ms,
+                kind == headers.TRANSACTIONAL,
+            )
         else:
             states.marker(producer_id, epoch, base_offset, timestamp_ms, kind == headers.ABORT)
 
@@ -156,7 +188,9 @@ def _feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
 # ---------------------------------------------------------------------- the walk
 
 
-def _sightings(segments: Sequence[Segment], from_offset: int, end_offset: int) -> Iterator[Sighting]:
+def _sightings(
+    segments: Sequence[Segment], from_offset: int, end_offset: int
+) -> Iterator[Sighting]:
     """All batches with a producer that end in [``from_offset``, ``end_offset``), up to the first damaged place."""
     if from_offset >= end_offset:
         return
@@ -164,7 +198,9 @@ def _sightings(segments: Sequence[Segment], from_offset: int, end_offset: int) -
     for segment, after in zip(segments, [*segments[1:], None], strict=True):
         if after is not None and after.base_offset <= from_offset:
             continue
-        if segment.base_offset >= end_offset or not (yield from _in_segment(segment, from_offset, end_offset, rows)):
+        if segment.base_offset >= end_offset or not (
+            yield from _in_segment(segment, from_offset, end_offset, rows)
+        ):
             return
 
 
@@ -190,7 +226,9 @@ def _in_segment(
                     yield Sighting(kind, *fields)
             if why in (headers.END, headers.DAMAGED) or (at == 0 and window == _WINDOW_BYTES):
                 return position + at == segment.size_bytes
-            window = _NARROW_BYTES if at > seen * _NARROW_BYTES and at > len(data) else _WINDOW_BYTES
+            window = (
+                _NARROW_BYTES if at > seen * _NARROW_BYTES and at > len(data) else _WINDOW_BYTES
+            )
             position += at
     except CorruptLog:
         return False

@@ -62,7 +62,9 @@ def _refuse_existing(target_folder: str) -> None:
         return
     if os.path.lexists(target_folder):
         raise InvalidConfig(
-            "a partition lies there already", path=target_folder, remedy="give --to a folder without this partition"
+            "a partition lies there already",
+            path=target_folder,
+            remedy="give --to a folder without this partition",
         )
 
 
@@ -83,9 +85,12 @@ class Copy:
 
 
 def publish_copy(
-    log: PartitionLog, outputs: Sequence[Output], target_folder: str, first_dirty_offset: int | None,
+    log: PartitionLog,
+    outputs: Sequence[Output],
+    target_folder: str,
+    first_dirty_offset: int | None,
     retention: Retention | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Make one copy; see ``Copy``.
 
     Raises:
@@ -126,7 +131,9 @@ class _Publishing:
         for place, copy in enumerate(self._copies):
             self._try(self._hold, place, copy)
         self._each(_fill_checked)
-        sound = [copy for copy, error in zip(self._copies, self.errors, strict=True) if error is None]
+        sound = [
+            copy for copy, error in zip(self._copies, self.errors, strict=True) if error is None
+        ]
         try:
             _write_checkpoints(sound, self._root)
         except (LogError, OSError) as error:
@@ -162,7 +169,9 @@ def _fill_checked(copy: Copy) -> None:
     check_unchanged(copy.log)
 
 
-def _fill(log: PartitionLog, outputs: Sequence[Output], staging: str, retention: Retention | None) -> None:
+def _fill(
+    log: PartitionLog, outputs: Sequence[Output], staging: str, retention: Retention | None
+) -> None:
     """Everything under its final name, synced; nothing else in the folder."""
     gone = set() if retention is None else {segment.base_offset for segment in retention.segments}
     written = {os.path.basename(path) for output in outputs for path in output.paths}
@@ -223,7 +232,9 @@ def _copied(log: PartitionLog, outputs: Sequence[Output], live: dict[str, str]) 
             is_copied = name in (LEADER_EPOCHS, PARTITION_METADATA)
         if is_copied and file.suffix is Suffix.LIVE:
             chosen.append(name)
-    missing = {segment_file_name(segment.base_offset, FileKind.LOG) for segment in log.segments} - live.keys()
+    missing = {
+        segment_file_name(segment.base_offset, FileKind.LOG) for segment in log.segments
+    } - live.keys()
     if missing:
         path = os.path.join(log.folder, min(missing))
         raise CommitConflict("the segment vanished while we worked", path=path, remedy=AGAIN)
@@ -234,7 +245,9 @@ def _write_checkpoints(copies: Sequence[Copy], root: str) -> None:
     """What the target root says of the copies, before they are there."""
     dirty: dict[TopicPartition, int | None] = {}
     for copy in copies:
-        first_dirty = copy.log.checkpoint if copy.first_dirty_offset is None else copy.first_dirty_offset
+        first_dirty = (
+            copy.log.checkpoint if copy.first_dirty_offset is None else copy.first_dirty_offset
+        )
         if first_dirty is not None:
             dirty[copy.log.name] = first_dirty
     if dirty:
@@ -252,7 +265,10 @@ def _entry(copy: Copy, file: str) -> Iterator[tuple[TopicPartition, int | None]]
     """What the source root says of the partition, as it holds for the copy; nothing where it cannot be read."""
     try:
         offset = read_offsets(os.path.dirname(copy.log.folder), file).get(copy.log.name)
-    except (CorruptLog, UnsupportedFormat):  # which ``log.problems`` names; no copy is better than a wrong one
+    except (
+        CorruptLog,
+        UnsupportedFormat,
+    ):  # which ``log.problems`` names; no copy is better than a wrong one
         return
     retention = copy.retention
     if file == LOG_STARTS and retention is not None and retention.segments:

@@ -26,7 +26,9 @@ class SegmentReader:
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            raise CommitConflict("the segment vanished while we worked", path=path, remedy=_AGAIN) from None
+            raise CommitConflict(
+                "the segment vanished while we worked", path=path, remedy=_AGAIN
+            ) from None
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
@@ -35,9 +37,13 @@ class SegmentReader:
         try:
             named = os.stat(self._path)
         except FileNotFoundError:
-            raise CommitConflict("the segment vanished while we worked", path=self._path, remedy=_AGAIN) from None
+            raise CommitConflict(
+                "the segment vanished while we worked", path=self._path, remedy=_AGAIN
+            ) from None
         if (seen.st_size, seen.st_mtime_ns) != self._identity or named.st_ino != seen.st_ino:
-            raise CommitConflict("the segment changed while we worked", path=self._path, remedy=_AGAIN)
+            raise CommitConflict(
+                "the segment changed while we worked", path=self._path, remedy=_AGAIN
+            )
 
     def read_into(self, target: ByteArray, position: int) -> None:
         """Fill ``target`` with the bytes from ``position`` on."""
@@ -45,7 +51,9 @@ class SegmentReader:
         while len(view):
             n = os.preadv(self._handle, [view], position)
             if n == 0:
-                raise CommitConflict("the segment shrank while we worked", position, self._path, _AGAIN)
+                raise CommitConflict(
+                    "the segment shrank while we worked", position, self._path, _AGAIN
+                )
             view = view[n:]
             position += n
 
@@ -56,6 +64,9 @@ class SegmentReader:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

@@ -55,8 +55,12 @@ class Intent:
     outputs: tuple[int, ...]  # new segments
     sources: tuple[int, ...]  # old segments, all replaced
     kept: tuple[int, ...]  # untouched segments among them: they take part by a second name
-    swaps: tuple[str, ...]  # the ``.swap`` names of all that takes part; with the last one it is decided
-    stand_ins: tuple[str, ...]  # those among them that are empty, for old files without successor, until these are gone
+    swaps: tuple[
+        str, ...
+    ]  # the ``.swap`` names of all that takes part; with the last one it is decided
+    stand_ins: tuple[
+        str, ...
+    ]  # those among them that are empty, for old files without successor, until these are gone
 
     @property
     def vanished(self) -> list[int]:
@@ -75,13 +79,17 @@ def is_intent(name: str) -> bool:
 
 def encode_intents(intents: Mapping[str, Intent]) -> bytes:
     """The note of commits that go side by side, by the names of their folders."""
-    return json.dumps({
-        "version": _MANY,
-        "folders": {
-            name: {field.name: getattr(intent, field.name) for field in dataclasses.fields(intent)}
-            for name, intent in intents.items()
-        },
-    }).encode()  # fmt: skip
+    return json.dumps(
+        {
+            "version": _MANY,
+            "folders": {
+                name: {
+                    field.name: getattr(intent, field.name) for field in dataclasses.fields(intent)
+                }
+                for name, intent in intents.items()
+            },
+        }
+    ).encode()
 
 
 def decode_intent(text: bytes, folder_name: str) -> Intent | None:
@@ -135,7 +143,8 @@ def settle(folder: str, names: Iterable[str]) -> Settlement:
     deleted = [
         name
         for name in names
-        if found[name].suffix is Suffix.DELETED and found[name].kind is not FileKind.METADATA_SNAPSHOT
+        if found[name].suffix is Suffix.DELETED
+        and found[name].kind is not FileKind.METADATA_SNAPSHOT
     ]
     intent, is_decided = _read_intent(folder, notes)
     if intent is not None:
@@ -170,7 +179,9 @@ def settle(folder: str, names: Iterable[str]) -> Settlement:
         ]
     # The log of a segment goes before its indexes: an index without a log is swept away, a log without is not.
     finished.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(found[name].kind)))
-    return Settlement(tuple(doomed), tuple((name, name.removesuffix(Suffix.SWAP)) for name in finished))
+    return Settlement(
+        tuple(doomed), tuple((name, name.removesuffix(Suffix.SWAP)) for name in finished)
+    )
 
 
 def _offset(name: str) -> int:
@@ -187,13 +198,17 @@ def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
     return None, False
 
 
-def _outcome(intent: Intent, names: list[str], swaps: list[str]) -> tuple[list[str], tuple[tuple[str, str], ...]]:
+def _outcome(
+    intent: Intent, names: list[str], swaps: list[str]
+) -> tuple[list[str], tuple[tuple[str, str], ...]]:
     """What ``finish`` removes from among ``names``, and what it renames."""
     present = set(names)
     gone = [name for _, name in _replaced(intent, present)]
     gone += [name for name in map(_snapshot, intent.vanished) if name in present]
     gone += [name for name in swaps if name in intent.stand_ins]
-    renames = [(name, name.removesuffix(Suffix.SWAP)) for name in swaps if name not in intent.stand_ins]
+    renames = [
+        (name, name.removesuffix(Suffix.SWAP)) for name in swaps if name not in intent.stand_ins
+    ]
     return gone, tuple(renames)
 
 
@@ -275,13 +290,18 @@ def remove_leftovers(folder: str) -> Steps:
 
 def _is_leftover(name: str) -> bool:
     file = classify(name)
-    return file.suffix in (Suffix.CLEANED, Suffix.DELETED) and file.kind is not FileKind.METADATA_SNAPSHOT
+    return (
+        file.suffix in (Suffix.CLEANED, Suffix.DELETED)
+        and file.kind is not FileKind.METADATA_SNAPSHOT
+    )
 
 
 def orphans(names: Iterable[str]) -> list[str]:
     """Those of the files ``names`` that are indexes without their segment: a broker's start removes them."""
     found = [(name, classify(name)) for name in sorted(names)]
-    logs = {file.offset for _, file in found if file.kind is FileKind.LOG and file.suffix is Suffix.LIVE}
+    logs = {
+        file.offset for _, file in found if file.kind is FileKind.LOG and file.suffix is Suffix.LIVE
+    }
     return [
         name
         for name, file in found

@@ -38,7 +38,11 @@ from lastwrite.formats.kafka.names import (
     classify,
     segment_file_name,
 )
-from lastwrite.formats.kafka.text import decode_leader_epochs, encode_leader_epochs, leader_epochs_from
+from lastwrite.formats.kafka.text import (
+    decode_leader_epochs,
+    encode_leader_epochs,
+    leader_epochs_from,
+)
 from lastwrite.logstore import files
 from lastwrite.logstore.checkpoints import read_offsets, write_offsets
 from lastwrite.logstore.outputs import check_unchanged
@@ -62,7 +66,9 @@ def retain(log: PartitionLog, retention: Retention, *, checkpoint_root: str) -> 
         raise error
 
 
-def retain_all(wave: Sequence[tuple[PartitionLog, Retention]], *, checkpoint_root: str) -> list[Outcome]:
+def retain_all(
+    wave: Sequence[tuple[PartitionLog, Retention]], *, checkpoint_root: str
+) -> list[Outcome]:
     """Take the segments of each retention out of its log, and set the log starts, of all logs of a root together.
 
     The caller holds the partitions. Where there is nothing to take only the checkpoint is tidied that a crash left
@@ -88,15 +94,25 @@ class _Retaining:
         self._each(_begin, taken)
         self._set_log_starts(taken, lambda retention: retention.log_start)
         self._each(_take, taken)
-        named = [place for place in seen if self._wave[place][1].log_start == self._wave[place][1].first_base]
+        named = [
+            place
+            for place in seen
+            if self._wave[place][1].log_start == self._wave[place][1].first_base
+        ]
         self._set_log_starts(named, lambda retention: None)
 
-    def _each(self, step: Callable[[PartitionLog, Retention], Steps], places: Sequence[int]) -> None:
+    def _each(
+        self, step: Callable[[PartitionLog, Retention], Steps], places: Sequence[int]
+    ) -> None:
         sound = [place for place in places if self.errors[place] is None]
-        for place, error in zip(sound, side_by_side(step(*self._wave[place]) for place in sound), strict=True):
+        for place, error in zip(
+            sound, side_by_side(step(*self._wave[place]) for place in sound), strict=True
+        ):
             self.errors[place] = error
 
-    def _set_log_starts(self, places: Sequence[int], start_of: Callable[[Retention], int | None]) -> None:
+    def _set_log_starts(
+        self, places: Sequence[int], start_of: Callable[[Retention], int | None]
+    ) -> None:
         sound = [place for place in places if self.errors[place] is None]
         try:
             known = read_offsets(self._root, LOG_STARTS)

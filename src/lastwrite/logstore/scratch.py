@@ -150,7 +150,9 @@ class ScratchMap:
     def __init__(self, path: str, writable: bool = False) -> None:
         handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         try:
-            self._map = mmap.mmap(handle, 0, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+            self._map = mmap.mmap(
+                handle, 0, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            )
         finally:
             os.close(handle)
         self.bytes: ByteArray = np.frombuffer(self._map, dtype=np.uint8)

@@ -12,7 +12,12 @@ from lastwrite.model.log import Segment, TopicPartition
 
 SMALL_LIMIT_BYTES = 256 << 20  # no side file of a log comes near
 
-_OFFSET_CHECKPOINTS = (names.CLEANER_OFFSETS, names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS)
+_OFFSET_CHECKPOINTS = (
+    names.CLEANER_OFFSETS,
+    names.RECOVERY_POINTS,
+    names.LOG_STARTS,
+    names.HIGH_WATERMARKS,
+)
 
 
 class SingleFile(NamedTuple):
@@ -44,18 +49,25 @@ def identify(path: str) -> SingleFile:
     base = os.path.basename(path).removesuffix(".tmp")
     folder = names.decode_folder_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
     found = SingleFile(
-        path, names.classify(os.path.basename(path)), folder.partition if folder else None,
-        base in _OFFSET_CHECKPOINTS, base == names.CLEAN_SHUTDOWN,
-    )  # fmt: skip
+        path,
+        names.classify(os.path.basename(path)),
+        folder.partition if folder else None,
+        base in _OFFSET_CHECKPOINTS,
+        base == names.CLEAN_SHUTDOWN,
+    )
     known = found.is_offset_checkpoint or found.is_clean_shutdown or not found.name.is_foreign
     if not known or found.name.kind in (
-        FileKind.METADATA_SNAPSHOT, FileKind.QUORUM_STATE, FileKind.KEPT, FileKind.KEPT_SECRET,
-    ):  # fmt: skip
+        FileKind.METADATA_SNAPSHOT,
+        FileKind.QUORUM_STATE,
+        FileKind.KEPT,
+        FileKind.KEPT_SECRET,
+    ):
         raise NotALog(
-            "no file of a Kafka log has such a name", path=path,
+            "no file of a Kafka log has such a name",
+            path=path,
             remedy="give a log root, a partition's folder, or a .log, .index, .timeindex, .txnindex, .snapshot or "
             "checkpoint file",
-        )  # fmt: skip
+        )
     return found
 
 
@@ -70,9 +82,12 @@ def segment_of(file: SingleFile) -> Segment:
     except OSError as error:
         raise NotALog(f"cannot be read: {error.strerror}", path=file.path) from error
     return Segment(
-        base_offset=file.base_offset, path=file.path, size_bytes=seen.st_size, mtime_ns=seen.st_mtime_ns,
+        base_offset=file.base_offset,
+        path=file.path,
+        size_bytes=seen.st_size,
+        mtime_ns=seen.st_mtime_ns,
         largest_timestamp_ms=seen.st_mtime_ns // 1_000_000,
-    )  # fmt: skip
+    )
 
 
 def read_small(path: str) -> bytes:

@@ -37,7 +37,9 @@ from typing import TypeAlias
 from lastwrite.errors import LogError
 from lastwrite.model.work import Limits, Rates, Throttle
 
-Spend: TypeAlias = Callable[[int], None]  # to be told of bytes; waits, and raises LogError where the work shall stop
+Spend: TypeAlias = Callable[
+    [int], None
+]  # to be told of bytes; waits, and raises LogError where the work shall stop
 
 _PACE = struct.Struct("=dddd")
 _STOP = _PACE.size
@@ -61,7 +63,9 @@ class Pacer:
             self._pace = bytearray(_SIZE)
             self._write(throttle.bytes_per_second, time.monotonic(), 0.0, 0.0)
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # bound: the interpreter may be ending
+    def __del__(
+        self, close: Callable[[int], None] = os.close
+    ) -> None:  # bound: the interpreter may be ending
         if self._file is not None:
             close(self._file)
 
@@ -114,7 +118,9 @@ class Pacer:
 
     def _check(self) -> None:
         if self.is_stopped:
-            raise LogError("the work was stopped", remedy="the log is as it was; start again when you like")
+            raise LogError(
+                "the work was stopped", remedy="the log is as it was; start again when you like"
+            )
 
     def _read(self) -> tuple[float, float, float, float]:
         return _PACE.unpack_from(self._pace, 0)
@@ -145,7 +151,9 @@ class Throttles:
 
     def on(self, limits: Limits) -> Limits:
         """``limits``, and these throttles."""
-        return replace(limits, reading=(self._both, self._reading), writing=(self._both, self._writing))
+        return replace(
+            limits, reading=(self._both, self._reading), writing=(self._both, self._writing)
+        )
 
     def set_rates(self, rates: Rates) -> None:
         """Let all who share them go on at another pace: see ``Pacer.set_rate``."""

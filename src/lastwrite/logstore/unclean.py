@@ -64,7 +64,9 @@ _HEADER_BYTES = 61
 
 def was_killed(root: str) -> bool:
     """Whether ``root`` is a broker's that did not shut down in order, or has not yet."""
-    is_brokers = any(os.path.exists(os.path.join(root, name)) for name in (META_PROPERTIES, RECOVERY_POINTS))
+    is_brokers = any(
+        os.path.exists(os.path.join(root, name)) for name in (META_PROPERTIES, RECOVERY_POINTS)
+    )
     return is_brokers and not os.path.exists(os.path.join(root, CLEAN_SHUTDOWN))
 
 
@@ -81,7 +83,9 @@ class IndexState(NamedTuple):
 
     entry_bytes: int = 0  # without zeros behind
     is_true: bool = False  # all its entries are, which may be few
-    is_closed: bool = False  # and no zeros lie behind them, and of a time index the last is the largest timestamp
+    is_closed: bool = (
+        False  # and no zeros lie behind them, and of a time index the last is the largest timestamp
+    )
 
 
 _NO_INDEX = IndexState()
@@ -107,16 +111,22 @@ class Recovered:
         return self.index.is_closed and self.time_index.is_closed
 
 
-def recover_segment(log_path: str, base_offset: int, index_path: str, time_index_path: str) -> Recovered:
+def recover_segment(
+    log_path: str, base_offset: int, index_path: str, time_index_path: str
+) -> Recovered:
     """Go through the whole segment as a broker's recovery does, and hold its indexes against it; changes nothing.
 
     Raises:
         LogError: a file cannot be read.
     """
-    return _recover_once(base_offset, *(_identity(path) for path in (log_path, index_path, time_index_path)))
+    return _recover_once(
+        base_offset, *(_identity(path) for path in (log_path, index_path, time_index_path))
+    )
 
 
-_Identity = tuple[str, int, int, int]  # path, bytes, time of modification, inode; of a missing file bytes are -1
+_Identity = tuple[
+    str, int, int, int
+]  # path, bytes, time of modification, inode; of a missing file bytes are -1
 
 
 def _identity(path: str) -> _Identity:
@@ -129,8 +139,12 @@ def _identity(path: str) -> _Identity:
     return path, seen.st_size, seen.st_mtime_ns, seen.st_ino
 
 
-@lru_cache(maxsize=256)  # a run looks at a segment to recover it, to plan, and before and after a commit
-def _recover_once(base_offset: int, log: _Identity, index: _Identity, time_index: _Identity) -> Recovered:
+@lru_cache(
+    maxsize=256
+)  # a run looks at a segment to recover it, to plan, and before and after a commit
+def _recover_once(
+    base_offset: int, log: _Identity, index: _Identity, time_index: _Identity
+) -> Recovered:
     path, file_bytes, *_ = log
     truth = _IndexTruth(base_offset, index, time_index)
     size, end_offset, largest, has_markers = 0, base_offset, -1, False
@@ -150,13 +164,17 @@ def _recover_once(base_offset: int, log: _Identity, index: _Identity, time_index
         end_offset = int(rows[-1, proof_walk.LAST_OFFSET]) + 1
         largest = max(largest, int(rows[:, proof_walk.TIMESTAMP_MS].max()))
         has_markers |= bool(rows[:, proof_walk.IS_CONTROL].any())
-    return Recovered(size, end_offset, largest, *truth.judge(size, end_offset, largest), has_markers, walk.error)
+    return Recovered(
+        size, end_offset, largest, *truth.judge(size, end_offset, largest), has_markers, walk.error
+    )
 
 
 def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
     """The first row that does not lie behind the one before, which ended at ``end_offset``; their number: none."""
     ends = np.concatenate([np.array([end_offset], np.int64), rows[:-1, proof_walk.LAST_OFFSET] + 1])
-    bad = (rows[:, proof_walk.BASE_OFFSET] < ends) | (rows[:, proof_walk.LAST_OFFSET] < rows[:, proof_walk.BASE_OFFSET])
+    bad = (rows[:, proof_walk.BASE_OFFSET] < ends) | (
+        rows[:, proof_walk.LAST_OFFSET] < rows[:, proof_walk.BASE_OFFSET]
+    )
     return int(np.argmax(bad)) if bad.any() else len(rows)
 
 
@@ -180,7 +198,9 @@ class _Entries:
                     data = np.frombuffer(os.pread(file.fileno(), window, position), dtype=np.uint8)
                     left = self._bytes - position
                     if len(data) < min(window, left):
-                        raise CommitConflict("the segment shrank while we looked", position, self._path, _AGAIN)
+                        raise CommitConflict(
+                            "the segment shrank while we looked", position, self._path, _AGAIN
+                        )
                     filled, at, wanted, why = proof_walk.walk_proven(data, left, rows)
                     if filled:
                         found = rows[:filled].copy()
@@ -190,15 +210,21 @@ class _Entries:
                     window = max(_WINDOW_BYTES, wanted)
                     if why == proof_walk.MORE and wanted > _LARGE_BYTES:
                         if _proves_true(file.fileno(), position, wanted):
-                            yield _row(os.pread(file.fileno(), _HEADER_BYTES, position), position, wanted)
+                            yield _row(
+                                os.pread(file.fileno(), _HEADER_BYTES, position), position, wanted
+                            )
                             position, window = position + wanted, _WINDOW_BYTES
                         else:
                             why = proof_walk.CORRUPT
                     if why == proof_walk.TORN:
-                        self.error = TruncatedLog("the file ends inside a batch", position, self._path)
+                        self.error = TruncatedLog(
+                            "the file ends inside a batch", position, self._path
+                        )
                         return
                     if why == proof_walk.CORRUPT:
-                        self.error = CorruptLog("no batch with a true checksum begins here", position, self._path)
+                        self.error = CorruptLog(
+                            "no batch with a true checksum begins here", position, self._path
+                        )
                         return
         except OSError as error:
             raise to_log_error(error, self._path, "read the segment") from error
@@ -215,7 +241,9 @@ def _proves_true(file: int, position: int, size_bytes: int) -> bool:
             return False
         crc = zlib.crc32(portion, crc) if is_old else google_crc32c.extend(crc, portion)
         at += len(portion)
-    return crc == int.from_bytes(head[_OLD_CRC:_MAGIC] if is_old else head[_MAGIC + 1 : _ATTRIBUTES], "big")
+    return crc == int.from_bytes(
+        head[_OLD_CRC:_MAGIC] if is_old else head[_MAGIC + 1 : _ATTRIBUTES], "big"
+    )
 
 
 def _row(head: bytes, position: int, size_bytes: int) -> Int64Array:
@@ -252,7 +280,10 @@ class _IndexTruth:
 
     def __init__(self, base_offset: int, index: _Identity, time_index: _Identity) -> None:
         self._reached, self._last_before = index_truth.NO_TIME, base_offset - 1
-        self._offsets, self._times = decode_offset_index(b"", base_offset), decode_time_index(b"", base_offset)
+        self._offsets, self._times = (
+            decode_offset_index(b"", base_offset),
+            decode_time_index(b"", base_offset),
+        )
         self._are_offsets_true = self._are_times_true = True
         self._file_bytes = index[1], time_index[1]
         try:
@@ -279,16 +310,26 @@ class _IndexTruth:
         self._reached = max(self._reached, int(timestamps.max()))
         self._last_before = int(lasts[-1])
 
-    def judge(self, size_bytes: int, end_offset: int, largest_timestamp_ms: int) -> tuple[IndexState, IndexState]:
+    def judge(
+        self, size_bytes: int, end_offset: int, largest_timestamp_ms: int
+    ) -> tuple[IndexState, IndexState]:
         """What is to be said of the offset index and of the time index at the end."""
         offsets, times = self._offsets, self._times
-        beyond = index_truth.entry_beyond(offsets.offsets, offsets.positions, size_bytes, end_offset)
+        beyond = index_truth.entry_beyond(
+            offsets.offsets, offsets.positions, size_bytes, end_offset
+        )
         are_offsets_true = self._are_offsets_true and beyond is None
-        are_times_true = self._are_times_true and not (len(times) and int(times.offsets[-1]) >= end_offset)
+        are_times_true = self._are_times_true and not (
+            len(times) and int(times.offsets[-1]) >= end_offset
+        )
         last = times.largest_timestamp_ms
         index_bytes, time_bytes = len(offsets) * OFFSET_ENTRY.size, len(times) * TIME_ENTRY.size
         return (
-            IndexState(index_bytes, are_offsets_true, are_offsets_true and index_bytes == self._file_bytes[0]),
+            IndexState(
+                index_bytes,
+                are_offsets_true,
+                are_offsets_true and index_bytes == self._file_bytes[0],
+            ),
             IndexState(
                 time_bytes,
                 are_times_true,
@@ -358,7 +399,9 @@ def new_indexes(log_path: str, base_offset: int, size_bytes: int) -> tuple[bytes
     for rows in _Entries(log_path, size_bytes):
         near = rows[rows[:, proof_walk.LAST_OFFSET] - base_offset <= MAX_RELATIVE_OFFSET]
         indexer.append(
-            near[:, proof_walk.POSITION], near[:, proof_walk.SIZE],
-            near[:, proof_walk.LAST_OFFSET], near[:, proof_walk.TIMESTAMP_MS],
-        )  # fmt: skip
+            near[:, proof_walk.POSITION],
+            near[:, proof_walk.SIZE],
+            near[:, proof_walk.LAST_OFFSET],
+            near[:, proof_walk.TIMESTAMP_MS],
+        )
     return indexer.finish()

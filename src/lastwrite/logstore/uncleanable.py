@@ -44,7 +44,9 @@ def _name_of(folder: str) -> TopicPartition | None:
     return None if name is None or name.state is not FolderState.LIVE else name.partition
 
 
-KAFKA = Notes(lock.KAFKA, folder_name, _name_of, lambda root, name: os.path.join(root, folder_name(name)))
+KAFKA = Notes(
+    lock.KAFKA, folder_name, _name_of, lambda root, name: os.path.join(root, folder_name(name))
+)
 
 
 def pause_ms(tries: int) -> int:
@@ -85,16 +87,19 @@ def _read(path: str, notes: Notes) -> dict[TopicPartition, Uncleanable]:
             raise ValueError(f"version {document['version']!r}")
         return {
             _known(notes, text): Uncleanable(
-                reason=str(entry["reason"]), since_ms=int(entry["since_ms"]), tries=int(entry["tries"]),
+                reason=str(entry["reason"]),
+                since_ms=int(entry["since_ms"]),
+                tries=int(entry["tries"]),
                 next_try_ms=int(entry["next_try_ms"]),
             )
             for text, entry in document["partitions"].items()
-        }  # fmt: skip
+        }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptLog(
-            f"not a list of partitions that are set aside: {error}", path=path,
+            f"not a list of partitions that are set aside: {error}",
+            path=path,
             remedy="delete it: every partition is then tried again",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _known(notes: Notes, text: str) -> TopicPartition:
@@ -104,7 +109,9 @@ def _known(notes: Notes, text: str) -> TopicPartition:
     return name
 
 
-def set_aside(root: str, reasons: dict[TopicPartition, str], now_ms: int, notes: Notes = KAFKA) -> None:
+def set_aside(
+    root: str, reasons: dict[TopicPartition, str], now_ms: int, notes: Notes = KAFKA
+) -> None:
     """Note that a round of these partitions failed at ``now_ms``.
 
     Raises:
@@ -119,13 +126,17 @@ def set_aside(root: str, reasons: dict[TopicPartition, str], now_ms: int, notes:
             before = entries.get(name)
             tries = 1 if before is None else before.tries + 1
             entries[name] = Uncleanable(
-                reason=reason, since_ms=now_ms if before is None else before.since_ms, tries=tries,
+                reason=reason,
+                since_ms=now_ms if before is None else before.since_ms,
+                tries=tries,
                 next_try_ms=now_ms + pause_ms(tries),
-            )  # fmt: skip
+            )
         _write(root, entries, notes)
 
 
-def release(root: str, names: Iterable[TopicPartition], notes: Notes = KAFKA) -> dict[TopicPartition, Uncleanable]:
+def release(
+    root: str, names: Iterable[TopicPartition], notes: Notes = KAFKA
+) -> dict[TopicPartition, Uncleanable]:
     """Forget that these partitions failed, and say of which of them it was known.
 
     Raises:

@@ -41,9 +41,13 @@ def walk(path: str, size_bytes: int, base_offset: int, start: int = 0) -> Walk:
             try:
                 next_offset, timestamp_ms, batch_bytes = _batch(held, at - held_at)
                 if next_offset <= end_offset:
-                    raise CorruptLog(f"a batch that ends at offset {next_offset - 1}, out of order", at - held_at)
+                    raise CorruptLog(
+                        f"a batch that ends at offset {next_offset - 1}, out of order", at - held_at
+                    )
                 if at + batch_bytes > size_bytes:
-                    raise TruncatedLog(f"batch cut short: {size_bytes - at} of {batch_bytes} bytes", at - held_at)
+                    raise TruncatedLog(
+                        f"batch cut short: {size_bytes - at} of {batch_bytes} bytes", at - held_at
+                    )
             except LogError as error:
                 return Walk(end_offset, at, largest, error.located(path, held_at))
             end_offset, largest, at = next_offset, max(largest, timestamp_ms), at + batch_bytes

@@ -57,15 +57,25 @@ def glance(root: str) -> list[Glance]:
         with os.scandir(root) as entries:
             for entry in entries:
                 name = decode_folder_name(entry.name)
-                if name is None or name.state is not FolderState.LIVE or name.partition.topic == METADATA_TOPIC:
+                if (
+                    name is None
+                    or name.state is not FolderState.LIVE
+                    or name.partition.topic == METADATA_TOPIC
+                ):
                     continue
                 if not entry.is_dir():
                     continue
                 seen = entry.stat()
                 state: Hashable | None = None
                 if now_ns - seen.st_mtime_ns > SETTLED_NS:
-                    state = (seen.st_ino, seen.st_mtime_ns, *(known.get(name.partition) for known in offsets))
-                found.append(Glance(name.partition, entry.path, state, now_ns - seen.st_mtime_ns > RESTS_NS))
+                    state = (
+                        seen.st_ino,
+                        seen.st_mtime_ns,
+                        *(known.get(name.partition) for known in offsets),
+                    )
+                found.append(
+                    Glance(name.partition, entry.path, state, now_ns - seen.st_mtime_ns > RESTS_NS)
+                )
     except OSError as error:
         raise to_log_error(error, root, "list the log root") from error
     return sorted(found)

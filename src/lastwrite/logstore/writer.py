@@ -48,7 +48,9 @@ from lastwrite.logstore.checkpoints import write_offset
 from lastwrite.model.log import TopicPartition
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
-_RECORD_OVERHEAD_BYTES = 21  # at most, as producers estimate: length, attributes, deltas and sizes as varints
+_RECORD_OVERHEAD_BYTES = (
+    21  # at most, as producers estimate: length, attributes, deltas and sizes as varints
+)
 _NO_BROKER_EPOCH = -1
 _BUFFER_BYTES = 1 << 20
 
@@ -87,18 +89,26 @@ class TopicWriter:
         self._pending: list[Record] = []
         self._pending_bytes = 0
         self._bases: list[int] = []
-        self._batches: list[tuple[int, int, int, int]] = []  # of the open segment: position, size, last, time
+        self._batches: list[
+            tuple[int, int, int, int]
+        ] = []  # of the open segment: position, size, last, time
         self._size = 0
         self.end_offset = 0
         self.log_bytes = 0
         if os.path.exists(self.folder):
             raise CommitConflict(
-                "the partition is there already", path=self.folder, remedy="name a folder that does not hold it"
+                "the partition is there already",
+                path=self.folder,
+                remedy="name a folder that does not hold it",
             )
         files.make_folder(self.folder)
-        if topic_id is None:  # a broker draws one; one from the name gives the same records the same bytes
+        if (
+            topic_id is None
+        ):  # a broker draws one; one from the name gives the same records the same bytes
             topic_id = topic_id_text(uuid.uuid5(uuid.NAMESPACE_OID, name.topic).bytes)
-        files.write(os.path.join(self.folder, PARTITION_METADATA), encode_partition_metadata(topic_id))
+        files.write(
+            os.path.join(self.folder, PARTITION_METADATA), encode_partition_metadata(topic_id)
+        )
         self._file = self._begin(0)
 
     @property
@@ -134,17 +144,25 @@ class TopicWriter:
         if len(data) > self._segment_bytes:
             raise InvalidConfig(
                 f"a batch of {len(data)} bytes does not fit into segments of {self._segment_bytes}",
-                path=self.folder, remedy="raise segment_bytes, or lower batch_bytes",
-            )  # fmt: skip
+                path=self.folder,
+                remedy="raise segment_bytes, or lower batch_bytes",
+            )
         last = records[-1].offset
-        if self._size > self._segment_bytes - len(data) or last - self._bases[-1] > _MAX_RELATIVE_OFFSET:
+        if (
+            self._size > self._segment_bytes - len(data)
+            or last - self._bases[-1] > _MAX_RELATIVE_OFFSET
+        ):
             self._close_segment()
             self._file = self._begin(records[0].offset)
         try:
             self._file.write(data)
         except OSError as error:
-            raise files.to_log_error(error, self._path(self._bases[-1], FileKind.LOG), "write the segment") from error
-        self._batches.append((self._size, len(data), last, max(record.timestamp_ms for record in records)))
+            raise files.to_log_error(
+                error, self._path(self._bases[-1], FileKind.LOG), "write the segment"
+            ) from error
+        self._batches.append(
+            (self._size, len(data), last, max(record.timestamp_ms for record in records))
+        )
         self._size += len(data)
         self.log_bytes += len(data)
 
@@ -169,7 +187,9 @@ class TopicWriter:
         files.fsync_dir(self.folder)
         for checkpoint in (RECOVERY_POINTS, HIGH_WATERMARKS):
             write_offset(self._root, checkpoint, self._name, self.end_offset)
-        files.write(os.path.join(self._root, CLEAN_SHUTDOWN), encode_clean_shutdown(_NO_BROKER_EPOCH))
+        files.write(
+            os.path.join(self._root, CLEAN_SHUTDOWN), encode_clean_shutdown(_NO_BROKER_EPOCH)
+        )
         files.fsync_dir(self._root)
 
     def _begin(self, base_offset: int) -> BinaryIO:
@@ -209,7 +229,10 @@ class TopicWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Close; after an error only let go of the file, and leave what a crash leaves."""
         if error is None:

@@ -14,7 +14,9 @@ class Backlog:
     bytes: int
     segments_beyond: int  # the others, one that the horizon cuts among them
     bytes_beyond: int
-    segments_free: int  # of those below: retention does not hold them, once every subscription has passed them
+    segments_free: (
+        int  # of those below: retention does not hold them, once every subscription has passed them
+    )
     bytes_free: int
     reason: str | None  # why the first of the others below has to stay; None: there is none
 

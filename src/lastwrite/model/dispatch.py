@@ -72,7 +72,9 @@ class Walked:
 
     begin: int = -1  # address of the first record; -1: none was found
     end: int = -1  # behind the last
-    stop: int = 0  # why the walk ended: 0 at the piece's end, else a code of ``logstore.rocketmq.walking``
+    stop: int = (
+        0  # why the walk ended: 0 at the piece's end, else a code of ``logstore.rocketmq.walking``
+    )
     stop_at: int = -1  # address that the code speaks of
     records: int = 0
     last_record: int = -1  # address of the last one that may be indexed
@@ -84,7 +86,9 @@ class Walked:
 class QueueState:
     """What a consume queue holds."""
 
-    next_number: int = -1  # of the next unit, in a batch consume queue counted by units; -1: it is empty
+    next_number: int = (
+        -1
+    )  # of the next unit, in a batch consume queue counted by units; -1: it is empty
     end: int = -1  # where its last record ends; of a batch consume queue where it begins; -1: none
     tail_path: str = ""  # of the file that the next unit goes into, or that is full
     tail_start: int = 0  # the byte of the queue at which that file begins
@@ -173,7 +177,9 @@ BuildUnit = QueueUnit | LogUnit | IndexUnit
 class Built:
     """Files that were written aside, durably, for one queue or the index."""
 
-    files: list[tuple[str, str]] = field(default_factory=list)  # path below the tree, where it was written
+    files: list[tuple[str, str]] = field(
+        default_factory=list
+    )  # path below the tree, where it was written
     is_anew: bool = False  # what the queue had goes
     added: int = 0  # units, or entries
     passed: int = 0  # records that a broker passes over too
@@ -203,7 +209,9 @@ class QueueReport:
     queue: int
     status: DispatchStatus
     units_added: int = 0
-    next_offset: int | None = None  # of a consume queue; of a compaction log the highest one in it and one
+    next_offset: int | None = (
+        None  # of a consume queue; of a compaction log the highest one in it and one
+    )
     files_written: int = 0
     records_passed: int = 0  # their offset was there, or is below 0
     records_keyless: int = 0  # which no compaction log takes
@@ -265,10 +273,14 @@ class DispatchReport:
                 **{
                     name: self.total(name)
                     for name in (
-                        "units_added", "files_written", "records_passed", "records_keyless", "records_too_large",
+                        "units_added",
+                        "files_written",
+                        "records_passed",
+                        "records_keyless",
+                        "records_too_large",
                     )
                 },
                 "seconds": self.seconds,
                 "stage_seconds": self.stage_seconds,
             },
-        }  # fmt: skip
+        }

@@ -34,8 +34,12 @@ class Reason:
     rule: Rule
     message: str
     change: str  # what ends it; reads on from "it ends"
-    at_ms: int | None = None  # when the clock ends it, if nothing else does before; None: no clock does
-    from_offset: int | None = None  # what it keeps out lies from here on; None: all of the partition
+    at_ms: int | None = (
+        None  # when the clock ends it, if nothing else does before; None: no clock does
+    )
+    from_offset: int | None = (
+        None  # what it keeps out lies from here on; None: all of the partition
+    )
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -81,10 +85,17 @@ class RecordExplanation:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "offset": self.offset, "timestamp": self.timestamp_ms, "segment": self.segment, "position": self.position,
-            "value_bytes": self.value_bytes, "part": str(self.part), "fate": str(self.fate), "message": self.message,
-            "change": self.change, "at": self.at_ms,
-        }  # fmt: skip
+            "offset": self.offset,
+            "timestamp": self.timestamp_ms,
+            "segment": self.segment,
+            "position": self.position,
+            "value_bytes": self.value_bytes,
+            "part": str(self.part),
+            "fate": str(self.fate),
+            "message": self.message,
+            "change": self.change,
+            "at": self.at_ms,
+        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,7 +150,9 @@ class PartitionExplanation:
         out = {name: getattr(self, name) for name in PartitionExplanation.__slots__}
         out["reasons"] = [reason.to_dict() for reason in self.reasons]
         out["waiting"] = None if self.waiting is None else self.waiting.to_dict()
-        out["records"] = None if self.records is None else [record.to_dict() for record in self.records]
+        out["records"] = (
+            None if self.records is None else [record.to_dict() for record in self.records]
+        )
         out["problems"] = [problem.to_dict() for problem in self.problems]
         return out
 

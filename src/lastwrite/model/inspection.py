@@ -30,7 +30,9 @@ class Contents:
     commit_markers: int = 0
     producer_batches: int = 0  # of idempotent or transactional producers
     horizon_batches: int = 0  # with a delete horizon
-    first_offset: int | None = None  # of the first batch: compaction may have taken its first records
+    first_offset: int | None = (
+        None  # of the first batch: compaction may have taken its first records
+    )
     last_offset: int | None = None
     max_timestamp: int | None = None
     earliest_horizon: int | None = None
@@ -48,7 +50,9 @@ class Contents:
         if other.last_offset is not None:
             self.last_offset = other.last_offset
         self.max_timestamp = max(_known(self.max_timestamp, other.max_timestamp), default=None)
-        self.earliest_horizon = min(_known(self.earliest_horizon, other.earliest_horizon), default=None)
+        self.earliest_horizon = min(
+            _known(self.earliest_horizon, other.earliest_horizon), default=None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         out = {name: getattr(self, name) for name in Contents.__slots__}
@@ -57,9 +61,18 @@ class Contents:
 
 
 _SUMS = (
-    "batches", "records", "tombstones", "keyless", "control_records", "empty_batches", "transactional_batches",
-    "abort_markers", "commit_markers", "producer_batches", "horizon_batches",
-)  # fmt: skip
+    "batches",
+    "records",
+    "tombstones",
+    "keyless",
+    "control_records",
+    "empty_batches",
+    "transactional_batches",
+    "abort_markers",
+    "commit_markers",
+    "producer_batches",
+    "horizon_batches",
+)
 
 
 def _known(*values: int | None) -> Iterable[int]:
@@ -81,7 +94,9 @@ class SegmentInspection:
     modified: int = 0  # of the file, ms since 1970
 
     def to_dict(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in SegmentInspection.__slots__ if name != "contents"}
+        own = {
+            name: getattr(self, name) for name in SegmentInspection.__slots__ if name != "contents"
+        }
         return {**own, **self.contents.to_dict()}
 
 
@@ -119,7 +134,9 @@ class PartitionInspection:
     checkpoint: int | None = None  # where the last round ended; None: there was none
     first_dirty_offset: int | None = None
     first_uncleanable_offset: int | None = None
-    dirty_bytes: int | None = None  # from the segment that holds the first dirty offset to the log's end
+    dirty_bytes: int | None = (
+        None  # from the segment that holds the first dirty offset to the log's end
+    )
     cleanable_bytes: int | None = None  # the part of them that a round may clean now
     dirty_ratio: float | None = None  # the cleanable share, as the broker computes it
     is_due: bool | None = None  # a broker would run a round now
@@ -134,7 +151,9 @@ class PartitionInspection:
 
     def to_dict(self) -> dict[str, Any]:
         apart = ("contents", "segments", "problems", "transactions", "open_transactions")
-        own = {name: getattr(self, name) for name in PartitionInspection.__slots__ if name not in apart}
+        own = {
+            name: getattr(self, name) for name in PartitionInspection.__slots__ if name not in apart
+        }
         return {
             **own,
             **self.contents.to_dict(),
@@ -186,8 +205,14 @@ class InspectReport:
 
     @property
     def damaged(self) -> bool:
-        lists = [self.problems, *(p.problems for p in self.partitions), *(f.problems for f in self.files)]
-        return any(problem.kind is ProblemKind.DAMAGED for problems in lists for problem in problems)
+        lists = [
+            self.problems,
+            *(p.problems for p in self.partitions),
+            *(f.problems for f in self.files),
+        ]
+        return any(
+            problem.kind is ProblemKind.DAMAGED for problems in lists for problem in problems
+        )
 
     @property
     def exit_status(self) -> int:
@@ -209,7 +234,8 @@ class InspectReport:
             "problems": [problem.to_dict() for problem in self.problems],
             "totals": {
                 "partitions": len(self.partitions),
-                "damaged": sum(p.is_damaged for p in self.partitions) + sum(f.is_damaged for f in self.files),
+                "damaged": sum(p.is_damaged for p in self.partitions)
+                + sum(f.is_damaged for f in self.files),
                 "segments": sum(len(partition.segments) for partition in self.partitions),
                 "bytes": sum(partition.bytes for partition in self.partitions),
                 "dirty_bytes": sum(partition.dirty_bytes or 0 for partition in self.partitions),

@@ -7,7 +7,9 @@ from typing import NamedTuple, TypeAlias
 
 from lastwrite.model.work import Block
 
-Stamp: TypeAlias = tuple[int, int, int, int]  # a file's size, mtime_ns, ctime_ns and inode; all -1: there is none
+Stamp: TypeAlias = tuple[
+    int, int, int, int
+]  # a file's size, mtime_ns, ctime_ns and inode; all -1: there is none
 NO_FILE: Stamp = (-1, -1, -1, -1)
 
 
@@ -73,7 +75,11 @@ class KeepPiece:
 
     piece: KeptPiece  # but for its blocks
     blocks: tuple[Block, ...] = ()  # of the scan
-    states: tuple[str, int, int] = ("", 0, 0)  # as election left them: scratch file, position, records scanned
+    states: tuple[str, int, int] = (
+        "",
+        0,
+        0,
+    )  # as election left them: scratch file, position, records scanned
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,14 +34,18 @@ class Segment:
     path: str
     size_bytes: int  # of its batches
     mtime_ns: int
-    largest_timestamp_ms: int  # last time index entry, else the file's modification time (spec S.11)
+    largest_timestamp_ms: (
+        int  # last time index entry, else the file's modification time (spec S.11)
+    )
     first_batch_timestamp_ms: int | None = None  # largest timestamp of the first batch; None: empty
     index_bytes: int = 0
     time_index_bytes: int = 0
     torn_bytes: int = 0  # behind the batches; a broker's start cuts them off
     unused_bytes: int = 0  # behind the batches: of a file that has its full size from the start, or of another stretch
     is_indexed: bool = True
-    is_abort_indexed: bool = True  # the same of the transaction index: ``PartitionLog.aborted`` is from the log itself
+    is_abort_indexed: bool = (
+        True  # the same of the transaction index: ``PartitionLog.aborted`` is from the log itself
+    )
     position: int = 0  # where its batches begin in the file
 
     @property
@@ -72,14 +76,18 @@ class AbortedTransaction:
     producer_id: int
     first_offset: int  # may lie in an earlier segment than the entry
     last_offset: int  # of the ABORT marker
-    last_stable_offset: int  # first offset of the earliest other transaction then open, else marker + 1
+    last_stable_offset: (
+        int  # first offset of the earliest other transaction then open, else marker + 1
+    )
 
 
 class ProblemKind(StrEnum):
     """What is wrong with a partition before a single record was judged."""
 
     DAMAGED = "damaged"  # bytes contradict their format
-    UNSUPPORTED = "unsupported"  # well formed, not handled by this release: the partition is skipped
+    UNSUPPORTED = (
+        "unsupported"  # well formed, not handled by this release: the partition is skipped
+    )
     RECOVERED = "recovered"  # what a crash left, seen as a broker's start would leave it: a note, nothing is wrong
 
 
@@ -127,7 +135,9 @@ class PartitionLog:
     problems: tuple[Problem, ...] = field(default=())
     producers: tuple[Producer, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
-    first_unstable_offset: int | None = None  # of the earliest transaction open, or whose marker is not replicated
+    first_unstable_offset: int | None = (
+        None  # of the earliest transaction open, or whose marker is not replicated
+    )
     unseen: tuple[str, ...] = ()  # files of segments behind the place where a crash ended the log
     kept: tuple[str, ...] = ()  # files of our own that keep what earlier rounds scanned
 

@@ -51,13 +51,17 @@ class PartitionReport:
     dirty_ratio: float = 0.0
     log_start_before: int | None = None
     log_start_after: int | None = None
-    retention: list[dict[str, object]] = field(default_factory=list)  # base_offset, bytes, rule, reason of each
+    retention: list[dict[str, object]] = field(
+        default_factory=list
+    )  # base_offset, bytes, rule, reason of each
     verdicts: dict[str, int] = field(default_factory=dict)  # records by verdict
     problems: list[Problem] = field(default_factory=list)
     seconds: float = 0.0
     backlog: Backlog | None = None  # of a log that compaction leaves as it is, and copies from
     uncleanable: Uncleanable | None = None  # what the cleaner noted when it set the partition aside
-    published: dict[str, object] | None = None  # to a live cluster: ledger, horizon, removed_ledgers
+    published: dict[str, object] | None = (
+        None  # to a live cluster: ledger, horizon, removed_ledgers
+    )
 
     @property
     def name(self) -> TopicPartition:
@@ -81,7 +85,9 @@ class CompactionReport:
     now_ms: int
     seconds: float = 0.0
     stage_seconds: dict[str, float] = field(default_factory=dict)
-    profile: dict[str, dict[str, object]] = field(default_factory=dict)  # by stage: see pipeline.profile
+    profile: dict[str, dict[str, object]] = field(
+        default_factory=dict
+    )  # by stage: see pipeline.profile
 
     @property
     def damaged(self) -> bool:

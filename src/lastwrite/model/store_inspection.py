@@ -31,7 +31,9 @@ class Messages:
     last_timestamp: int | None = None
     formats: Counter[str] = field(default_factory=Counter)  # records by magic: "v1", "v2"
     codecs: Counter[str] = field(default_factory=Counter)  # records by compression
-    endings: Counter[str] = field(default_factory=Counter)  # records by how their properties end: tells old brokers
+    endings: Counter[str] = field(
+        default_factory=Counter
+    )  # records by how their properties end: tells old brokers
 
     def add(self, other: Messages) -> None:
         """Take in other records of the same log."""
@@ -40,7 +42,9 @@ class Messages:
         for name in ("formats", "codecs", "endings"):
             getattr(self, name).update(getattr(other, name))
         for name, best in (("first_timestamp", min), ("last_timestamp", max)):
-            known = [value for value in (getattr(self, name), getattr(other, name)) if value is not None]
+            known = [
+                value for value in (getattr(self, name), getattr(other, name)) if value is not None
+            ]
             setattr(self, name, best(known, default=None))
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,8 +53,16 @@ class Messages:
 
 
 _SUMS = (
-    "records", "messages", "tombstones", "keyless", "inner_batches", "delayed", "prepared", "rolled_back", "bytes",
-)  # fmt: skip
+    "records",
+    "messages",
+    "tombstones",
+    "keyless",
+    "inner_batches",
+    "delayed",
+    "prepared",
+    "rolled_back",
+    "bytes",
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +78,9 @@ class FileOfLog:
     entries: int | None = None  # records, units, entries
     first_offset: int | None = None
     last_offset: int | None = None
-    details: dict[str, Any] = field(default_factory=dict)  # of an index file its header; of a small file its content
+    details: dict[str, Any] = field(
+        default_factory=dict
+    )  # of an index file its header; of a small file its content
 
     def to_dict(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in FileOfLog.__slots__ if name != "details"}
@@ -86,8 +100,17 @@ class LogInspection:
     contents: Messages = field(default_factory=Messages)
 
     def to_dict(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in LogInspection.__slots__ if name not in ("files", "contents")}
-        return {**own, **self.contents.to_dict(), "bytes": self.bytes, "files": [file.to_dict() for file in self.files]}
+        own = {
+            name: getattr(self, name)
+            for name in LogInspection.__slots__
+            if name not in ("files", "contents")
+        }
+        return {
+            **own,
+            **self.contents.to_dict(),
+            "bytes": self.bytes,
+            "files": [file.to_dict() for file in self.files],
+        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -130,10 +153,17 @@ class CompactionInspection:
     reason: str | None = None  # why it would not
 
     def to_dict(self) -> dict[str, Any]:
-        names = [name for name in CompactionInspection.__slots__ if name not in ("files", "contents")]
+        names = [
+            name for name in CompactionInspection.__slots__ if name not in ("files", "contents")
+        ]
         own = {name: getattr(self, name) for name in names}
         contents = self.contents.to_dict()
-        return {**contents, **own, "log_bytes": contents["bytes"], "files": [file.to_dict() for file in self.files]}
+        return {
+            **contents,
+            **own,
+            "log_bytes": contents["bytes"],
+            "files": [file.to_dict() for file in self.files],
+        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,7 +194,10 @@ class QueueInspection:
             "status": "damaged" if self.is_damaged else "whole",
             "cleanup_policy": self.cleanup_policy,
             **self.contents.to_dict(),
-            **{name: None if (part := getattr(self, name)) is None else part.to_dict() for name in parts},
+            **{
+                name: None if (part := getattr(self, name)) is None else part.to_dict()
+                for name in parts
+            },
             "problems": [problem.to_dict() for problem in self.problems],
             "problem_count": self.problem_count,
         }
@@ -183,14 +216,18 @@ class StoreReport:
     commit_log: LogInspection | None = None
     partitions: list[QueueInspection] = field(default_factory=list)
     index_files: list[FileOfLog] = field(default_factory=list)
-    files: list[FileOfLog] = field(default_factory=list)  # small ones, or the one that was asked for
+    files: list[FileOfLog] = field(
+        default_factory=list
+    )  # small ones, or the one that was asked for
     problems: list[Problem] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
     def damaged(self) -> bool:
         lists = [self.problems, *(queue.problems for queue in self.partitions)]
-        return any(problem.kind is ProblemKind.DAMAGED for problems in lists for problem in problems)
+        return any(
+            problem.kind is ProblemKind.DAMAGED for problems in lists for problem in problems
+        )
 
     @property
     def exit_status(self) -> int:

@@ -18,7 +18,9 @@ class Entries:
     """What the entries of a ledger, or of several, hold."""
 
     entries: int = 0
-    records: int = 0  # messages that are there: no placeholders, no markers; an encrypted batch is one
+    records: int = (
+        0  # messages that are there: no placeholders, no markers; an encrypted batch is one
+    )
     batches: int = 0  # entries that are batches
     tombstones: int = 0  # with a key and without value
     keyless: int = 0
@@ -31,8 +33,12 @@ class Entries:
     bytes: int = 0  # of entries, without what frames them in the file
     first_publish_time: int | None = None
     last_publish_time: int | None = None
-    codecs: Counter[str] = field(default_factory=Counter)  # entries by compression, markers left out
-    formats: Counter[str] = field(default_factory=Counter)  # "checksum", "no checksum", "broker metadata"
+    codecs: Counter[str] = field(
+        default_factory=Counter
+    )  # entries by compression, markers left out
+    formats: Counter[str] = field(
+        default_factory=Counter
+    )  # "checksum", "no checksum", "broker metadata"
 
     def add(self, other: Entries) -> None:
         """Take in other entries of the same topic."""
@@ -57,9 +63,19 @@ class Entries:
 
 
 _SUMS = (
-    "entries", "records", "batches", "tombstones", "keyless", "placeholders", "encrypted", "chunks", "markers",
-    "transactional", "unreadable", "bytes",
-)  # fmt: skip
+    "entries",
+    "records",
+    "batches",
+    "tombstones",
+    "keyless",
+    "placeholders",
+    "encrypted",
+    "chunks",
+    "markers",
+    "transactional",
+    "unreadable",
+    "bytes",
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,7 +94,9 @@ class LedgerInspection:
     contents: Entries = field(default_factory=Entries)
 
     def to_dict(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in LedgerInspection.__slots__ if name != "contents"}
+        own = {
+            name: getattr(self, name) for name in LedgerInspection.__slots__ if name != "contents"
+        }
         return {**own, **self.contents.to_dict()}
 
 
@@ -89,7 +107,9 @@ class TopicInspection:
     topic: str
     partition: int  # -1: not partitioned
     folder: str
-    ledgers: list[LedgerInspection] = field(default_factory=list)  # of the backlog, below the horizon too
+    ledgers: list[LedgerInspection] = field(
+        default_factory=list
+    )  # of the backlog, below the horizon too
     contents: Entries = field(default_factory=Entries)  # of the backlog
     bytes: int = 0  # of all objects, the compacted ones too
     compacted: LedgerInspection | None = None
@@ -104,7 +124,9 @@ class TopicInspection:
     aborted_transactions: int | None = None
     backlog_below_bytes: int = 0  # of entries up to the horizon: what expiry may take
     dirty_bytes: int = 0  # of entries beyond the horizon: what a round reads anew
-    keys: int | None = None  # distinct keys of the compacted ledger and of what lies beyond it; None: not counted
+    keys: int | None = (
+        None  # distinct keys of the compacted ledger and of what lies beyond it; None: not counted
+    )
     is_due: bool | None = None  # a round now would do something
     reason: str | None = None  # why it would not
     other_files: list[str] = field(default_factory=list)  # that belong to no ledger which counts
@@ -147,8 +169,17 @@ class PulsarFile:
     def to_dict(self) -> dict[str, Any]:
         apart = ("contents", "problems", "details")
         own = {name: getattr(self, name) for name in PulsarFile.__slots__ if name not in apart}
-        counts = {} if self.contents is None else self.contents.to_dict() | {"entry_bytes": self.contents.bytes}
-        return {**counts, **own, **self.details, "problems": [problem.to_dict() for problem in self.problems]}
+        counts = (
+            {}
+            if self.contents is None
+            else self.contents.to_dict() | {"entry_bytes": self.contents.bytes}
+        )
+        return {
+            **counts,
+            **own,
+            **self.details,
+            "problems": [problem.to_dict() for problem in self.problems],
+        }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,8 +196,14 @@ class PulsarReport:
 
     @property
     def damaged(self) -> bool:
-        lists = [self.problems, *(topic.problems for topic in self.partitions), *(file.problems for file in self.files)]
-        return any(problem.kind is ProblemKind.DAMAGED for problems in lists for problem in problems)
+        lists = [
+            self.problems,
+            *(topic.problems for topic in self.partitions),
+            *(file.problems for file in self.files),
+        ]
+        return any(
+            problem.kind is ProblemKind.DAMAGED for problems in lists for problem in problems
+        )
 
     @property
     def exit_status(self) -> int:

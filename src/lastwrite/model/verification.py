@@ -14,7 +14,9 @@ class VerifyStatus(StrEnum):
     """How a partition came out of ``verify``, the worst that holds."""
 
     VERIFIED = "verified"
-    UNSUPPORTED = "unsupported"  # well formed as far as was read; not of a format that this release checks
+    UNSUPPORTED = (
+        "unsupported"  # well formed as far as was read; not of a format that this release checks
+    )
     FAILED = "failed"  # not checked to the end, for a reason that is not the log's
     DAMAGED = "damaged"  # bytes contradict their format: see problems
     BROKEN = "broken"  # a promise of compaction does not hold: see violations
@@ -34,7 +36,12 @@ class Violation:
         return place + ("" if self.offset is None else f"offset {self.offset}: ") + self.message
 
     def to_dict(self) -> dict[str, Any]:
-        return {"promise": self.promise, "message": self.message, "offset": self.offset, "path": self.path}
+        return {
+            "promise": self.promise,
+            "message": self.message,
+            "offset": self.offset,
+            "path": self.path,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +103,9 @@ class PartitionVerification:
     end_offset: int = 0
     problems: list[Problem] = field(default_factory=list)
     advice: list[str] = field(default_factory=list)  # nothing is wrong, but could be better
-    comparison: Comparison | None = None  # None: there was nothing to compare with, or one of both is damaged
+    comparison: Comparison | None = (
+        None  # None: there was nothing to compare with, or one of both is damaged
+    )
 
     @property
     def name(self) -> TopicPartition:
@@ -145,25 +154,55 @@ class VerifyReport:
     @property
     def problems(self) -> list[Violation | Problem]:
         """All that is wrong, broken promises first; a partition that failed has its reason only."""
-        return [*self.violations, *(problem for partition in self.partitions for problem in partition.problems)]
+        return [
+            *self.violations,
+            *(problem for partition in self.partitions for problem in partition.problems),
+        ]
 
     @property
     def violations(self) -> list[Violation]:
-        return [v for p in self.partitions if p.comparison is not None for v in p.comparison.violations]
+        return [
+            v for p in self.partitions if p.comparison is not None for v in p.comparison.violations
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         partitions = [partition.to_dict() for partition in self.partitions]
-        compared = [partition.comparison for partition in self.partitions if partition.comparison is not None]
+        compared = [
+            partition.comparison
+            for partition in self.partitions
+            if partition.comparison is not None
+        ]
         totals: dict[str, Any] = {"partitions": len(partitions)}
-        totals |= {str(status): sum(p.status is status for p in self.partitions) for status in VerifyStatus}
-        totals |= {name: sum(p[name] for p in partitions) for name in ("segments", "batches", "records", "bytes")}
+        totals |= {
+            str(status): sum(p.status is status for p in self.partitions) for status in VerifyStatus
+        }
+        totals |= {
+            name: sum(p[name] for p in partitions)
+            for name in ("segments", "batches", "records", "bytes")
+        }
         if compared:
             totals |= _sums(
                 compared,
-                ("records_before", "records_after", "superseded", "expired", "keyless", "aborted", "markers",
-                 "below_start", "keys", "keys_alive", "violation_count"),
-            )  # fmt: skip
-        return {"partitions": partitions, "totals": totals, "seconds": self.seconds, "exit_status": self.exit_status}
+                (
+                    "records_before",
+                    "records_after",
+                    "superseded",
+                    "expired",
+                    "keyless",
+                    "aborted",
+                    "markers",
+                    "below_start",
+                    "keys",
+                    "keys_alive",
+                    "violation_count",
+                ),
+            )
+        return {
+            "partitions": partitions,
+            "totals": totals,
+            "seconds": self.seconds,
+            "exit_status": self.exit_status,
+        }
 
 
 def _sums(compared: Iterable[Comparison], names: Iterable[str]) -> dict[str, int]:

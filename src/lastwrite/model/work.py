@@ -62,7 +62,9 @@ class Throttle:
 class Limits:
     """How much memory a worker may take for what, and how fast it may go."""
 
-    chunk_bytes: int = 1 << 20  # of a segment, read at once; grows to the largest batch, up to plain_bytes
+    chunk_bytes: int = (
+        1 << 20
+    )  # of a segment, read at once; grows to the largest batch, up to plain_bytes
     plain_bytes: int = 64 << 20  # a batch, decompressed
     block_entries: int = 1 << 18  # entries held before they are handed on
     slice_bytes: int = 16 << 20  # entries elected at once
@@ -148,7 +150,9 @@ class PieceScan:
     lost_last: bool = False  # the block that holds its last record marked that one a loser
     transactions: PieceTransactions | None = None
     problem: Problem | None = None
-    is_quiet: bool = False  # all its records are plain: live, keyed, in no transaction or empty batch (if asked)
+    is_quiet: bool = (
+        False  # all its records are plain: live, keyed, in no transaction or empty batch (if asked)
+    )
     is_kept: bool = False  # it was not read: an earlier round kept this
 
 
@@ -163,7 +167,9 @@ class ElectUnit:
     blocks: tuple[Block, ...]  # oldest first
     dirty_from: tuple[int, ...]  # by block
     last_records: tuple[int, ...]  # by block: ordinal of its piece's last record
-    states: tuple[tuple[str, int], ...]  # by block: scratch file, position of the piece's first state
+    states: tuple[
+        tuple[str, int], ...
+    ]  # by block: scratch file, position of the piece's first state
     exact: bool
     limits: Limits
     strategy: Strategy = Strategy.OFFSET
@@ -191,7 +197,9 @@ class RewriteUnit:
     base_offset: int
     pieces: tuple[Piece, ...]
     states: tuple[tuple[str, int, int], ...]  # by piece: scratch file, position, records
-    spent: tuple[tuple[int, ...], ...]  # by piece: ordinals of markers that are spent, beside those in the states
+    spent: tuple[
+        tuple[int, ...], ...
+    ]  # by piece: ordinals of markers that are spent, beside those in the states
     policy: Policy
     index_interval_bytes: int
     limits: Limits

@@ -34,7 +34,9 @@ class Boot:
         set_local_defaults()
         java = find_java(by_release=True)
         self.folder = _short_folder()
-        self._spill = [make_folder(parent) for parent in spill_folders() if parent != str(self.folder.parent)]
+        self._spill = [
+            make_folder(parent) for parent in spill_folders() if parent != str(self.folder.parent)
+        ]
         self.nursery: Nursery | None = None
         try:
             if os.environ["PYSPARK_PYTHON"] == sys.executable:
@@ -82,4 +84,6 @@ def _short_folder() -> Path:
         if can_listen(folder):
             return folder
         remove_folder(folder)
-    raise EnvironmentUnfit("no temporary folder has a name short enough for sockets", remedy="set TMPDIR to one")
+    raise EnvironmentUnfit(
+        "no temporary folder has a name short enough for sockets", remedy="set TMPDIR to one"
+    )

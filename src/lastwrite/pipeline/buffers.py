@@ -20,7 +20,9 @@ class Buffers:
         self._held: dict[str, np.ndarray[Any, Any]] = {}
         self._formats: dict[tuple[str, int, int], Format] = {}
 
-    def room(self, name: str, rows: int, dtype: DTypeLike, columns: int | None = None) -> np.ndarray[Any, Any]:
+    def room(
+        self, name: str, rows: int, dtype: DTypeLike, columns: int | None = None
+    ) -> np.ndarray[Any, Any]:
         """``rows`` rows of the array ``name``; what stands in them is of no meaning."""
         shape = (rows,) if columns is None else (rows, columns)
         held = self._held.get(name)

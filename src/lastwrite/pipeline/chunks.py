@@ -56,22 +56,29 @@ class Chunks:
                 if end > start:
                     try:
                         with step("split"):
-                            table, start_of_rest, wanted, held = format.split(self._buffer, start, end, lowest)
+                            table, start_of_rest, wanted, held = format.split(
+                                self._buffer, start, end, lowest
+                            )
                     except LogError as error:
                         raise error.located(piece.path, position) from error
                     if len(table):
                         fits = self._fitting(table)
                         if fits < len(table):
-                            table, start_of_rest, wanted = table[:fits], int(table["origin"][fits]), -1
+                            table, start_of_rest, wanted = (
+                                table[:fits],
+                                int(table["origin"][fits]),
+                                -1,
+                            )
                         lowest = int(table["next_offset"][-1])
                         if lowest > piece.end_offset:
                             row = table[int(np.argmax(table["next_offset"] > piece.end_offset))]
                             raise CorruptLog(
                                 f"offset {int(row['next_offset']) - 1} lies beyond the segment's end, "
                                 f"{piece.end_offset}",
-                                position + int(row["origin"]), piece.path,
+                                position + int(row["origin"]),
+                                piece.path,
                                 "nothing was changed; restore this file from a replica or a backup",
-                            )  # fmt: skip
+                            )
                         yield Chunk(held, table, position)
                     start = start_of_rest
                     if wanted < 0 and start < end:
@@ -95,7 +102,9 @@ class Chunks:
         records = table["records"]
         if len(table) * int(records.max()) <= self._limits.block_entries:
             return len(table)
-        return max(1, int(np.searchsorted(np.cumsum(records), self._limits.block_entries, side="right")))
+        return max(
+            1, int(np.searchsorted(np.cumsum(records), self._limits.block_entries, side="right"))
+        )
 
     def _make_room(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
         """Move what is left to the buffer's begin; a larger buffer where the next batch needs one."""
@@ -103,8 +112,10 @@ class Chunks:
             if wanted > self._limits.plain_bytes:
                 raise OutOfMemoryBudget(
                     f"a batch of {wanted} bytes is larger than the {self._limits.plain_bytes} that memory allows",
-                    position + start, path, "raise --memory",
-                )  # fmt: skip
+                    position + start,
+                    path,
+                    "raise --memory",
+                )
             grown = self._buffers.room("chunk", wanted + (wanted >> 2), np.uint8)
             grown[: end - start] = self._buffer[start:end]
             self._buffer = grown
@@ -120,9 +131,13 @@ class Chunks:
         if piece.end < piece.size_bytes:
             raise CorruptLog(
                 f"no batch ends at byte {piece.end}, where the offset index says that one begins",
-                position, piece.path, format.cut_remedy,
-            )  # fmt: skip
+                position,
+                piece.path,
+                format.cut_remedy,
+            )
         raise TruncatedLog(
             f"the file ends inside a batch{f' of {wanted} bytes' if wanted else ''}",
-            position, piece.path, "start the broker once: it cuts a torn tail; or restore the file",
-        )  # fmt: skip
+            position,
+            piece.path,
+            "start the broker once: it cuts a torn tail; or restore the file",
+        )

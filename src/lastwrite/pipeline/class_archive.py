@@ -34,7 +34,9 @@ def cache_folder() -> Path:
     if told:
         return Path(told) / "lastwrite"
     home = Path(os.path.expanduser("~"))
-    return (home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache") / "lastwrite"
+    return (
+        home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+    ) / "lastwrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ class ClassArchive:
     shell: tuple[str, ...] = ()  # before the command, where the archive is written
     marker: Path | None = None  # says that a run has begun to write it, or has written it
     taken: Path | None = None  # the archive itself
-    is_talkative: bool = False  # a second Java writes it, with much to say when the command has long ended
+    is_talkative: bool = (
+        False  # a second Java writes it, with much to say when the command has long ended
+    )
 
     @property
     def is_written(self) -> bool:
@@ -69,14 +73,23 @@ def class_archive(java: JavaFound, jars: Path, options: Sequence[str]) -> ClassA
         if not is_cache and not list((home / "lib").glob("**/classes.jsa")):
             return ClassArchive()  # ours would stand on the runtime's own, which was left out
         said = (
-            java.home, java.full_version, runtime.st_size, runtime.st_mtime_ns,
-            str(jars), spark.st_mtime_ns, *(option for option in options if not option.startswith("-D")),
-        )  # fmt: skip
+            java.home,
+            java.full_version,
+            runtime.st_size,
+            runtime.st_mtime_ns,
+            str(jars),
+            spark.st_mtime_ns,
+            *(option for option in options if not option.startswith("-D")),
+        )
         name = f"classes-{java.version}-{hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()}"
         folder = cache_folder()
         archive = folder / f"{name}.{'aot' if is_cache else 'jsa'}"
         marker = folder / f"{name}.tried"
-        use, write = ("AOTCache", "AOTCacheOutput") if is_cache else ("SharedArchiveFile", "ArchiveClassesAtExit")
+        use, write = (
+            ("AOTCache", "AOTCacheOutput")
+            if is_cache
+            else ("SharedArchiveFile", "ArchiveClassesAtExit")
+        )
         if archive.is_file():
             # Classes are code: from a file that others could have written they are not taken.
             if archive.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
@@ -106,7 +119,9 @@ def _is_first_to_try(marker: Path) -> bool:
 
 def _forget_others(folder: Path) -> None:
     """Remove the oldest archives, with their markers; a JVM that uses one keeps its own hold of it."""
-    found = sorted((file for file in folder.glob("classes-*") if file.suffix in (".jsa", ".aot")), key=_age)
+    found = sorted(
+        (file for file in folder.glob("classes-*") if file.suffix in (".jsa", ".aot")), key=_age
+    )
     for file in found[: max(0, len(found) - _KEPT + 1)]:
         with suppress(OSError):
             file.with_suffix(".tried").unlink(missing_ok=True)

@@ -78,10 +78,17 @@ def compact(
     Damage and failures of single partitions do not raise: they stand in the report.
     """
     options = Options(
-        config=dict(config or {}), now_ms=_now() if now_ms is None else now_ms, exact=exact,
-        include_active=include_active, like_broker=like_broker, to=to, keep_scans=keep_scans,
-    )  # fmt: skip
-    return _run_anywhere(path, system, topic, partition, options, memory, spark, master, conf, progress, archive)
+        config=dict(config or {}),
+        now_ms=_now() if now_ms is None else now_ms,
+        exact=exact,
+        include_active=include_active,
+        like_broker=like_broker,
+        to=to,
+        keep_scans=keep_scans,
+    )
+    return _run_anywhere(
+        path, system, topic, partition, options, memory, spark, master, conf, progress, archive
+    )
 
 
 def plan(
@@ -103,10 +110,16 @@ def plan(
 ) -> CompactionReport:
     """What ``compact`` would do, to the byte, writing nothing. Arguments and errors are those of ``compact``."""
     options = Options(
-        config=dict(config or {}), now_ms=_now() if now_ms is None else now_ms, exact=exact,
-        include_active=include_active, like_broker=like_broker, dry_run=True,
-    )  # fmt: skip
-    return _run_anywhere(path, system, topic, partition, options, memory, spark, master, conf, progress, archive)
+        config=dict(config or {}),
+        now_ms=_now() if now_ms is None else now_ms,
+        exact=exact,
+        include_active=include_active,
+        like_broker=like_broker,
+        dry_run=True,
+    )
+    return _run_anywhere(
+        path, system, topic, partition, options, memory, spark, master, conf, progress, archive
+    )
 
 
 def _now() -> int:
@@ -114,40 +127,65 @@ def _now() -> int:
 
 
 def _run_anywhere(
-    path: str, system: str | None, topic: str | None, partition: int | None, options: Options,
-    memory: str | int | None, spark: SparkSession | Inline | None, master: str, conf: Mapping[str, str] | None,
-    progress: Progress | None, archive: str | None,
-) -> CompactionReport:  # fmt: skip
+    path: str,
+    system: str | None,
+    topic: str | None,
+    partition: int | None,
+    options: Options,
+    memory: str | int | None,
+    spark: SparkSession | Inline | None,
+    master: str,
+    conf: Mapping[str, str] | None,
+    progress: Progress | None,
+    archive: str | None,
+) -> CompactionReport:
     """A round on what lies at a path, or on a topic of a live cluster."""
     if not str(path).startswith(SCHEME):
         if archive is not None:
-            raise InvalidConfig("--archive is for topics of a live cluster", remedy="give persistent://… as the path")
+            raise InvalidConfig(
+                "--archive is for topics of a live cluster",
+                remedy="give persistent://… as the path",
+            )
         return _run(path, system, topic, partition, options, memory, spark, master, conf, progress)
     if system not in (None, "pulsar") or topic is not None:
-        raise InvalidConfig(f"{path} says system and topic already", remedy="leave out --system and --topic")
+        raise InvalidConfig(
+            f"{path} says system and topic already", remedy="leave out --system and --topic"
+        )
 
     if archive is None and spark is None and local_workers(master) is None:
         raise InvalidConfig(
-            "workers on other machines cannot see a folder of this one", path=path,
+            "workers on other machines cannot see a folder of this one",
+            path=path,
             remedy="give --archive a folder that all of them have",
-        )  # fmt: skip
+        )
     from lastwrite.pipeline.pulsar_live import compact_live  # its network is for nobody else
 
     def run(folder: str, name: str, options: Options) -> CompactionReport:
-        return _run(folder, "pulsar", name, partition, options, memory, spark, master, conf, progress)
+        return _run(
+            folder, "pulsar", name, partition, options, memory, spark, master, conf, progress
+        )
 
     return compact_live(path, partition, options, archive, run, progress)
 
 
 def _run(
-    path: str, system_name: str | None, topic: str | None, partition: int | None, options: Options,
-    memory: str | int | None, spark: SparkSession | Inline | None, master: str, conf: Mapping[str, str] | None,
+    path: str,
+    system_name: str | None,
+    topic: str | None,
+    partition: int | None,
+    options: Options,
+    memory: str | int | None,
+    spark: SparkSession | Inline | None,
+    master: str,
+    conf: Mapping[str, str] | None,
     progress: Progress | None,
-) -> CompactionReport:  # fmt: skip
+) -> CompactionReport:
     system = system_named(system_name, str(path))
     system.check_config(options.config)
     if options.keep_scans and not system.keeps_scans:
-        raise InvalidConfig(f"{system.name} suffers no file of ours beside its own", remedy="leave out --keep-scans")
+        raise InvalidConfig(
+            f"{system.name} suffers no file of ours beside its own", remedy="leave out --keep-scans"
+        )
     cleaner = CleanerConfig.from_names(options.config)
     folders = system.find(str(path), topic, partition)
     progress = progress or NoProgress()
@@ -161,7 +199,9 @@ def _run(
                 system.refuse_if_held(root, names)
             else:
                 stack.enter_context(system.hold(root, names))
-        runner, memory_plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
+        runner, memory_plan = stack.enter_context(
+            runner_for(spark, master, memory, conf or {}, progress)
+        )
         exchange = exchange_for(runner, memory_plan.scratch_bytes)
         stack.callback(exchange.close)
         limits = memory_plan.limits()
@@ -170,14 +210,19 @@ def _run(
         engine = Engine(system, exchange, runner.workers, limits, options, progress)
         report = engine.compact(folders)
         report.profile = {name: stage.to_dict() for name, stage in runner.profile.items()}
-        _note_uncleanable(system, partitions, report, not options.dry_run and options.to is None, progress)
+        _note_uncleanable(
+            system, partitions, report, not options.dry_run and options.to is None, progress
+        )
         return report
 
 
 def _note_uncleanable(
-    system: System, partitions: Mapping[str, Sequence[TopicPartition]], report: CompactionReport, in_place: bool,
+    system: System,
+    partitions: Mapping[str, Sequence[TopicPartition]],
+    report: CompactionReport,
+    in_place: bool,
     progress: Progress,
-) -> None:  # fmt: skip
+) -> None:
     """Say of each partition whether the cleaner had set it aside; what was cleaned now is released."""
     found = {TopicPartition(each.topic, each.partition): each for each in report.partitions}
     for root, names in partitions.items():
@@ -188,7 +233,9 @@ def _note_uncleanable(
             continue
         for name in entries.keys() & set(names):
             found[name].uncleanable = entries[name]
-        succeeded = [name for name in names if found[name].status in (Status.CLEANED, Status.UNCHANGED)]
+        succeeded = [
+            name for name in names if found[name].status in (Status.CLEANED, Status.UNCHANGED)
+        ]
         if in_place:
             for name in release(root, succeeded, system.notes):
                 found[name].uncleanable = None
@@ -216,16 +263,21 @@ def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | Shuf
 
 @contextlib.contextmanager
 def runner_for(
-    spark: SparkSession | Inline | None, master: str, memory: str | int | None, conf: Mapping[str, str],
+    spark: SparkSession | Inline | None,
+    master: str,
+    memory: str | int | None,
+    conf: Mapping[str, str],
     progress: Progress,
-) -> Iterator[tuple[Runner, MemoryPlan]]:  # fmt: skip
+) -> Iterator[tuple[Runner, MemoryPlan]]:
     """A runner on ``spark``, or on a session started on ``master`` and stopped at the end."""
     if isinstance(spark, Inline):
         yield InlineRunner(), plan_memory(memory, 1)
         return
     if spark is not None:
         if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
-            raise EnvironmentUnfit("a Spark Connect session cannot run this", remedy="pass a classic session")
+            raise EnvironmentUnfit(
+                "a Spark Connect session cannot run this", remedy="pass a classic session"
+            )
         given = GivenSpark(spark)
         workers = local_workers(given.master) or given.context.defaultParallelism
         yield SparkRunner(given, workers), plan_memory(memory, workers, lean=given.is_lean)

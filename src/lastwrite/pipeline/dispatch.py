@@ -65,7 +65,9 @@ if TYPE_CHECKING:
 
 _MOST_PIECE_BYTES = 32 << 20
 _ALL = TopicPartition("lastwrite-dispatch", 0)  # held beside the compacted queues: no two runs meet
-_SETTLE = "what is before this place was dispatched; restore the file from a replica, or cut the log here"
+_SETTLE = (
+    "what is before this place was dispatched; restore the file from a replica, or cut the log here"
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -115,9 +117,21 @@ def dispatch(
         stack.enter_context(lock.hold(root, held))
         lock.refuse_unclean(root, goes_on=unclean)
         trees.clear(root)
-        runner, memory_plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
+        runner, memory_plan = stack.enter_context(
+            runner_for(spark, master, memory, conf or {}, progress)
+        )
         scratch = stack.enter_context(contextlib.closing(_scratch(runner, memory_plan)))
-        job = _Dispatch(root, settings, now, whole_log, lock.was_killed(root), runner, memory_plan, scratch, progress)
+        job = _Dispatch(
+            root,
+            settings,
+            now,
+            whole_log,
+            lock.was_killed(root),
+            runner,
+            memory_plan,
+            scratch,
+            progress,
+        )
         try:
             report = job.run()
         except BaseException:
@@ -177,7 +191,9 @@ class _Dispatch:
     read_from: int = 0
     until: int = NO_END  # the commit log ends here, or may be dispatched no further
     rows: dict[tuple[bytes, int], list[Stretch]] = field(default_factory=dict)
-    entries: list[tuple[Stretch, int]] = field(default_factory=list)  # with the address at which the piece ends
+    entries: list[tuple[Stretch, int]] = field(
+        default_factory=list
+    )  # with the address at which the piece ends
     last_record: int = -1
     report: DispatchReport = field(default_factory=lambda: DispatchReport(path="", now_ms=0))
 
@@ -195,7 +211,10 @@ class _Dispatch:
         self.topics = dispatched.topics(self.root)
         found = reading.read_commit_log(self.root, self._folders())
         for problem in found.problems:
-            if problem.kind == ProblemKind.DAMAGED and os.path.basename(problem.path) != trees.GUARD:
+            if (
+                problem.kind == ProblemKind.DAMAGED
+                and os.path.basename(problem.path) != trees.GUARD
+            ):
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
         files = [LogFile(file.path, file.start, file.size_bytes) for file in found.files]
         while files and walking.is_empty(files[-1]):
@@ -205,12 +224,18 @@ class _Dispatch:
         self.report.log_start = start
         self._look_at_queues()
         self._look_at_logs()
-        is_whole = self.whole_log or trees.is_guarded(self._commit_log) or not self._has_last_record()
-        ends = {kind: [s.end for (k, _), s in self.queues.items() if k is kind] for kind in QueueKind}
+        is_whole = (
+            self.whole_log or trees.is_guarded(self._commit_log) or not self._has_last_record()
+        )
+        ends = {
+            kind: [s.end for (k, _), s in self.queues.items() if k is kind] for kind in QueueKind
+        }
         kinds = [QueueKind.ORDINARY]
         if ends[QueueKind.BATCH] or any(topic.has_batch_queues for topic in self.topics.values()):
             kinds.append(QueueKind.BATCH)
-        self.queued_from = start if is_whole else max(start, min(max(ends[kind], default=-1) for kind in kinds))
+        self.queued_from = (
+            start if is_whole else max(start, min(max(ends[kind], default=-1) for kind in kinds))
+        )
         self.indexed_from = NO_END
         if self.settings.has_index:
             self._look_at_index()
@@ -223,13 +248,21 @@ class _Dispatch:
 
     def _has_last_record(self) -> bool:
         """Whether the record is in the log that the consume queues say is their last."""
-        ends = [(state.end, name) for (kind, name), state in self.queues.items() if kind is QueueKind.ORDINARY]
+        ends = [
+            (state.end, name)
+            for (kind, name), state in self.queues.items()
+            if kind is QueueKind.ORDINARY
+        ]
         end, name = max(ends, default=(-1, None))
         if name is None or end < 0:
             return True
         number = self.queues[QueueKind.ORDINARY, name].next_number - 1
-        address = dispatched.address_of(reading.read_queue(self.root, Part.CONSUME_QUEUE, name), number)
-        place = bisect_right([file.start for file in self.log], -1 if address is None else address) - 1
+        address = dispatched.address_of(
+            reading.read_queue(self.root, Part.CONSUME_QUEUE, name), number
+        )
+        place = (
+            bisect_right([file.start for file in self.log], -1 if address is None else address) - 1
+        )
         return place >= 0 and address is not None and walking.has_record(self.log[place], address)
 
     def _folders(self) -> dict[str, object]:
@@ -245,18 +278,34 @@ class _Dispatch:
 
     def _look_at_queues(self) -> None:
         sizes: dict[QueueKind, int] = {}
-        for kind, part in ((QueueKind.ORDINARY, Part.CONSUME_QUEUE), (QueueKind.BATCH, Part.BATCH_QUEUE)):
+        for kind, part in (
+            (QueueKind.ORDINARY, Part.CONSUME_QUEUE),
+            (QueueKind.BATCH, Part.BATCH_QUEUE),
+        ):
             for name in reading.list_queues(self.root, part):
                 log = reading.read_queue(self.root, part, name)
                 self.queues[kind, name] = dispatched.read_queue_state(log, kind)
-                if log.file_size is not None and sizes.setdefault(kind, log.file_size) != log.file_size:
+                if (
+                    log.file_size is not None
+                    and sizes.setdefault(kind, log.file_size) != log.file_size
+                ):
                     raise CorruptLog(
-                        f"files of {log.file_size} bytes, those of other queues have {sizes[kind]}", None,
-                        log.files[0].path, "remove the queue's folder: dispatch makes it anew",
-                    )  # fmt: skip
+                        f"files of {log.file_size} bytes, those of other queues have {sizes[kind]}",
+                        None,
+                        log.files[0].path,
+                        "remove the queue's folder: dispatch makes it anew",
+                    )
         settings = self.settings
-        ordinary = sizes.get(QueueKind.ORDINARY) or settings.consume_queue_bytes or names.DEFAULT_CONSUME_QUEUE_BYTES
-        batch = sizes.get(QueueKind.BATCH) or settings.batch_queue_bytes or names.DEFAULT_BATCH_QUEUE_BYTES
+        ordinary = (
+            sizes.get(QueueKind.ORDINARY)
+            or settings.consume_queue_bytes
+            or names.DEFAULT_CONSUME_QUEUE_BYTES
+        )
+        batch = (
+            sizes.get(QueueKind.BATCH)
+            or settings.batch_queue_bytes
+            or names.DEFAULT_BATCH_QUEUE_BYTES
+        )
         self.sizes.queue = -(-ordinary // 20) * 20  # as the broker rounds it
         if batch % 46:
             raise InvalidConfig(f"mapperFileSizeBatchConsumeQueue of {batch} is no multiple of 46")
@@ -273,9 +322,11 @@ class _Dispatch:
             if log_bytes is not None and index_bytes is not None:
                 if sizes not in (None, (log_bytes, index_bytes)):
                     raise CorruptLog(
-                        f"files of {log_bytes} and {index_bytes} bytes, those of other queues have {sizes}", None,
-                        state.log_path, "remove both folders of the queue: dispatch makes them anew",
-                    )  # fmt: skip
+                        f"files of {log_bytes} and {index_bytes} bytes, those of other queues have {sizes}",
+                        None,
+                        state.log_path,
+                        "remove both folders of the queue: dispatch makes them anew",
+                    )
                 sizes = log_bytes, index_bytes
             if name.topic in compacted:
                 self.logs[name] = state
@@ -286,7 +337,9 @@ class _Dispatch:
             )
         self.sizes.log, self.sizes.log_index = sizes
         if self.sizes.log_index < 2 * 46:
-            raise InvalidConfig(f"a compaction index of {self.sizes.log_index} bytes holds no message")
+            raise InvalidConfig(
+                f"a compaction index of {self.sizes.log_index} bytes holds no message"
+            )
         for (kind, name), _ in self.queues.items():
             if kind is QueueKind.ORDINARY and name.topic in compacted:
                 self.logs.setdefault(name, LogState())
@@ -349,7 +402,11 @@ class _Dispatch:
     def _goes_on(self, file: LogFile, last: Walked, following: LogFile) -> bool:
         """Whether the log goes on in the next file; behind damage, or a file that is missing, it does not."""
         if last.stop not in (0, kernels.BLANK):
-            self._damaged(file, last.stop_at, f"{walking.WORDS[last.stop]}, and the log goes on in {following.path}")
+            self._damaged(
+                file,
+                last.stop_at,
+                f"{walking.WORDS[last.stop]}, and the log goes on in {following.path}",
+            )
         elif following.start != file.end:
             self._damaged(file, last.end, f"the file that begins at {file.end} is missing")
         else:
@@ -367,10 +424,13 @@ class _Dispatch:
         elif last.stop != kernels.END:
             self.report.problems.append(
                 Problem(
-                    ProblemKind.RECOVERED, f"{words}: here the log ends", file.path, last.stop_at - file.start,
+                    ProblemKind.RECOVERED,
+                    f"{words}: here the log ends",
+                    file.path,
+                    last.stop_at - file.start,
                     "nothing to do: a crash cut the last record short, and a broker's start removes it",
                 )
-            )  # fmt: skip
+            )
 
     def _damaged(self, file: LogFile, address: int, message: str) -> None:
         problem = Problem(ProblemKind.DAMAGED, message, file.path, address - file.start, _SETTLE)
@@ -388,7 +448,9 @@ class _Dispatch:
     def _pieces(self, first: int, at: int) -> Iterator[WalkUnit]:
         size = min(_MOST_PIECE_BYTES, self.memory.limits().piece_bytes)
         compacted = frozenset(
-            name for name, topic in self.topics.items() if topic.is_compacted and self.settings.has_compaction
+            name
+            for name, topic in self.topics.items()
+            if topic.is_compacted and self.settings.has_compaction
         )
         for file in self.log[first:]:
             start = max(at, file.start)
@@ -397,9 +459,17 @@ class _Dispatch:
             while start < written:
                 end = min(start + size, written)
                 yield WalkUnit(
-                    file, start, end, is_exact, self.queued_from, self.indexed_from, compacted,
-                    self.settings.index_tags, self.scratch.folder, self.scratch.memory,
-                )  # fmt: skip
+                    file,
+                    start,
+                    end,
+                    is_exact,
+                    self.queued_from,
+                    self.indexed_from,
+                    compacted,
+                    self.settings.index_tags,
+                    self.scratch.folder,
+                    self.scratch.memory,
+                )
                 start, is_exact = end, False
 
     def _run_walks(self, units: Sequence[WalkUnit]) -> list[Walked]:
@@ -409,7 +479,9 @@ class _Dispatch:
             replace(unit, memory_bytes=self.scratch.memory_bytes * weight // total)
             for unit, weight in zip(units, weights, strict=True)
         ]
-        return _sound(self.runner.run_tasks("walk", walking.walk_all, shared, weights, self.progress))
+        return _sound(
+            self.runner.run_tasks("walk", walking.walk_all, shared, weights, self.progress)
+        )
 
     # ------------------------------------------------------------------ build
 
@@ -432,10 +504,16 @@ class _Dispatch:
             if self.settings.has_compaction and topic is not None and topic.is_compacted:
                 units.append(
                     LogUnit(
-                        name, tuple(stretches), self.until, self.logs.get(name, LogState()), self.sizes.log,
-                        self.sizes.log_index, self.log, folder,
+                        name,
+                        tuple(stretches),
+                        self.until,
+                        self.logs.get(name, LogState()),
+                        self.sizes.log,
+                        self.sizes.log_index,
+                        self.log,
+                        folder,
                     )
-                )  # fmt: skip
+                )
         known = {(unit.kind, unit.name) for unit in units if isinstance(unit, QueueUnit)}
         for kind, name in sorted(self.queues.keys() - known):
             if self._is_beyond(kind, self.queues[kind, name]):
@@ -443,19 +521,33 @@ class _Dispatch:
         return units + list(self._index_units(folder))
 
     def _queue_unit(
-        self, kind: QueueKind, name: TopicPartition, rows: Sequence[Stretch], folder: str, delay_ms: int | None
+        self,
+        kind: QueueKind,
+        name: TopicPartition,
+        rows: Sequence[Stretch],
+        folder: str,
+        delay_ms: int | None,
     ) -> QueueUnit:
         state = self.queues.get((kind, name), QueueState())
         is_batch = kind is QueueKind.BATCH
         is_cut = self._is_beyond(kind, state)
         if is_cut:  # units of records that the log does not have: a broker's start cuts them off
             part = Part.BATCH_QUEUE if is_batch else Part.CONSUME_QUEUE
-            state = dispatched.read_queue_state(reading.read_queue(self.root, part, name), kind, self.until)
+            state = dispatched.read_queue_state(
+                reading.read_queue(self.root, part, name), kind, self.until
+            )
             self.queues[kind, name] = state
         return QueueUnit(
-            kind, name, tuple(rows), self.until, state, self.sizes.batch if is_batch else self.sizes.queue, folder,
-            delay_ms, is_cut,
-        )  # fmt: skip
+            kind,
+            name,
+            tuple(rows),
+            self.until,
+            state,
+            self.sizes.batch if is_batch else self.sizes.queue,
+            folder,
+            delay_ms,
+            is_cut,
+        )
 
     def _is_beyond(self, kind: QueueKind, state: QueueState) -> bool:
         """Whether the queue's last unit is of a record behind the log's end."""
@@ -467,11 +559,21 @@ class _Dispatch:
             topic = raw.decode()
         except UnicodeDecodeError:
             topic = ""
-        if not topic or topic in (".", "..") or "/" in topic or "\0" in topic or len(raw) > 255 or queue < 0:
+        if (
+            not topic
+            or topic in (".", "..")
+            or "/" in topic
+            or "\0" in topic
+            or len(raw) > 255
+            or queue < 0
+        ):
             problem = Problem(
-                ProblemKind.DAMAGED, f"records of topic {raw!r}, queue {queue}: no folder can have such a name",
-                self._commit_log, None, "they were left out; no client can have sent them",
-            )  # fmt: skip
+                ProblemKind.DAMAGED,
+                f"records of topic {raw!r}, queue {queue}: no folder can have such a name",
+                self._commit_log,
+                None,
+                "they were left out; no client can have sent them",
+            )
             if problem not in self.report.problems:
                 self.report.problems.append(problem)
             return None
@@ -505,9 +607,17 @@ class _Dispatch:
                 if part < some:
                     left.insert(0, (stretch, first + part, some - part))
             yield IndexUnit(
-                name, slots, capacity, tuple(taken), path, count, before, max(old.last_address, 0), old.last_stored,
+                name,
+                slots,
+                capacity,
+                tuple(taken),
+                path,
+                count,
+                before,
+                max(old.last_address, 0),
+                old.last_stored,
                 folder,
-            )  # fmt: skip
+            )
             if taken:
                 stretch, first, part = taken[-1]
                 before = stretch, first + part - 1
@@ -534,7 +644,9 @@ class _Dispatch:
         """Write aside what changes; where offsets are left out, once more up to there."""
         units = self._units()
         built = self._run_builds(units)
-        if self.report.read_from > self.report.log_start and any(one.gap_at >= 0 or one.begins_late for one in built):
+        if self.report.read_from > self.report.log_start and any(
+            one.gap_at >= 0 or one.begins_late for one in built
+        ):
             # What lies before is lacking in one queue that others have: it was lost alone.
             self.queued_from = self.read_from = self.report.log_start
             self.rows.clear()
@@ -548,7 +660,9 @@ class _Dispatch:
         if gaps:
             worst = min(gaps, key=lambda one: one.gap_at)
             place = max(bisect_right([file.start for file in self.log], worst.gap_at) - 1, 0)
-            self._damaged(self.log[place], worst.gap_at, f"the log leaves records out: it has {worst.gap}")
+            self._damaged(
+                self.log[place], worst.gap_at, f"the log leaves records out: it has {worst.gap}"
+            )
             self.until = self.report.log_end = min(self.until, worst.gap_at)
             trees.clear(self.root)
             units = self._units()
@@ -587,19 +701,29 @@ class _Dispatch:
         status = DispatchStatus.DISPATCHED if one.files else DispatchStatus.UNCHANGED
         self.report.queues.append(
             QueueReport(
-                kind=kind, topic=name.topic, queue=name.partition, status=status, units_added=one.added,
-                next_offset=one.next_number, files_written=len(one.files), records_passed=one.passed,
-                records_keyless=one.keyless, records_too_large=one.too_large, is_anew=one.is_anew,
+                kind=kind,
+                topic=name.topic,
+                queue=name.partition,
+                status=status,
+                units_added=one.added,
+                next_offset=one.next_number,
+                files_written=len(one.files),
+                records_passed=one.passed,
+                records_keyless=one.keyless,
+                records_too_large=one.too_large,
+                is_anew=one.is_anew,
             )
-        )  # fmt: skip
+        )
         if one.too_large:
             self.report.problems.append(
                 Problem(
-                    ProblemKind.UNSUPPORTED, f"{one.too_large} records are too large for a compaction log's files",
-                    os.path.join(self.root, Part.COMPACTION_LOG, name.topic, str(name.partition)), None,
+                    ProblemKind.UNSUPPORTED,
+                    f"{one.too_large} records are too large for a compaction log's files",
+                    os.path.join(self.root, Part.COMPACTION_LOG, name.topic, str(name.partition)),
+                    None,
                     "a broker loses them too; raise compactionMappedFileSize before the log is made",
                 )
-            )  # fmt: skip
+            )
 
 
 def _weight(unit: BuildUnit) -> int:
@@ -615,6 +739,10 @@ def _sound(results: Sequence[T | Failed[U]]) -> list[T]:
     for result in results:
         if isinstance(result, Failed):
             error = result.error
-            raise error if isinstance(error, LogError) else LogError(f"{type(error).__name__}: {error}")
+            raise (
+                error
+                if isinstance(error, LogError)
+                else LogError(f"{type(error).__name__}: {error}")
+            )
         sound.append(result)
     return sound

@@ -46,7 +46,9 @@ def elect(unit: ElectUnit) -> Elected:
         lost_last = []
         with step("mark"):
             touched = 0
-            for block, (path, at), last, lost in zip(unit.blocks, unit.states, unit.last_records, losers, strict=True):
+            for block, (path, at), last, lost in zip(
+                unit.blocks, unit.states, unit.last_records, losers, strict=True
+            ):
                 election.mark(states[path].bytes[at:], lost)
                 touched += block.count + _AROUND_BYTES
                 if touched > unit.limits.slice_bytes:
@@ -72,15 +74,22 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
     columns = unit.blocks[0].columns
     row_bytes = 8 * columns
     sizes = row_bytes * ends[:, -1].astype(np.int64)
-    rows_at = [_rows_at(block, unit) + row_bytes * start for block, start in zip(unit.blocks, starts, strict=True)]
+    rows_at = [
+        _rows_at(block, unit) + row_bytes * start
+        for block, start in zip(unit.blocks, starts, strict=True)
+    ]
     total = int(sizes.sum())
     if touched + total + _AROUND_BYTES * len(sizes) <= 2 * limit:
-        places = [entries[block.path].address + at for block, at in zip(unit.blocks, rows_at, strict=True)]
+        places = [
+            entries[block.path].address + at for block, at in zip(unit.blocks, rows_at, strict=True)
+        ]
         return losers_among(places, columns, ends, unit.dirty_from, key_at, keys, unit.strategy)
     copied = np.empty(total, dtype=np.uint8)
     behind = np.cumsum(sizes)
     touched = _let_go(entries)
-    for block, at, size, end in zip(unit.blocks, rows_at, sizes.tolist(), behind.tolist(), strict=True):
+    for block, at, size, end in zip(
+        unit.blocks, rows_at, sizes.tolist(), behind.tolist(), strict=True
+    ):
         copied[end - size : end] = entries[block.path].bytes[at : at + size]
         touched += size + _AROUND_BYTES
         if touched > limit:
@@ -98,20 +107,34 @@ def _let_go(maps: dict[str, ScratchMap]) -> int:
 
 
 def losers_among(
-    rows_at: Sequence[int], columns: int, ends: np.ndarray, dirty_from: Sequence[int], key_at: Int64Array,
-    keys: ByteArray, strategy: Strategy,
-) -> tuple[int, list[np.ndarray]]:  # fmt: skip
+    rows_at: Sequence[int],
+    columns: int,
+    ends: np.ndarray,
+    dirty_from: Sequence[int],
+    key_at: Int64Array,
+    keys: ByteArray,
+    strategy: Strategy,
+) -> tuple[int, list[np.ndarray]]:
     """``election.elect``, or the strategy's own, with its buffers: the winners' count, and each block's losers."""
     sizes = ends[:, -1].astype(np.int64)
     losers: Int64Array = np.zeros(len(sizes), dtype=np.int64)
     lost = np.empty(int(sizes.sum()), dtype=np.uint32)
     kernel = _KERNELS.get(strategy, election.elect)
     winners = kernel(
-        np.array(rows_at, dtype=np.int64), columns, ends, np.array(dirty_from, dtype=np.int64), lost, losers,
-        election.new_table(ends, columns > 2 or len(key_at) > 0), key_at, keys,
-    )  # fmt: skip
+        np.array(rows_at, dtype=np.int64),
+        columns,
+        ends,
+        np.array(dirty_from, dtype=np.int64),
+        lost,
+        losers,
+        election.new_table(ends, columns > 2 or len(key_at) > 0),
+        key_at,
+        keys,
+    )
     starts = np.cumsum(sizes) - sizes
-    return int(winners), [lost[start : start + n] for start, n in zip(starts.tolist(), losers.tolist(), strict=True)]
+    return int(winners), [
+        lost[start : start + n] for start, n in zip(starts.tolist(), losers.tolist(), strict=True)
+    ]
 
 
 def _rows_at(block: Block, unit: ElectUnit) -> int:

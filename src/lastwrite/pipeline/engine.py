@@ -71,13 +71,21 @@ class Exchange(Protocol):
     @property
     def scratch(self) -> str: ...
 
-    def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]: ...
+    def scan(
+        self, units: Sequence[ScanUnit], progress: Progress
+    ) -> list[list[PieceScan] | Failed[ScanUnit]]: ...
 
-    def elect(self, units: Sequence[ElectUnit], progress: Progress) -> list[Elected | Failed[ElectUnit]]: ...
+    def elect(
+        self, units: Sequence[ElectUnit], progress: Progress
+    ) -> list[Elected | Failed[ElectUnit]]: ...
 
-    def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]: ...
+    def rewrite(
+        self, units: Sequence[RewriteUnit], progress: Progress
+    ) -> list[Rewritten | Failed[RewriteUnit]]: ...
 
-    def keep(self, units: Sequence[KeepUnit], progress: Progress) -> list[Kept | Failed[KeepUnit]]: ...
+    def keep(
+        self, units: Sequence[KeepUnit], progress: Progress
+    ) -> list[Kept | Failed[KeepUnit]]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +100,9 @@ class Options:
     dry_run: bool = False
     to: str | None = None
     keep_scans: bool = False  # see ``pipeline.keep``
-    check: Callable[[], None] = lambda: None  # raises where the work is to stop: nothing more is begun or swapped
+    check: Callable[[], None] = lambda: (
+        None
+    )  # raises where the work is to stop: nothing more is begun or swapped
 
 
 @dataclass(slots=True)
@@ -165,7 +175,13 @@ class Engine:
     """Compacts partitions of one system; see ``compact``."""
 
     def __init__(
-        self, system: System, exchange: Exchange, workers: int, limits: Limits, options: Options, progress: Progress
+        self,
+        system: System,
+        exchange: Exchange,
+        workers: int,
+        limits: Limits,
+        options: Options,
+        progress: Progress,
     ) -> None:
         self._system = system
         self._exchange = exchange
@@ -183,9 +199,12 @@ class Engine:
         for wave in self._waves(folders):
             reports += [job.report for job in wave]
         return CompactionReport(
-            partitions=reports, dry_run=self._options.dry_run, now_ms=self._options.now_ms,
-            seconds=time.perf_counter() - begin, stage_seconds=self._stage_seconds,
-        )  # fmt: skip
+            partitions=reports,
+            dry_run=self._options.dry_run,
+            now_ms=self._options.now_ms,
+            seconds=time.perf_counter() - begin,
+            stage_seconds=self._stage_seconds,
+        )
 
     def _waves(self, folders: Sequence[str]) -> Iterator[list[_Job]]:
         wave: list[_Job] = []
@@ -203,7 +222,11 @@ class Engine:
             yield wave
 
     def _run_wave(self, wave: list[_Job]) -> None:
-        for name, stage in (("scan", self._scan), ("elect", self._elect), ("rewrite", self._rewrite)):
+        for name, stage in (
+            ("scan", self._scan),
+            ("elect", self._elect),
+            ("rewrite", self._rewrite),
+        ):
             self._timed(name, stage, [job for job in wave if job.is_open])
         self._timed("commit", self._commit, wave)
 
@@ -233,7 +256,9 @@ class Engine:
             job.fail(error)
             return job
         job.log = log
-        report.segments_before = report.segments_after = report.segments_untouched = len(log.segments)
+        report.segments_before = report.segments_after = report.segments_untouched = len(
+            log.segments
+        )
         report.bytes_before = report.bytes_after = log.size_bytes
         report.problems = list(log.problems)
         damage = [p for p in log.problems if p.kind is ProblemKind.DAMAGED]
@@ -250,7 +275,11 @@ class Engine:
         try:
             include_active = self._options.include_active and not log.is_torn
             decision = self._system.decide(
-                log, self._options.config, self._options.now_ms, include_active, self._options.like_broker
+                log,
+                self._options.config,
+                self._options.now_ms,
+                include_active,
+                self._options.like_broker,
             )
         except UnsupportedFormat as error:
             job.end(Status.SKIPPED, str(error))
@@ -271,7 +300,11 @@ class Engine:
             job.bits = bucket_bits(records)
             self._find_kept(job, log, decision)
             job.pieces = cut_into_pieces(
-                self._system, log, decision.end, job.kept, piece_bytes_of(self._limits, log.size_bytes, records)
+                self._system,
+                log,
+                decision.end,
+                job.kept,
+                piece_bytes_of(self._limits, log.size_bytes, records),
             )
         except (LogError, OSError) as error:
             job.fail(error)
@@ -285,7 +318,10 @@ class Engine:
     def _keeps_scans(self) -> bool:
         # Without a scratch folder no worker sees another's entries.
         return (
-            self._options.keep_scans and self._is_in_place and not self._options.exact and bool(self._exchange.scratch)
+            self._options.keep_scans
+            and self._is_in_place
+            and not self._options.exact
+            and bool(self._exchange.scratch)
         )
 
     def _find_kept(self, job: _Job, log: PartitionLog, decision: Decision) -> None:
@@ -315,10 +351,15 @@ class Engine:
             for job in again:
                 lie = self._merge(job) if job.is_open else None
                 if lie is not None:
-                    job.end(Status.DAMAGED, f"the transaction that ends at offset {lie} is aborted and not aborted")
+                    job.end(
+                        Status.DAMAGED,
+                        f"the transaction that ends at offset {lie} is aborted and not aborted",
+                    )
         for job in jobs:
             if job.is_open:
-                job.report.records_before = job.report.records_after = sum(scan.records for scan in job.scans)
+                job.report.records_before = job.report.records_after = sum(
+                    scan.records for scan in job.scans
+                )
 
     @staticmethod
     def _merge(job: _Job) -> int | None:
@@ -363,13 +404,20 @@ class Engine:
     def _scan_unit(self, job: _Job, pieces: Sequence[Piece]) -> ScanUnit:
         assert job.decision is not None
         return ScanUnit(
-            partition=job.number, system=self._system.name, pieces=tuple(pieces),
-            first_dirty=job.decision.elect_from, bits=job.bits, exact=self._options.exact, secret=job.secret,
+            partition=job.number,
+            system=self._system.name,
+            pieces=tuple(pieces),
+            first_dirty=job.decision.elect_from,
+            bits=job.bits,
+            exact=self._options.exact,
+            secret=job.secret,
             policy=_policy_of(job.decision.policy, pieces),
             aborted=aborted_table(job.aborted, pieces[0].lowest_offset, pieces[-1].end_offset),
-            limits=self._limits, scratch=self._exchange.scratch, kept=self._kept_scans(job, pieces),
+            limits=self._limits,
+            scratch=self._exchange.scratch,
+            kept=self._kept_scans(job, pieces),
             keeps=job.kept is not None,
-        )  # fmt: skip
+        )
 
     # ------------------------------------------------------------------ elect
 
@@ -378,9 +426,14 @@ class Engine:
         for job in jobs:
             assert job.decision is not None
             units += elect_units(
-                job.number, job.bits, job.scans, self._options.exact, self._limits, self._workers,
+                job.number,
+                job.bits,
+                job.scans,
+                self._options.exact,
+                self._limits,
+                self._workers,
                 job.decision.policy.strategy,
-            )  # fmt: skip
+            )
         by_number = {job.number: job for job in jobs}
         for answer in self._exchange.elect(units, self._progress):
             if isinstance(answer, Failed):
@@ -400,13 +453,18 @@ class Engine:
     def _rewrite(self, jobs: list[_Job]) -> None:
         for job in jobs:
             self._choose_outputs(job)
-        costs = [[rewrite_cost(*each) for each in zip(job.pieces, job.scans, strict=True)] for job in jobs]
+        costs = [
+            [rewrite_cost(*each) for each in zip(job.pieces, job.scans, strict=True)]
+            for job in jobs
+        ]
         total = 0
         for job, by_piece in zip(jobs, costs, strict=True):
             rewritten = job.rewritten
             total += sum(
-                cost for piece, cost in zip(job.pieces, by_piece, strict=True) if piece.segment in rewritten
-            )  # fmt: skip
+                cost
+                for piece, cost in zip(job.pieces, by_piece, strict=True)
+                if piece.segment in rewritten
+            )
         shares = Shares(total, self._workers)
         units: list[RewriteUnit] = []
         for job, by_piece in zip(jobs, costs, strict=True):
@@ -443,15 +501,26 @@ class Engine:
             lost[piece.segment] += scan.losers
             changes[piece.segment] += scan.losers + scan.changed_batches
         for piece, spent in zip(job.pieces, job.transactions.spent, strict=True):
-            changes[piece.segment] += sum(spent_changes(marker, self._options.now_ms) for marker in spent)
+            changes[piece.segment] += sum(
+                spent_changes(marker, self._options.now_ms) for marker in spent
+            )
         # Where log and index disagree the index is made anew.
-        told, known = ({entry.last_offset for entry in some} for some in (job.log.aborted, job.aborted))
+        told, known = (
+            {entry.last_offset for entry in some} for some in (job.log.aborted, job.aborted)
+        )
         for offset in (told - known) | (known & job.transactions.aborting) - told:
-            changes[bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1] += 1
+            changes[
+                bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+            ] += 1
         like_broker = self._options.like_broker
-        for group in self._system.group(job.log, job.decision.end, self._options.config, like_broker):
+        for group in self._system.group(
+            job.log, job.decision.end, self._options.config, like_broker
+        ):
             sizes = [segments[n].size_bytes for n in group]
-            kept = [size * (records[n] - lost[n]) // max(1, records[n]) for n, size in zip(group, sizes, strict=True)]
+            kept = [
+                size * (records[n] - lost[n]) // max(1, records[n])
+                for n, size in zip(group, sizes, strict=True)
+            ]
             changed = [bool(changes[n]) for n in group]
             is_whole = like_broker or self._system.makes_one_segment
             runs = [(0, len(group))] if is_whole else rewritten_runs(sizes, kept, changed)
@@ -468,39 +537,56 @@ class Engine:
         assert job.log is not None and job.decision is not None
         pieces = [piece for piece in job.pieces if piece.segment in output.segments]
         base_offset = job.log.segments[output.segments[0]].base_offset
-        end_offset = max((job.scans[piece.number].next_offset for piece in pieces), default=base_offset)
+        end_offset = max(
+            (job.scans[piece.number].next_offset for piece in pieces), default=base_offset
+        )
         fits = end_offset - 1 - base_offset <= self._system.offset_span
         may_cut = fits and self._system.joins_parts
         parts = shares.take(pieces, [costs[piece.number] for piece in pieces], may_cut=may_cut)
         bases = [job.log.segments[n].base_offset for n in output.segments]
         output.aborted = tuple(
-            entry for entry in job.aborted
+            entry
+            for entry in job.aborted
             if bases[0] <= entry.last_offset < job.log.segment_end(output.segments[-1])
             and entry.last_offset in job.transactions.aborting
-        )  # fmt: skip
+        )
         folder = None
         if not self._options.dry_run:
             folder = self._system.output_folder(job.log, self._options.to)
         for n, part in enumerate(parts):
             scans = [job.scans[piece.number] for piece in part]
             yield RewriteUnit(
-                partition=job.number, system=self._system.name, group=number, part=n, parts=len(parts),
-                base_offset=base_offset, pieces=tuple(part),
+                partition=job.number,
+                system=self._system.name,
+                group=number,
+                part=n,
+                parts=len(parts),
+                base_offset=base_offset,
+                pieces=tuple(part),
                 states=tuple((scan.states, scan.states_at, scan.records) for scan in scans),
                 spent=tuple(
-                    tuple(marker.ordinal for marker in job.transactions.spent[piece.number]) for piece in part
+                    tuple(marker.ordinal for marker in job.transactions.spent[piece.number])
+                    for piece in part
                 ),
-                policy=_policy_of(job.decision.policy, part), index_interval_bytes=job.decision.index_interval_bytes,
-                limits=self._limits, folder=folder, mtime_ns=job.log.segments[output.segments[-1]].mtime_ns,
-                aborted=output.aborted, keeps=job.kept is not None, cost=sum(costs[piece.number] for piece in part),
+                policy=_policy_of(job.decision.policy, part),
+                index_interval_bytes=job.decision.index_interval_bytes,
+                limits=self._limits,
+                folder=folder,
+                mtime_ns=job.log.segments[output.segments[-1]].mtime_ns,
+                aborted=output.aborted,
+                keeps=job.kept is not None,
+                cost=sum(costs[piece.number] for piece in part),
                 like_broker=self._options.like_broker,
-            )  # fmt: skip
+            )
 
     # ------------------------------------------------------------------ commit
 
     def _commit(self, wave: list[_Job]) -> None:
         """Swap every partition first, then write each root's checkpoint once, and only then clear away."""
-        weights = [sum(part.bytes_written for output in job.outputs for part in output.parts) for job in wave]
+        weights = [
+            sum(part.bytes_written for output in job.outputs for part in output.parts)
+            for job in wave
+        ]
         self._progress.stage("commit", sum(weights))
         for first in range(0, len(wave), _SIDE_BY_SIDE):
             jobs = wave[first : first + _SIDE_BY_SIDE]
@@ -529,17 +615,24 @@ class Engine:
                         self._renew(job)
                 elif job.rests:
                     self._judge_retention(job)
-                    job.new = Renewed(job.log, retention=job.retention) if job.log is not None else None
+                    job.new = (
+                        Renewed(job.log, retention=job.retention) if job.log is not None else None
+                    )
                 else:
                     self._discard(job)
                     job.new = Renewed(job.log) if job.log is not None else None
         if self._is_in_place:
-            self._each(self._system.swap, [(job, job.new) for job in jobs if job.is_open and job.new is not None])
+            self._each(
+                self._system.swap,
+                [(job, job.new) for job in jobs if job.is_open and job.new is not None],
+            )
         elif self._options.to is not None:
             publish = partial(self._system.publish_copies, to=self._options.to)
             self._each(publish, [(job, job.new) for job in jobs if job.new is not None])
 
-    def _each(self, work: Callable[[list[T]], Sequence[Exception | None]], jobs: Sequence[tuple[_Job, T]]) -> None:
+    def _each(
+        self, work: Callable[[list[T]], Sequence[Exception | None]], jobs: Sequence[tuple[_Job, T]]
+    ) -> None:
         """Do the work for all jobs together; whose part of it fails has failed."""
         for (job, _), error in zip(jobs, work([each for _, each in jobs]), strict=True):
             if error is not None:
@@ -563,7 +656,9 @@ class Engine:
     def _judge_retention(self, job: _Job) -> None:
         """What will have expired of the log as the round leaves it."""
         assert job.log is not None
-        job.replacements = [Replacement(output.segments, tuple(output.parts)) for output in job.outputs]
+        job.replacements = [
+            Replacement(output.segments, tuple(output.parts)) for output in job.outputs
+        ]
         job.after = after_round(self._system, job.log, job.replacements)
         job.retention = self._system.expired(job.after, self._options.config, self._options.now_ms)
 
@@ -575,7 +670,8 @@ class Engine:
         for root, inside in by_root.items():
             try:
                 self._system.record(
-                    root, {job.log.name: job.decision.end for job in inside if job.log and job.decision}
+                    root,
+                    {job.log.name: job.decision.end for job in inside if job.log and job.decision},
                 )
             except (LogError, OSError) as error:
                 for job in inside:
@@ -583,7 +679,10 @@ class Engine:
 
     def _tidy(self, jobs: Sequence[_Job]) -> None:
         """What is left of the swaps goes."""
-        self._each(self._system.tidy, [(job, job.log) for job in jobs if job.outputs and job.log is not None])
+        self._each(
+            self._system.tidy,
+            [(job, job.log) for job in jobs if job.outputs and job.log is not None],
+        )
 
     def _keep(self, wave: Sequence[_Job]) -> None:
         """Write aside what later rounds need not scan again. Its trouble is no round's."""
@@ -593,11 +692,14 @@ class Engine:
                 made = [
                     keeping.NewSegment(
                         self._system.segment_path(job.kept.log, output.parts[0].base_offset),
-                        job.kept.log.segments[output.segments[0]].base_offset, output.parts,
+                        job.kept.log.segments[output.segments[0]].base_offset,
+                        output.parts,
                     )
                     for output in job.outputs
-                ]  # fmt: skip
-                units += keeping.units_of(job.number, job.kept, job.pieces, job.scans, job.rewritten, made)
+                ]
+                units += keeping.units_of(
+                    job.number, job.kept, job.pieces, job.scans, job.rewritten, made
+                )
         if not units:
             return
         jobs = {job.number: job for job in wave}
@@ -625,7 +727,9 @@ class Engine:
     def _retain(self, wave: Sequence[_Job]) -> None:
         """Take out what has expired, of all partitions together: they share the checkpoint of log starts."""
         judged = [
-            (job, (job.after, job.retention)) for job in wave if job.after is not None and job.retention is not None
+            (job, (job.after, job.retention))
+            for job in wave
+            if job.after is not None and job.retention is not None
         ]
         self._each(self._system.retain, judged)
 
@@ -635,15 +739,30 @@ class Engine:
         finished: list[tuple[tuple[Segment, ...], Rewritten]] = []
         for output in job.outputs:
             sources = tuple(job.log.segments[n] for n in output.segments)
-            finished.append((sources, self._system.join_parts(
-                job.log, sources[0].base_offset, output.parts, self._system.output_folder(job.log, self._options.to),
-                job.decision.index_interval_bytes, self._limits, output.aborted, sources[-1].mtime_ns,
-            )))  # fmt: skip
+            finished.append(
+                (
+                    sources,
+                    self._system.join_parts(
+                        job.log,
+                        sources[0].base_offset,
+                        output.parts,
+                        self._system.output_folder(job.log, self._options.to),
+                        job.decision.index_interval_bytes,
+                        self._limits,
+                        output.aborted,
+                        sources[-1].mtime_ns,
+                    ),
+                )
+            )
             finished += [((), further) for further in finished[-1][1].further]
         job.new = Renewed(
-            job.log, [s for s, _ in finished], [f for _, f in finished], job.decision.end, job.retention,
+            job.log,
+            [s for s, _ in finished],
+            [f for _, f in finished],
+            job.decision.end,
+            job.retention,
             job.decision.policy,
-        )  # fmt: skip
+        )
 
     def _discard(self, job: _Job) -> None:
         for output in job.outputs:
@@ -653,8 +772,12 @@ class Engine:
     def _account(self, job: _Job, retention: Retention) -> None:
         assert job.log is not None and job.decision is not None
         horizon = job.decision.end if job.is_open else job.decision.first_dirty
-        with contextlib.suppress(LogError, OSError):  # whoever changed the log since is none of the round's concern
-            job.report.backlog = self._system.backlog(job.log, horizon, self._options.config, self._options.now_ms)
+        with contextlib.suppress(
+            LogError, OSError
+        ):  # whoever changed the log since is none of the round's concern
+            job.report.backlog = self._system.backlog(
+                job.log, horizon, self._options.config, self._options.now_ms
+            )
         if job.rests:
             account_retention(job.report, job.log, retention)
             end_without_round(job.report, retention, job.decision.compacts, job.decision.reason)
@@ -671,13 +794,17 @@ class Engine:
         counts = [0] * len(Verdict)
         made = len(job.outputs)
         report.bytes_read = sum(
-            piece.bytes for piece, scan in zip(job.pieces, job.scans, strict=True) if not scan.is_kept
+            piece.bytes
+            for piece, scan in zip(job.pieces, job.scans, strict=True)
+            if not scan.is_kept
         )
         for output in job.outputs:
             for part in output.parts:
                 counts = [a + b for a, b in zip(counts, part.counts, strict=True)]
                 report.bytes_read += part.bytes_read
-                report.bytes_written += part.bytes_written + sum(further.bytes_written for further in part.further)
+                report.bytes_written += part.bytes_written + sum(
+                    further.bytes_written for further in part.further
+                )
                 made += len(part.further) - part.is_gone
         sources = sum(self._output_bytes(job, output) for output in job.outputs)
         rewritten = sum(len(output.segments) for output in job.outputs)
@@ -698,38 +825,61 @@ class Engine:
 
 def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
     """How many bytes of a log of about so many records may be one piece: of well compressed ones fewer."""
-    return max(_LEAST_PIECE_BYTES, min(limits.piece_bytes, log_bytes * limits.piece_records // max(1, records)))
+    return max(
+        _LEAST_PIECE_BYTES,
+        min(limits.piece_bytes, log_bytes * limits.piece_records // max(1, records)),
+    )
 
 
 def cut_into_pieces(
-    system: System, log: PartitionLog, end: int, kept: keeping.KeptLog | None = None, piece_bytes: int = _PIECE_BYTES
+    system: System,
+    log: PartitionLog,
+    end: int,
+    kept: keeping.KeptLog | None = None,
+    piece_bytes: int = _PIECE_BYTES,
 ) -> list[Piece]:
     """Cut every segment at batch borders; the pieces of those that begin at or above ``end`` are only checked."""
     pieces: list[Piece] = []
     for n, segment in enumerate(log.segments):
         cuts = None if kept is None else kept.cuts(n)
-        for start, stop in pairwise(system.cut(log, n, min(_PIECE_BYTES, piece_bytes)) if cuts is None else cuts):
+        for start, stop in pairwise(
+            system.cut(log, n, min(_PIECE_BYTES, piece_bytes)) if cuts is None else cuts
+        ):
             pieces.append(
                 Piece(
-                    number=len(pieces), segment=n, path=segment.path, start=start, end=stop,
-                    size_bytes=segment.file_bytes, mtime_ns=segment.mtime_ns,
-                    lowest_offset=segment.base_offset, end_offset=log.segment_end(n), keyed=segment.base_offset < end,
+                    number=len(pieces),
+                    segment=n,
+                    path=segment.path,
+                    start=start,
+                    end=stop,
+                    size_bytes=segment.file_bytes,
+                    mtime_ns=segment.mtime_ns,
+                    lowest_offset=segment.base_offset,
+                    end_offset=log.segment_end(n),
+                    keyed=segment.base_offset < end,
                     is_indexed=segment.is_indexed,
                 )
-            )  # fmt: skip
+            )
     return pieces
 
 
 def elect_units(
-    partition: int, bits: int, scans: Sequence[PieceScan], exact: bool, limits: Limits, workers: int,
+    partition: int,
+    bits: int,
+    scans: Sequence[PieceScan],
+    exact: bool,
+    limits: Limits,
+    workers: int,
     strategy: Strategy = Strategy.OFFSET,
-) -> Iterator[ElectUnit]:  # fmt: skip
+) -> Iterator[ElectUnit]:
     """Cut a partition's buckets into slices that fit memory, and where there is much to do, all workers."""
     blocks = [(scan, block) for scan in scans for block in scan.blocks]
     if not blocks:
         return
     buckets = 1 << bits
-    size = sum(ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for _, block in blocks)
+    size = sum(
+        ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for _, block in blocks
+    )
     size += 8 * buckets * len(blocks)  # where each bucket ends in each block, twice
     slices = -(-size // limits.slice_bytes)
     if size > _SMALL_ELECTION_BYTES:
@@ -742,10 +892,18 @@ def elect_units(
     states = tuple((scan.states, scan.states_at) for scan, _ in blocks)
     for n in range(slices):
         yield ElectUnit(
-            partition=partition, bits=bits, first_bucket=buckets * n // slices,
-            end_bucket=buckets * (n + 1) // slices, blocks=every, dirty_from=dirty_from, last_records=last_records,
-            states=states, exact=exact, limits=limits, strategy=strategy,
-        )  # fmt: skip
+            partition=partition,
+            bits=bits,
+            first_bucket=buckets * n // slices,
+            end_bucket=buckets * (n + 1) // slices,
+            blocks=every,
+            dirty_from=dirty_from,
+            last_records=last_records,
+            states=states,
+            exact=exact,
+            limits=limits,
+            strategy=strategy,
+        )
 
 
 def rewrite_cost(piece: Piece, scan: PieceScan) -> int:
@@ -768,7 +926,9 @@ class Shares:
         self._share = max(1.0, total / workers)
         self._filled = 0.0  # of the share that is being filled
 
-    def take(self, pieces: Sequence[Piece], costs: Sequence[int], may_cut: bool) -> list[list[Piece]]:
+    def take(
+        self, pieces: Sequence[Piece], costs: Sequence[int], may_cut: bool
+    ) -> list[list[Piece]]:
         """The pieces of the next new segment, in one list a part."""
         parts: list[list[Piece]] = [[]]
         left = sum(piece.bytes for piece in pieces)
@@ -791,7 +951,9 @@ def _policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
     """The policy as far as it concerns ``pieces``: of many producers most wrote their last batch elsewhere."""
     if not pieces:  # a group of empty segments
         return policy
-    low, high = np.searchsorted(policy.last_offsets, (pieces[0].lowest_offset, pieces[-1].end_offset))
+    low, high = np.searchsorted(
+        policy.last_offsets, (pieces[0].lowest_offset, pieces[-1].end_offset)
+    )
     return replace(policy, last_offsets=policy.last_offsets[low:high])
 
 
@@ -808,7 +970,9 @@ def _falling_offsets(pieces: Sequence[Piece], scans: Sequence[PieceScan]) -> Ite
             )
 
 
-def split_by_bytes(pieces: Sequence[Piece], target: int, sizes: Sequence[int] | None = None) -> Iterator[list[Piece]]:
+def split_by_bytes(
+    pieces: Sequence[Piece], target: int, sizes: Sequence[int] | None = None
+) -> Iterator[list[Piece]]:
     """Neighbouring pieces in lists of about ``target`` bytes; ``sizes``: by piece, if not those of the pieces."""
     held: list[Piece] = []
     size = 0

@@ -20,7 +20,15 @@ import numpy as np
 from lastwrite.logstore.scratch import ScratchFolders, ScratchWriter
 from lastwrite.model.kept import KeepUnit, Kept
 from lastwrite.model.progress import Progress
-from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
+from lastwrite.model.work import (
+    Block,
+    Elected,
+    ElectUnit,
+    PieceScan,
+    RewriteUnit,
+    Rewritten,
+    ScanUnit,
+)
 from lastwrite.pipeline.buffers import Buffers
 from lastwrite.pipeline.elect import elect
 from lastwrite.pipeline.keep import keep, kept_scans, unit_weight
@@ -37,11 +45,16 @@ _SYNC_UNITS = 256
 def scan_to_folder(units: Sequence[ScanUnit]) -> Iterator[list[PieceScan] | Failed[ScanUnit]]:
     """Scan the pieces of units of one wave; all entries go to one scratch file, all states to another."""
     if units:
-        with ScratchWriter(units[0].scratch, "entries") as entries, ScratchWriter(units[0].scratch, "states") as states:
+        with (
+            ScratchWriter(units[0].scratch, "entries") as entries,
+            ScratchWriter(units[0].scratch, "states") as states,
+        ):
             yield from each(partial(_scan_unit, entries, states, Buffers()))(units)
 
 
-def _scan_unit(entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, unit: ScanUnit) -> list[PieceScan]:
+def _scan_unit(
+    entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, unit: ScanUnit
+) -> list[PieceScan]:
     blocks: list[Block] = []
     entries.allow(unit.memory_scratch, unit.memory_bytes * (_ENTRY_SHARE - 1) // _ENTRY_SHARE)
     states.allow(unit.memory_scratch, unit.memory_bytes // _ENTRY_SHARE)
@@ -54,7 +67,9 @@ def _scan_unit(entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, 
             key_bytes = len(block.keys)
         with step("write entries"):
             path, position = entries.append(*parts)
-        blocks.append(Block(block.piece, path, position, len(block.rows), key_bytes, block.rows.shape[1]))
+        blocks.append(
+            Block(block.piece, path, position, len(block.rows), key_bytes, block.rows.shape[1])
+        )
 
     with step("check kept scans"):
         results = kept_scans(unit)
@@ -107,7 +122,9 @@ class FolderExchange:
     def scratch(self) -> str:
         return self._folders.folder
 
-    def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]:
+    def scan(
+        self, units: Sequence[ScanUnit], progress: Progress
+    ) -> list[list[PieceScan] | Failed[ScanUnit]]:
         weights = [unit_weight(unit) for unit in units]
         memory, memory_bytes = self._folders.memory, self._folders.memory_bytes
         if memory:
@@ -118,20 +135,27 @@ class FolderExchange:
             ]
         return self._runner.run_tasks("scan", scan_to_folder, units, weights, progress)
 
-    def elect(self, units: Sequence[ElectUnit], progress: Progress) -> list[Elected | Failed[ElectUnit]]:
+    def elect(
+        self, units: Sequence[ElectUnit], progress: Progress
+    ) -> list[Elected | Failed[ElectUnit]]:
         weights = [
-            16 * sum(block.count for block in unit.blocks) * (unit.end_bucket - unit.first_bucket) >> unit.bits
+            16 * sum(block.count for block in unit.blocks) * (unit.end_bucket - unit.first_bucket)
+            >> unit.bits
             for unit in units
         ]
         return self._runner.run("elect", elect, units, weights, progress)
 
-    def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]:
+    def rewrite(
+        self, units: Sequence[RewriteUnit], progress: Progress
+    ) -> list[Rewritten | Failed[RewriteUnit]]:
         weights = [unit.cost for unit in units]
         return self._runner.run_tasks("rewrite", rewrite_aside, units, weights, progress)
 
     def keep(self, units: Sequence[KeepUnit], progress: Progress) -> list[Kept | Failed[KeepUnit]]:
         """Write what later rounds need not scan again."""
-        weights = [16 * sum(each.piece.records for each in unit.pieces if each.blocks) for unit in units]
+        weights = [
+            16 * sum(each.piece.records for each in unit.pieces if each.blocks) for unit in units
+        ]
         return self._runner.run("keep", keep, units, weights, progress)
 
     def close(self) -> None:

@@ -53,7 +53,10 @@ def fetch(
     if not urls:
         return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
     if topic is not None or metadata is not None or cursor is not None:
-        raise InvalidConfig("a live cluster says itself what a topic is", remedy="leave out topic, metadata and cursor")
+        raise InvalidConfig(
+            "a live cluster says itself what a topic is",
+            remedy="leave out topic, metadata and cursor",
+        )
 
     from lastwrite.pipeline.pulsar_live import bring_live  # its network is for nobody else
 
@@ -61,16 +64,22 @@ def fetch(
     topics: list[FetchedTopic] = []
     for url in urls:
         known = {
-            ledger.path: ledger for each in _from_folders(folders, archive, url, copies) for ledger in each.ledgers
+            ledger.path: ledger
+            for each in _from_folders(folders, archive, url, copies)
+            for ledger in each.ledgers
         }
         before = fetching.objects_of(archive, TopicName.parse(url))
         for name in bring_live(url, config or {}, archive, progress):
             found = fetching.describe(archive, name, url, before)
-            topics.append(replace(found, ledgers=tuple(known.get(each.path, each) for each in found.ledgers)))
+            topics.append(
+                replace(found, ledgers=tuple(known.get(each.path, each) for each in found.ledgers))
+            )
     return FetchReport(archive=archive, topics=tuple(topics))
 
 
-def _from_folders(folders: Sequence[str], archive: str, url: str, copies: bool) -> tuple[FetchedTopic, ...]:
+def _from_folders(
+    folders: Sequence[str], archive: str, url: str, copies: bool
+) -> tuple[FetchedTopic, ...]:
     """What folders have of a topic, if anything."""
     try:
         return fetching.fetch(folders, archive, url, copies=copies).topics if folders else ()

@@ -67,7 +67,9 @@ def ask_java(java: str, origin: str) -> JavaFound | None:
         version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
         if version:
             home = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
-            return JavaFound(java, int(version[2]), origin, version[1], home[1].strip() if home else "", vector)
+            return JavaFound(
+                java, int(version[2]), origin, version[1], home[1].strip() if home else "", vector
+            )
     return None
 
 
@@ -78,7 +80,11 @@ def read_release(java: str, origin: str) -> JavaFound | None:
     """
     home = Path(os.path.realpath(java)).parent.parent
     try:
-        said = dict(re.findall(r'^(\w+)="([^"\n]*)"$', (home / "release").read_text(encoding="utf-8"), re.MULTILINE))
+        said = dict(
+            re.findall(
+                r'^(\w+)="([^"\n]*)"$', (home / "release").read_text(encoding="utf-8"), re.MULTILINE
+            )
+        )
     except (OSError, UnicodeDecodeError):
         return None
     version = re.match(r"(?:1\.)?(\d+)", said.get("JAVA_VERSION", ""))
@@ -92,8 +98,14 @@ def _run(command: list[str]) -> str:
     """What a command writes to standard error when it succeeds, else nothing."""
     try:
         # Its own options would be repeated in a line before the answer, or refuse the question.
-        clean = {k: v for k, v in os.environ.items() if k not in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=clean, errors="replace")
+        clean = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+        }
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, env=clean, errors="replace"
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stderr + done.stdout if done.returncode == 0 else ""
@@ -119,7 +131,9 @@ def candidates() -> Iterator[tuple[str, str]]:
 
 def _tell_home() -> str:
     try:
-        said = subprocess.run(["/usr/libexec/java_home", "-v", f"{LOWEST_JAVA}+"], capture_output=True, text=True)
+        said = subprocess.run(
+            ["/usr/libexec/java_home", "-v", f"{LOWEST_JAVA}+"], capture_output=True, text=True
+        )
     except OSError:
         return ""
     return said.stdout.strip() if said.returncode == 0 else ""
@@ -173,13 +187,17 @@ def prepare_environment(*, local: bool = True) -> JavaFound:
     """
     global _prepared
     if sys.platform == "win32":
-        raise EnvironmentUnfit("Windows is not supported", remedy="run it in WSL, a container, Linux or macOS")
+        raise EnvironmentUnfit(
+            "Windows is not supported", remedy="run it in WSL, a container, Linux or macOS"
+        )
     if local:
         set_local_defaults()
     if _prepared is not None:
         return _prepared
     if shutil.which("bash") is None:
-        raise EnvironmentUnfit("Spark's scripts need bash, which was not found", remedy="install bash")
+        raise EnvironmentUnfit(
+            "Spark's scripts need bash, which was not found", remedy="install bash"
+        )
     java = find_java(by_release=True)
     if not java.has_vector_module:
         os.environ["JAVA_HOME"] = _wrap(java)
@@ -215,7 +233,8 @@ def _wrap(java: JavaFound) -> str:
     place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
     if place is None:
         raise EnvironmentUnfit(
-            f"no folder where programs may run, for the wrapper of {java.path}: tried " + ", ".join(wrapper_places()),
+            f"no folder where programs may run, for the wrapper of {java.path}: tried "
+            + ", ".join(wrapper_places()),
             remedy="set TMPDIR to a folder that is not mounted noexec, or JAVA_HOME to a complete Java",
         )
     home = Path(tempfile.mkdtemp(prefix="lastwrite-java-", dir=place))

@@ -37,18 +37,30 @@ _LEAST_OPTIONS = 8  # of the launcher; fewer: it is not the class that we know
 # The environment that leaves the start to Spark: all of these, except what only names the machine.
 _FOREIGN = re.compile(r"SPARK_|PYSPARK_|HADOOP_|YARN_")
 _HARMLESS = {
-    "SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_DIRS", "SPARK_USER", "PYSPARK_PYTHON",
-    "PYSPARK_DRIVER_PYTHON", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE",  # the last two are set by PySpark
-}  # fmt: skip
+    "SPARK_LOCAL_IP",
+    "SPARK_LOCAL_HOSTNAME",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_USER",
+    "PYSPARK_PYTHON",
+    "PYSPARK_DRIVER_PYTHON",
+    "SPARK_AUTH_SOCKET_TIMEOUT",
+    "SPARK_BUFFER_SIZE",  # the last two are set by PySpark
+}
 
 
 def jvm_options() -> tuple[str, ...]:
     """Ours: the JVM only schedules and lives for seconds. One compiler tier, one collecting thread, little of all."""
     return (
-        "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:ReservedCodeCacheSize=64m", "-Xss512k", "-Xms96m",
-        "-XX:MaxNewSize=64m", "-XX:MaxDirectMemorySize=64m", "-XX:-UsePerfData",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        "-XX:ReservedCodeCacheSize=64m",
+        "-Xss512k",
+        "-Xms96m",
+        "-XX:MaxNewSize=64m",
+        "-XX:MaxDirectMemorySize=64m",
+        "-XX:-UsePerfData",
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-    )  # fmt: skip
+    )
 
 
 def spark_jars() -> Path | None:
@@ -72,21 +84,30 @@ def launcher_options(jars: Path, java: JavaFound) -> list[str] | None:
     except (OSError, StopIteration, KeyError, zipfile.BadZipFile):
         return None
     # A text in a class file: the byte 1, its length as two bytes, the text.
-    texts = [code[at + 3 : at + 3 + int.from_bytes(code[at + 1 : at + 3], "big")] for at in range(len(code) - 3)
-             if code[at] == 1 and code[at + 3 : at + 4] == b"-"]  # fmt: skip
+    texts = [
+        code[at + 3 : at + 3 + int.from_bytes(code[at + 1 : at + 3], "big")]
+        for at in range(len(code) - 3)
+        if code[at] == 1 and code[at + 3 : at + 4] == b"-"
+    ]
     options = [text.decode() for text in texts if re.fullmatch(rb"(--[a-z]|-D|-XX:)[ -~]+", text)]
     if len(options) < _LEAST_OPTIONS:
         return None
-    unknown = ["--add-modules=jdk.incubator.vector"]  # for MLlib; it may be missing, and costs a warning
+    unknown = [
+        "--add-modules=jdk.incubator.vector"
+    ]  # for MLlib; it may be missing, and costs a warning
     if java.version >= 24:
-        unknown.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")  # costs a warning, too
+        unknown.append(
+            "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+        )  # costs a warning, too
     return [option for option in options if option not in unknown]
 
 
 class Jvm:
     """The process, and the gateway to it."""
 
-    def __init__(self, java: JavaFound, jars: Path, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, java: JavaFound, jars: Path, folder: Path, environment: Mapping[str, str]
+    ) -> None:
         """Start it and return at once. ``folder``: of this run, for what it writes and ``environment`` does not place.
 
         Raises:
@@ -94,25 +115,41 @@ class Jvm:
         """
         given = launcher_options(jars, java)
         if given is None:
-            raise EnvironmentUnfit("Spark's launcher is not as expected", remedy="pip install 'pyspark>=4.2,<5'")
+            raise EnvironmentUnfit(
+                "Spark's launcher is not as expected", remedy="pip install 'pyspark>=4.2,<5'"
+            )
         self._told = folder / "gateway"
         options = [f"-Xmx{HEAP_BYTES >> 20}m", *given, *jvm_options()]
         self.archive = class_archive(java, jars, options)
         class_path = os.pathsep.join([*map(str, jars.glob("slf4j-api-*.jar")), f"{jars}/*"])
         command = [
-            *self.archive.shell, java.path, "-cp", class_path, *options, *self.archive.options, "-Xlog:disable",
-            "-Xlog:all=error:stderr", f"-Djava.io.tmpdir={folder}", f"-XX:ErrorFile={folder}/hs_err.log",
-            "-XX:-CreateCoredumpOnCrash", _GATEWAY,
-        ]  # fmt: skip
+            *self.archive.shell,
+            java.path,
+            "-cp",
+            class_path,
+            *options,
+            *self.archive.options,
+            "-Xlog:disable",
+            "-Xlog:all=error:stderr",
+            f"-Djava.io.tmpdir={folder}",
+            f"-XX:ErrorFile={folder}/hs_err.log",
+            "-XX:-CreateCoredumpOnCrash",
+            _GATEWAY,
+        ]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
                 stderr=subprocess.DEVNULL if self.archive.is_talkative else None,
                 env={
-                    **os.environ, **environment,
-                    "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told), "SPARK_CONNECT_MODE": "0",
+                    **os.environ,
+                    **environment,
+                    "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told),
+                    "SPARK_CONNECT_MODE": "0",
                 },
-            )  # fmt: skip
+            )
         except OSError as error:
             raise EnvironmentUnfit(f"{java.path} does not start: {error.strerror}") from error
 
@@ -127,11 +164,16 @@ class Jvm:
         end = time.monotonic() + _SECONDS_TO_START
         while not self._told.exists():
             if self._process.poll() is not None or time.monotonic() > end:
-                raise EnvironmentUnfit("Java ended before Spark listened", remedy="run: lastwrite doctor")
+                raise EnvironmentUnfit(
+                    "Java ended before Spark listened", remedy="run: lastwrite doctor"
+                )
             time.sleep(0.005)
         told = self._told.read_bytes()  # the port, the secret's length, the secret
         port, size = struct.unpack_from(">ii", told)
-        names = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": told[8 : 8 + size].decode()}
+        names = {
+            "PYSPARK_GATEWAY_PORT": str(port),
+            "PYSPARK_GATEWAY_SECRET": told[8 : 8 + size].decode(),
+        }
         os.environ.update(names)
         try:
             gateway = launch_gateway()  # type: ignore[no-untyped-call]
@@ -141,7 +183,9 @@ class Jvm:
         # PySpark has every argument of every call looked at by converters of its own, of which the first imports
         # pandas where that is installed: a third of a second. What we hand over are texts and numbers.
         client = gateway._gateway_client
-        client.converters = [each for each in client.converters or () if type(each).__module__.startswith("py4j.")]
+        client.converters = [
+            each for each in client.converters or () if type(each).__module__.startswith("py4j.")
+        ]
         return gateway
 
     def kill(self) -> None:

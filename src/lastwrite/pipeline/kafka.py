@@ -42,8 +42,13 @@ from lastwrite.pipeline.system import Decision, Format, IndexChecker, Renewed, S
 
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
 _AGE = {"retention.ms", "log.retention.ms", "log.retention.minutes", "log.retention.hours"}
-_BROKERS_FILE = {"log.dirs", "log.dir"}  # who gives a broker's whole file states by silence that it has the default
-_AGE_UNKNOWN = "retention.ms is set neither by the topic nor here, and the brokers' own is not known"
+_BROKERS_FILE = {
+    "log.dirs",
+    "log.dir",
+}  # who gives a broker's whole file states by silence that it has the default
+_AGE_UNKNOWN = (
+    "retention.ms is set neither by the topic nor here, and the brokers' own is not known"
+)
 _HEADER_BYTES = 61
 _SAMPLES = 32
 _SAMPLE_BYTES = 1 << 20
@@ -88,7 +93,9 @@ class KafkaSystem:
     def hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[None]:
         return lock.hold(root, names)
 
-    def try_hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
+    def try_hold(
+        self, root: str, names: Collection[TopicPartition]
+    ) -> AbstractContextManager[set[TopicPartition]]:
         return lock.try_hold(root, names)
 
     def broker_of(self, root: str) -> str | None:
@@ -119,7 +126,10 @@ class KafkaSystem:
         ``delete`` (docs/decisions).
         """
         own = self._own_settings(log.folder)
-        merged = {**{name: value for name, value in (own or {}).items() if is_setting(name)}, **config}
+        merged = {
+            **{name: value for name, value in (own or {}).items() if is_setting(name)},
+            **config,
+        }
         if not _POLICY & merged.keys():
             merged["cleanup.policy"] = "compact" if own is None else "delete"
         return _config_of(tuple((name, type(value), value) for name, value in merged.items()))
@@ -136,18 +146,26 @@ class KafkaSystem:
         return bool(_POLICY & config.keys()) or self._own_settings(folder) is not None
 
     def decide(
-        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool,
+        self,
+        log: PartitionLog,
+        config: Mapping[str, object],
+        now_ms: int,
+        include_active: bool,
         like_broker: bool = False,
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         settings = self.settings(log, config)
         found = cleanable_range(log, settings, now_ms, include_active)
         reason = found.reason
         if not settings.compacts:
-            reason = f"cleanup.policy is {','.join(settings.cleanup_policy) or 'empty'}, without compact"
+            reason = (
+                f"cleanup.policy is {','.join(settings.cleanup_policy) or 'empty'}, without compact"
+            )
         elif reason is None and not found.eligible:
             reason = "not due"
         strategy = Strategy[settings.compaction_strategy.upper()]
-        last_offsets, marker_producers = kept_batches(active(log.producers, now_ms, settings.producer_id_expiration_ms))
+        last_offsets, marker_producers = kept_batches(
+            active(log.producers, now_ms, settings.producer_id_expiration_ms)
+        )
         return Decision(
             first_dirty=found.first_dirty,
             end=found.first_uncleanable,
@@ -162,13 +180,16 @@ class KafkaSystem:
                 now_ms=now_ms,
                 tombstone_retention_ms=settings.delete_retention_ms,
                 shell_offset=log.high_watermark,
-                old_tombstones_until_ms=_clean_until_ms(log, found.first_dirty) - settings.delete_retention_ms,
+                old_tombstones_until_ms=_clean_until_ms(log, found.first_dirty)
+                - settings.delete_retention_ms,
                 end_offset=_last_batch_end(log) if include_active else -1,
                 strategy=strategy,
                 strategy_header=settings.compaction_strategy_header,
                 pinned_offset=-1 if strategy is Strategy.OFFSET else log.end_offset,
                 keep_tombstones=strategy is not Strategy.OFFSET
-                and any(s.size_bytes for s in log.segments if s.base_offset >= found.first_uncleanable),
+                and any(
+                    s.size_bytes for s in log.segments if s.base_offset >= found.first_uncleanable
+                ),
                 last_offsets=last_offsets,
                 marker_producers=marker_producers,
             ),
@@ -180,7 +201,9 @@ class KafkaSystem:
     ) -> list[list[int]]:
         settings = self.settings(log, config)
         place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
-        groups = group_segments(log.segments, end, settings.segment_bytes, settings.segment_index_bytes)
+        groups = group_segments(
+            log.segments, end, settings.segment_bytes, settings.segment_index_bytes
+        )
         return [[place[segment.base_offset] for segment in group] for group in groups]
 
     # ------------------------------------------------------------------ pieces
@@ -214,8 +237,12 @@ class KafkaSystem:
                 reader.read_into(header, 0)
                 try:
                     first = decode_batch_header(memoryview(header), 0)
-                    if first.magic < MAGIC and first.size_bytes <= min(_SAMPLE_BYTES, segment.size_bytes):
-                        entry = np.empty(first.size_bytes, dtype=np.uint8)  # only inside stands how many it holds
+                    if first.magic < MAGIC and first.size_bytes <= min(
+                        _SAMPLE_BYTES, segment.size_bytes
+                    ):
+                        entry = np.empty(
+                            first.size_bytes, dtype=np.uint8
+                        )  # only inside stands how many it holds
                         reader.read_into(entry, 0)
                         first = decode_batch(memoryview(entry), 0, _SAMPLE_BYTES << 4).header
                 except LogError:  # the scan will name it
@@ -231,7 +258,9 @@ class KafkaSystem:
     # ------------------------------------------------------------------ outputs
 
     def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
-        return AsideSegment(base_offset, unit.folder, unit.index_interval_bytes if unit.parts == 1 else None)
+        return AsideSegment(
+            base_offset, unit.folder, unit.index_interval_bytes if unit.parts == 1 else None
+        )
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
         if to is None:
@@ -239,9 +268,16 @@ class KafkaSystem:
         return publishing.staging_folder(os.path.join(to, str(log.name)))
 
     def join_parts(
-        self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
-        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...], mtime_ns: int,
-    ) -> Rewritten:  # fmt: skip
+        self,
+        log: PartitionLog,
+        base_offset: int,
+        parts: Sequence[Rewritten],
+        folder: str,
+        index_interval_bytes: int,
+        limits: Limits,
+        aborted: tuple[AbortedTransaction, ...],
+        mtime_ns: int,
+    ) -> Rewritten:
         """One segment of its parts; a single part is the segment already.
 
         The parts are whole batches, so their bytes are joined as they are; the indexes come of a walk over the whole,
@@ -254,9 +290,22 @@ class KafkaSystem:
         try:
             path = appender.take_parts([part.log_path for part in parts])
             seen = os.stat(path)
-            piece = Piece(0, 0, path, 0, seen.st_size, seen.st_size, seen.st_mtime_ns, base_offset, 2**63 - 1, True)
+            piece = Piece(
+                0,
+                0,
+                path,
+                0,
+                seen.st_size,
+                seen.st_size,
+                seen.st_mtime_ns,
+                base_offset,
+                2**63 - 1,
+                True,
+            )
             for chunk in Chunks(limits).of(self.new_format(limits.plain_bytes), piece):
-                columns = [chunk.table[name] for name in ("origin", "size", "next_offset", "max_timestamp")]
+                columns = [
+                    chunk.table[name] for name in ("origin", "size", "next_offset", "max_timestamp")
+                ]
                 appender.index(np.stack(columns, axis=1).astype(np.int64), chunk.shift)
             appender.finish(whole, mtime_ns, aborted)
         except BaseException:
@@ -272,7 +321,9 @@ class KafkaSystem:
     def discard(self, part: Rewritten) -> None:
         """Remove what was written aside."""
         for new in (part, *part.further):
-            remove_aside((new.log_path, new.index_path, new.time_index_path, new.transaction_index_path))
+            remove_aside(
+                (new.log_path, new.index_path, new.time_index_path, new.transaction_index_path)
+            )
 
     def swap(self, wave: Sequence[Renewed]) -> list[LogError | OSError | None]:
         works = []
@@ -280,7 +331,9 @@ class KafkaSystem:
         for new in wave:
             assert new.first_dirty is not None
             shared = notes.setdefault(self.root_of(new.log.folder), committing.Notes())
-            works.append(committing.swap(new.log, _outputs(new.sources, new.made), new.first_dirty, shared))
+            works.append(
+                committing.swap(new.log, _outputs(new.sources, new.made), new.first_dirty, shared)
+            )
         return side_by_side(works)
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
@@ -293,11 +346,14 @@ class KafkaSystem:
         root = os.path.abspath(to)
         wanted = [
             publishing.Copy(
-                copy.log, _outputs(copy.sources, copy.made), os.path.join(root, str(copy.log.name)), copy.first_dirty,
+                copy.log,
+                _outputs(copy.sources, copy.made),
+                os.path.join(root, str(copy.log.name)),
+                copy.first_dirty,
                 copy.retention,
             )
             for copy in copies
-        ]  # fmt: skip
+        ]
         return publishing.publish_copies(wanted, root)
 
     # ------------------------------------------------------------------ retention
@@ -319,11 +375,15 @@ class KafkaSystem:
             return True
         return bool(_AGE & (own.keys() | config.keys()))
 
-    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+    def backlog(
+        self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
+    ) -> Backlog | None:
         """Compaction changes the log itself."""
         return None
 
-    def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
+    def retain(
+        self, wave: Sequence[tuple[PartitionLog, Retention]]
+    ) -> list[LogError | OSError | None]:
         errors: list[LogError | OSError | None] = [None] * len(wave)
         places: dict[str, list[int]] = {}
         for place, (log, _) in enumerate(wave):
@@ -345,14 +405,20 @@ def _last_batch_end(log: PartitionLog) -> int:
     return log.end_offset if log.segments[-1].base_offset < log.end_offset else -1
 
 
-def _outputs(sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten]) -> list[committing.Output]:
+def _outputs(
+    sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten]
+) -> list[committing.Output]:
     return [
         committing.Output(
-            base_offset=new.base_offset, sources=tuple(group), log_path=new.log_path, index_path=new.index_path,
-            time_index_path=new.time_index_path, transaction_index_path=new.transaction_index_path,
+            base_offset=new.base_offset,
+            sources=tuple(group),
+            log_path=new.log_path,
+            index_path=new.index_path,
+            time_index_path=new.time_index_path,
+            transaction_index_path=new.transaction_index_path,
         )
         for group, new in zip(sources, made, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 @lru_cache(maxsize=256)
@@ -374,14 +440,20 @@ class KafkaIndexChecker:
         self._piece = piece
         offsets, positions = store.read_offset_index(piece)
         first, end = np.searchsorted(positions, [piece.start, piece.end]).tolist()
-        self._first, self._offsets, self._positions = first, offsets[first:end], positions[first:end]
+        self._first, self._offsets, self._positions = (
+            first,
+            offsets[first:end],
+            positions[first:end],
+        )
         self._times, self._time_offsets = store.read_time_index(piece)
         self._reached, self._last = index_truth.NO_TIME, -1
 
     def check(self, table: BatchTable, shift: int) -> None:
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])
-        lie = index_truth.false_offset_entry(self._offsets, self._positions, begins, end, table["base_offset"])
+        lie = index_truth.false_offset_entry(
+            self._offsets, self._positions, begins, end, table["base_offset"]
+        )
         if lie is not None:
             row = self._first + lie.row
             self._refuse(lie.problem, row * OFFSET_ENTRY.size, store.index_path(self._piece.path))
@@ -391,7 +463,9 @@ class KafkaIndexChecker:
             self._times, self._time_offsets, last, table["max_timestamp"], self._reached, before
         )
         if lie is not None:
-            self._refuse(lie.problem, lie.row * TIME_ENTRY.size, store.time_index_path(self._piece.path))
+            self._refuse(
+                lie.problem, lie.row * TIME_ENTRY.size, store.time_index_path(self._piece.path)
+            )
         self._reached = max(self._reached, int(table["max_timestamp"].max()))
         self._last = int(last[-1])
 

@@ -30,13 +30,23 @@ from lastwrite.formats.kept import block_bytes, digest_of
 from lastwrite.logstore import kept as store
 from lastwrite.logstore.scratch import ScratchReader, read_states
 from lastwrite.model.columns import ByteArray
-from lastwrite.model.kept import Identity, KeepPiece, KeepUnit, Kept, KeptPiece, KeptScan, KeptSegment
+from lastwrite.model.kept import (
+    Identity,
+    KeepPiece,
+    KeepUnit,
+    Kept,
+    KeptPiece,
+    KeptScan,
+    KeptSegment,
+)
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Block, Piece, PieceScan, Rewritten, ScanUnit
 from lastwrite.pipeline.profile import step
 
 _LEAST_SEGMENT_BYTES = 1 << 20  # reading it costs less than a file beside it
-_MOST_COARSE_BITS = 2  # buckets may be four times as large as they should be, before all is scanned anew
+_MOST_COARSE_BITS = (
+    2  # buckets may be four times as large as they should be, before all is scanned anew
+)
 _LEAST_FILLED = 4  # entries are to take so many times the room of their buckets' ends
 
 
@@ -64,7 +74,14 @@ class KeptLog:
         segment = self.segments.get(piece.segment)
         if segment is None or not piece.keyed:
             return None
-        kept = next((kept for kept in segment.pieces if kept.start == piece.start and kept.end == piece.end), None)
+        kept = next(
+            (
+                kept
+                for kept in segment.pieces
+                if kept.start == piece.start and kept.end == piece.end
+            ),
+            None,
+        )
         if kept is None or kept.records < 0 or kept.next_offset > piece.end_offset:
             return None
         if kept.next_offset <= elect_from:
@@ -85,9 +102,11 @@ def begin(log: PartitionLog, end: int, bits: int, new_secret: bytes) -> KeptLog 
     before = {
         n: store.identity_of(segment.path)
         for n, segment in enumerate(log.segments)
-        if segment.base_offset < end and segment.size_bytes >= _LEAST_SEGMENT_BYTES
-        and segment.is_indexed and not segment.torn_bytes
-    }  # fmt: skip
+        if segment.base_offset < end
+        and segment.size_bytes >= _LEAST_SEGMENT_BYTES
+        and segment.is_indexed
+        and not segment.torn_bytes
+    }
     if not before:
         return None
     secret = store.read_secret(log.folder, 8 * SECRET_WORDS)
@@ -129,15 +148,28 @@ def kept_scans(unit: ScanUnit) -> list[PieceScan]:
         kept = scan.piece
         results.append(
             PieceScan(
-                unit.partition, piece.number, records=kept.records, batches=kept.batches, keyed=kept.records,
-                dirty_from=scan.dirty_from, first_offset=kept.first_offset, next_offset=kept.next_offset,
+                unit.partition,
+                piece.number,
+                records=kept.records,
+                batches=kept.batches,
+                keyed=kept.records,
+                dirty_from=scan.dirty_from,
+                first_offset=kept.first_offset,
+                next_offset=kept.next_offset,
                 blocks=[
-                    Block(piece.number, scan.path, block.position, block.entries, finer=scan.bits - unit.bits)
+                    Block(
+                        piece.number,
+                        scan.path,
+                        block.position,
+                        block.entries,
+                        finer=scan.bits - unit.bits,
+                    )
                     for block in kept.blocks
                 ],
-                is_quiet=True, is_kept=True,
+                is_quiet=True,
+                is_kept=True,
             )
-        )  # fmt: skip
+        )
     return results
 
 
@@ -147,7 +179,14 @@ def keep(unit: KeepUnit) -> Kept:
         with store.KeptWriter(unit.segment_path) as writer:
             pieces = [_keep_piece(unit, each, writer) for each in unit.pieces]
             writer.finish(
-                KeptSegment(writer.path, unit.base_offset, unit.bits, store.NOBODY, unit.secret_digest, tuple(pieces))
+                KeptSegment(
+                    writer.path,
+                    unit.base_offset,
+                    unit.bits,
+                    store.NOBODY,
+                    unit.secret_digest,
+                    tuple(pieces),
+                )
             )
             return Kept(writer.path)
     except (LogError, OSError) as error:
@@ -197,7 +236,9 @@ def _thinned(
     ends, rows = _split(data, bits + block.finer)
     if states is None or ordinals is None:
         new_ends = np.ascontiguousarray(ends[(1 << block.finer) - 1 :: 1 << block.finer])
-        return np.concatenate((new_ends.view(np.uint8), rows.reshape(-1).view(np.uint8))), block.count
+        return np.concatenate(
+            (new_ends.view(np.uint8), rows.reshape(-1).view(np.uint8))
+        ), block.count
     left = np.empty(block_bytes(block.count, bits), dtype=np.uint8)
     new_ends, new_rows = _split(left, bits)
     count = int(keep_entries(rows, ends, block.finer, states, ordinals, new_rows, new_ends))
@@ -222,9 +263,13 @@ class NewSegment:
 
 
 def units_of(
-    partition: int, kept: KeptLog, pieces: Sequence[Piece], scans: Sequence[PieceScan], rewritten: set[int],
+    partition: int,
+    kept: KeptLog,
+    pieces: Sequence[Piece],
+    scans: Sequence[PieceScan],
+    rewritten: set[int],
     made: Sequence[NewSegment],
-) -> Iterator[KeepUnit]:  # fmt: skip
+) -> Iterator[KeepUnit]:
     """The segments, as the round leaves them, whose kept files are to be written.
 
     ``rewritten``: the places of the segments that ``made`` replaces. One that was left alone, and of which no more can
@@ -244,16 +289,21 @@ def units_of(
     for new in made:
         size = sum(part.bytes_written for part in new.parts)
         if size >= _LEAST_SEGMENT_BYTES and all(part.left for part in new.parts):
-            yield from _unit(partition, kept, new.path, new.base_offset, list(_as_left(new.parts, scans)))
+            yield from _unit(
+                partition, kept, new.path, new.base_offset, list(_as_left(new.parts, scans))
+            )
 
 
 def _as_scanned(piece: Piece, scan: PieceScan) -> KeepPiece:
     if not scan.is_quiet or scan.losers:
         return KeepPiece(KeptPiece(piece.start, piece.end, -1, 0, -1, -1))
     return KeepPiece(
-        KeptPiece(piece.start, piece.end, scan.records, scan.batches, scan.first_offset, scan.next_offset),
-        tuple(scan.blocks), (scan.states, scan.states_at, scan.records),
-    )  # fmt: skip
+        KeptPiece(
+            piece.start, piece.end, scan.records, scan.batches, scan.first_offset, scan.next_offset
+        ),
+        tuple(scan.blocks),
+        (scan.states, scan.states_at, scan.records),
+    )
 
 
 def _as_left(parts: Sequence[Rewritten], scans: Sequence[PieceScan]) -> Iterator[KeepPiece]:
@@ -266,26 +316,38 @@ def _as_left(parts: Sequence[Rewritten], scans: Sequence[PieceScan]) -> Iterator
             start, end = begin + left.start, begin + left.end
             if left.is_quiet and left.records:
                 yield KeepPiece(
-                    KeptPiece(start, end, left.records, left.batches, left.first_offset, left.next_offset),
-                    tuple(scan.blocks), (scan.states, scan.states_at, scan.records),
-                )  # fmt: skip
+                    KeptPiece(
+                        start, end, left.records, left.batches, left.first_offset, left.next_offset
+                    ),
+                    tuple(scan.blocks),
+                    (scan.states, scan.states_at, scan.records),
+                )
             else:
                 yield KeepPiece(KeptPiece(start, end, -1, 0, -1, -1))
         begin += part.bytes_written
 
 
-def _unit(partition: int, kept: KeptLog, path: str, base: int, pieces: Sequence[KeepPiece]) -> Iterator[KeepUnit]:
+def _unit(
+    partition: int, kept: KeptLog, path: str, base: int, pieces: Sequence[KeepPiece]
+) -> Iterator[KeepUnit]:
     """A unit, unless there is nothing to keep, or so little a block that the next round should rather scan it."""
     records = sum(each.piece.records for each in pieces if each.blocks)
     blocks = sum(len(each.blocks) for each in pieces)
     if records and (blocks == 1 or 16 * records >= _LEAST_FILLED * (blocks * 4 << kept.bits)):
         yield KeepUnit(
-            partition=partition, segment_path=path, size_bytes=pieces[-1].piece.end, base_offset=base, bits=kept.bits,
-            secret_digest=digest_of(kept.secret), pieces=tuple(pieces),
-        )  # fmt: skip
+            partition=partition,
+            segment_path=path,
+            size_bytes=pieces[-1].piece.end,
+            base_offset=base,
+            bits=kept.bits,
+            secret_digest=digest_of(kept.secret),
+            pieces=tuple(pieces),
+        )
 
 
-def finish(kept: KeptLog, rewritten: Collection[int], written: Sequence[tuple[KeepUnit, Kept]]) -> Iterator[str]:
+def finish(
+    kept: KeptLog, rewritten: Collection[int], written: Sequence[tuple[KeepUnit, Kept]]
+) -> Iterator[str]:
     """Give the files that were ``written`` their places, once the segments have theirs for good; sweep what is stale.
 
     ``rewritten``: the places of the segments that the round replaced. Yields what went wrong, in words: the round is
@@ -333,9 +395,10 @@ def forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
     if not log.kept:
         return
     gone = {
-        segment.base_offset for n, segment in enumerate(log.segments)
+        segment.base_offset
+        for n, segment in enumerate(log.segments)
         if n in rewritten or not os.path.exists(segment.path)
-    }  # fmt: skip
+    }
     lost = {int(name[:20]) for name in log.kept} - {segment.base_offset for segment in log.segments}
     try:
         store.sweep(log.folder, gone | lost)

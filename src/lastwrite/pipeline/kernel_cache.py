@@ -14,17 +14,25 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
-_INTRINSICS = _PACKAGE / "intrinsics.py"  # compiled into kernels of all folders, has none of its own
+_INTRINSICS = (
+    _PACKAGE / "intrinsics.py"
+)  # compiled into kernels of all folders, has none of its own
 _STAMP = "kernels.digest"
 
 
 def kernel_folders() -> list[Path]:
     """The folders whose modules hold kernels."""
     formats = _PACKAGE / "formats"
-    return [formats, *sorted(init.parent for init in formats.glob("*/__init__.py")), _PACKAGE / "compaction"]
+    return [
+        formats,
+        *sorted(init.parent for init in formats.glob("*/__init__.py")),
+        _PACKAGE / "compaction",
+    ]
 
 
-def drop_stale_kernels(folders: Iterable[Path] | None = None, beside: Iterable[Path] = (_INTRINSICS,)) -> bool:
+def drop_stale_kernels(
+    folders: Iterable[Path] | None = None, beside: Iterable[Path] = (_INTRINSICS,)
+) -> bool:
     """Remove kernels that other sources were compiled into; returns whether any had to go.
 
     ``folders``: those of all kernels, if none are named; ``beside``: further sources that kernels are compiled from.
@@ -33,7 +41,10 @@ def drop_stale_kernels(folders: Iterable[Path] | None = None, beside: Iterable[P
     """
     folders = tuple(kernel_folders() if folders is None else folders)
     digest = hashlib.blake2b(digest_size=16)
-    for source in (*sorted(source for folder in folders for source in folder.glob("*.py")), *beside):
+    for source in (
+        *sorted(source for folder in folders for source in folder.glob("*.py")),
+        *beside,
+    ):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     now = digest.hexdigest()
     stale = False

@@ -18,10 +18,14 @@ from lastwrite.pipeline.machine import memory_bytes
 
 MIB = 1 << 20
 LEAST_SHARE_BYTES = 12 * MIB  # a worker's buffers
-_AMPLE_SHARE_BYTES = 512 * MIB  # more hardly makes a worker faster: what is above is mostly for scratch files
+_AMPLE_SHARE_BYTES = (
+    512 * MIB
+)  # more hardly makes a worker faster: what is above is mostly for scratch files
 # Started our way: a JVM that only schedules, workers forked from a nursery that has loaded everything.
 _JVM_BYTES = 256 * MIB
-_DRIVER_BYTES = 200 * MIB  # with the nursery, Spark's daemon and all libraries, which every process shares
+_DRIVER_BYTES = (
+    200 * MIB
+)  # with the nursery, Spark's daemon and all libraries, which every process shares
 _WORKER_BYTES = 32 * MIB
 # Started by Spark, or by whoever passed us a session: a JVM of its own manner, workers that load for themselves.
 _SPARKS_JVM_BYTES = HEAP_BYTES + 260 * MIB
@@ -43,12 +47,19 @@ class MemoryPlan:
         """Buffer sizes that keep a worker within its share, whatever stage it is in."""
         share = self.worker_bytes
         return Limits(
-            chunk_bytes=min(MIB, max(MIB >> 2, share // 24)),  # and twelve for a record, once rebuilt
+            chunk_bytes=min(
+                MIB, max(MIB >> 2, share // 24)
+            ),  # and twelve for a record, once rebuilt
             plain_bytes=max(2 * MIB, share // 4),  # and as much again thinned, and packed
-            block_entries=min(1 << 20, max(1 << 14, share // 128)),  # 32 bytes each; where a key repeats, 100
-            slice_bytes=min(96 * MIB, max(1 * MIB, share * 3 // 8)),  # and what the system maps around them
+            block_entries=min(
+                1 << 20, max(1 << 14, share // 128)
+            ),  # 32 bytes each; where a key repeats, 100
+            slice_bytes=min(
+                96 * MIB, max(1 * MIB, share * 3 // 8)
+            ),  # and what the system maps around them
             piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),
-            piece_records=share // 6,  # a byte each, and more where they turn out to be more than estimated
+            piece_records=share
+            // 6,  # a byte each, and more where they turn out to be more than estimated
         )
 
 

@@ -55,10 +55,13 @@ class Nursery:
         """Start it as a program of its own, which loads everything by itself."""
         with self._listener as listener:
             self._spawned = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(listener.fileno())], stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL, pass_fds=(listener.fileno(),), start_new_session=True,
+                [sys.executable, "-m", __name__, str(listener.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(listener.fileno(),),
+                start_new_session=True,
                 env={**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")},
-            )  # fmt: skip
+            )
 
     def fork(self) -> None:
         """Load everything here, which this process needs too, and start it as a copy."""
@@ -67,7 +70,9 @@ class Nursery:
         sys.stderr.flush()
         read, self._life = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's idle threads are known to bear it
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # NumPy's idle threads are known to bear it
             self._forked = os.fork()
         if self._forked == 0:
             _serve_forked(self._listener, read)
@@ -162,7 +167,9 @@ def _load_modules_and_kernels() -> None:
     rows = np.ones((1, 2), np.uint64)
     election.drop_losers(rows, np.ones(1, np.uint32), states)
     ends = np.ones((1, 1), np.uint32)
-    election.mark(states, losers_among([rows.ctypes.data], 2, ends, [0], *NO_KEYS, Strategy.OFFSET)[1][0])
+    election.mark(
+        states, losers_among([rows.ctypes.data], 2, ends, [0], *NO_KEYS, Strategy.OFFSET)[1][0]
+    )
     form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 5), np.int64))
 
 
@@ -182,7 +189,9 @@ def _serve_forked(listener: socket.socket, life: int) -> None:
         os.dup2(life, 0)
         os.dup2(life, 1)  # nothing is written there
         kept = listener.fileno()
-        for name in os.listdir("/proc/self/fd"):  # of a JVM's input, too: its other end must see the driver's end
+        for name in os.listdir(
+            "/proc/self/fd"
+        ):  # of a JVM's input, too: its other end must see the driver's end
             if int(name) > 2 and int(name) != kept:
                 with suppress(OSError):
                     os.close(int(name))
@@ -218,14 +227,19 @@ def _become_daemon(attached: socket.socket) -> None:
             os.close(stream)
         os.environb.clear()
         os.environb.update(
-            {name.encode("latin-1"): value.encode("latin-1") for name, value in told["environment"].items()}
+            {
+                name.encode("latin-1"): value.encode("latin-1")
+                for name, value in told["environment"].items()
+            }
         )
         os.chdir(told["folder"])
         sys.argv = told["arguments"]
         for place in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
             if place and place not in sys.path:
                 sys.path.insert(1, place)
-        for number, name in enumerate(("stdin", "stdout", "stderr")):  # the driver may have put others there
+        for number, name in enumerate(
+            ("stdin", "stdout", "stderr")
+        ):  # the driver may have put others there
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
         from pyspark.daemon import manager
 

@@ -74,7 +74,9 @@ class TaskClock:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def taken(self) -> TaskProfile:
-        return TaskProfile(time.perf_counter() - self._wall, time.process_time() - self._cpu, dict(_steps))
+        return TaskProfile(
+            time.perf_counter() - self._wall, time.process_time() - self._cpu, dict(_steps)
+        )
 
 
 @dataclass(slots=True)
@@ -105,7 +107,11 @@ class StageProfile:
 
     def to_dict(self) -> dict[str, object]:
         return {
-            "seconds": self.seconds, "tasks": self.tasks, "task_seconds": self.task_seconds,
-            "task_cpu_seconds": self.task_cpu_seconds, "outside_seconds": self.outside_seconds,
-            "between_seconds": max(0.0, self.task_seconds - sum(self.steps.values())), "steps": dict(self.steps),
-        }  # fmt: skip
+            "seconds": self.seconds,
+            "tasks": self.tasks,
+            "task_seconds": self.task_seconds,
+            "task_cpu_seconds": self.task_cpu_seconds,
+            "outside_seconds": self.outside_seconds,
+            "between_seconds": max(0.0, self.task_seconds - sum(self.steps.values())),
+            "steps": dict(self.steps),
+        }

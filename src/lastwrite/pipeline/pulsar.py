@@ -34,7 +34,9 @@ from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
 from lastwrite.pipeline.system import Decision, Format, IndexChecker, Renewed, SegmentAppender
 
-_PIECE_BYTES = 8 << 20  # parts are joined for next to nothing, so that a single ledger is work for all
+_PIECE_BYTES = (
+    8 << 20
+)  # parts are joined for next to nothing, so that a single ledger is work for all
 
 
 class PulsarSystem:
@@ -70,7 +72,9 @@ class PulsarSystem:
     def hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[None]:
         return lock.hold(root, names)
 
-    def try_hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
+    def try_hold(
+        self, root: str, names: Collection[TopicPartition]
+    ) -> AbstractContextManager[set[TopicPartition]]:
         return lock.try_hold(root, names)
 
     def broker_of(self, root: str) -> str | None:
@@ -99,9 +103,13 @@ class PulsarSystem:
         return bool(THRESHOLDS & config.keys())
 
     def decide(
-        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool,
+        self,
+        log: PartitionLog,
+        config: Mapping[str, object],
+        now_ms: int,
+        include_active: bool,
         like_broker: bool = False,
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         """A round is due as soon as the horizon can move; nothing in it depends on the clock."""
         settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
         first_dirty = log.segments[0].base_offset if log.checkpoint is None else log.checkpoint
@@ -127,12 +135,14 @@ class PulsarSystem:
             index_interval_bytes=aside.BLOCK_BYTES,
             policy=Policy(
                 # A delete acts at once: its horizon is 0, and no clock stands before that.
-                now_ms=max(now_ms, 0), tombstone_retention_ms=0, ages_by_write_time=True,
+                now_ms=max(now_ms, 0),
+                tombstone_retention_ms=0,
+                ages_by_write_time=True,
                 keep_keyless=settings.retain_null_key,
                 strategy=strategy,
                 reading=reading,
             ),
-        )  # fmt: skip
+        )
 
     def group(
         self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
@@ -165,9 +175,16 @@ class PulsarSystem:
         return log.folder if to is None else publish.copy_aside_folder(log, to)
 
     def join_parts(
-        self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
-        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...], mtime_ns: int,
-    ) -> Rewritten:  # fmt: skip
+        self,
+        log: PartitionLog,
+        base_offset: int,
+        parts: Sequence[Rewritten],
+        folder: str,
+        index_interval_bytes: int,
+        limits: Limits,
+        aborted: tuple[AbortedTransaction, ...],
+        mtime_ns: int,
+    ) -> Rewritten:
         return parts[0] if len(parts) == 1 else aside.join(folder, parts, base_offset)
 
     def discard(self, part: Rewritten) -> None:
@@ -189,7 +206,9 @@ class PulsarSystem:
 
     def publish_copies(self, copies: Sequence[Renewed], to: str) -> list[LogError | OSError | None]:
         """Topics of another archive: what a reader of compacted topics needs, without the backlog that it does not."""
-        return list(overlapped(lambda copy: publish.publish_copy(copy.log, _new_ledger(copy), to), copies))
+        return list(
+            overlapped(lambda copy: publish.publish_copy(copy.log, _new_ledger(copy), to), copies)
+        )
 
     # ------------------------------------------------------------------ retention
 
@@ -199,18 +218,29 @@ class PulsarSystem:
     def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
         """Nothing: raw ledgers are other readers' too, and go by their own retention."""
         return Retention(
-            segments=(), rolls=False, first_base=log.log_start, log_start=log.log_start,
+            segments=(),
+            rolls=False,
+            first_base=log.log_start,
+            log_start=log.log_start,
             stays="compaction removes no raw ledger",
-        )  # fmt: skip
+        )
 
-    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+    def backlog(
+        self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
+    ) -> Backlog | None:
         """The raw ledgers, by the retention that ``config`` states."""
         settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
         return backlog_of(
-            raw_ledgers(log.folder), horizon, settings.retention_ms, settings.retention_bytes, now_ms
-        )  # fmt: skip
+            raw_ledgers(log.folder),
+            horizon,
+            settings.retention_ms,
+            settings.retention_bytes,
+            now_ms,
+        )
 
-    def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
+    def retain(
+        self, wave: Sequence[tuple[PartitionLog, Retention]]
+    ) -> list[LogError | OSError | None]:
         return [None] * len(wave)
 
 
@@ -229,7 +259,9 @@ def waits(fresh: int, threshold: int) -> str | None:
 def _nothing_new(log: PartitionLog) -> str:
     """Why the horizon cannot move."""
     if log.first_unstable_offset is not None:
-        return f"a transaction that is not decided begins at {Position.of(log.first_unstable_offset)}"
+        return (
+            f"a transaction that is not decided begins at {Position.of(log.first_unstable_offset)}"
+        )
     if log.checkpoint is not None:
         behind = Position.of(log.checkpoint)
         return f"no message lies beyond the horizon, {behind.ledger}:{behind.entry - 1}"
@@ -243,11 +275,15 @@ def _new_ledger(new: Renewed) -> NewLedger | None:
     (made,), (sources,) = new.made, new.sources
     raw = {Position.of(segment.base_offset).ledger for segment in sources if segment.base_offset}
     return NewLedger(
-        path=made.log_path, horizon=Position.of(new.first_dirty - 1), messages=made.records,
+        path=made.log_path,
+        horizon=Position.of(new.first_dirty - 1),
+        messages=made.records,
         order=EVENT_TIME if new.policy.strategy is Strategy.EVENT_TIME else PUBLISHING,
-        retain_null_key=new.policy.keep_keyless, parts=store.has_parts(new.log),
-        read=sum(made.counts), ledgers=tuple(sorted(raw)),
-    )  # fmt: skip
+        retain_null_key=new.policy.keep_keyless,
+        parts=store.has_parts(new.log),
+        read=sum(made.counts),
+        ledgers=tuple(sorted(raw)),
+    )
 
 
 @lru_cache(maxsize=256)

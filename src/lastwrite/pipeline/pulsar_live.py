@@ -50,8 +50,13 @@ Run = Callable[[str, str, Options], CompactionReport]
 
 
 def compact_live(
-    url: str, partition: int | None, options: Options, archive: str | None, run: Run, progress: Progress | None
-) -> CompactionReport:  # fmt: skip
+    url: str,
+    partition: int | None,
+    options: Options,
+    archive: str | None,
+    run: Run,
+    progress: Progress | None,
+) -> CompactionReport:
     """Compact a topic, all its partitions if it has some and the name or ``partition`` says none.
 
     Args:
@@ -74,14 +79,17 @@ def compact_live(
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(_access(config)))
         names = topics_of(cluster, url, partition)
-        holds = {name: stack.enter_context(Hold(cluster, name)) for name in names} if publishes else {}
+        holds = (
+            {name: stack.enter_context(Hold(cluster, name)) for name in names} if publishes else {}
+        )
         if archive is None:
             scratch = make_folder()
             stack.callback(remove_folder, scratch)
             archive = str(scratch)
         live = [
-            _Live(cluster, config, name, archive, options, progress, holds.get(name)) for name in names
-        ]  # fmt: skip
+            _Live(cluster, config, name, archive, options, progress, holds.get(name))
+            for name in names
+        ]
         for each in live:
             each.bring()
         whole = names[0].base if len(names) > 1 or partition is None else names[0].full
@@ -94,7 +102,7 @@ def compact_live(
 
 def bring_live(
     url: str, config: Mapping[str, object], archive: str, progress: Progress | None = None
-) -> list[TopicName]:  # fmt: skip
+) -> list[TopicName]:
     """Bring a topic, all its partitions if the name says none, into an archive whole: with the raw ledgers below the
     horizon, which a round has no need of. Nothing changes in the cluster. Raises: as ``compact_live``.
     """
@@ -103,7 +111,9 @@ def bring_live(
     with Cluster(_access(live)) as cluster:
         names = topics_of(cluster, url, None)
         for name in names:
-            _Live(cluster, live, name, archive, options, progress or NoProgress(), None, is_whole=True).bring()
+            _Live(
+                cluster, live, name, archive, options, progress or NoProgress(), None, is_whole=True
+            ).bring()
     return names
 
 
@@ -121,7 +131,9 @@ class Waiting(NamedTuple):
     """What a topic has that compaction has not seen, and from how many bytes on its brokers compact by themselves."""
 
     size_bytes: int
-    threshold_bytes: int | None  # by its policy, its namespace's or the brokers' setting; None: nobody says
+    threshold_bytes: (
+        int | None
+    )  # by its policy, its namespace's or the brokers' setting; None: nobody says
 
 
 def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, Waiting]:
@@ -142,21 +154,28 @@ def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicNa
     topic = TopicName.parse(url)
     if topic.is_partition:
         if partition not in (None, topic.partition):
-            raise InvalidConfig(f"{topic} is partition {topic.partition}, not {partition}", path=url)
+            raise InvalidConfig(
+                f"{topic} is partition {topic.partition}, not {partition}", path=url
+            )
         return [topic]
     count = cluster.store.partitions(topic)
     if partition is not None:
         if partition >= count:
-            raise InvalidConfig(f"{topic} has {count} partitions", path=url, remedy="they count from 0")
+            raise InvalidConfig(
+                f"{topic} has {count} partitions", path=url, remedy="they count from 0"
+            )
         return [topic.with_partition(partition)]
     return [topic.with_partition(n) for n in range(count)] or [topic]
 
 
 def _access(config: LiveConfig) -> Access:
     return Access(
-        metadata_store=config.metadata_store, ledgers=config.ledgers, brokers=config.brokers, token=config.token,
+        metadata_store=config.metadata_store,
+        ledgers=config.ledgers,
+        brokers=config.brokers,
+        token=config.token,
         mark_deletes_a_second=config.mark_deletes_a_second,
-    )  # fmt: skip
+    )
 
 
 @dataclass(slots=True)
@@ -193,14 +212,20 @@ class _Live:
         ends = _Ends(self.cluster, self.topic, asked)
         found = store.managed_ledger(self.topic)
         if found is None:
-            raise NotALog(f"{self.topic} has no ledgers", path=store.address, remedy="give a topic that was written to")
+            raise NotALog(
+                f"{self.topic} has no ledgers",
+                path=store.address,
+                remedy="give a topic that was written to",
+            )
         info = _with_ends(found[1], self.cluster, ends)
         with mirroring(self.archive, self.topic) as mirror:
             self._refuse_foreign(mirror, info, horizon)
             for each in info.ledgers:
                 self._bring_raw(mirror, each, None if self.is_whole else horizon)
             # Those without an entry, as the open one after a reload, are nothing that could be missed here.
-            mirror.keep_metadata(replace(info, ledgers=tuple(each for each in info.ledgers if each.entries)).encode())
+            mirror.keep_metadata(
+                replace(info, ledgers=tuple(each for each in info.ledgers if each.entries)).encode()
+            )
             if compacted is None or horizon is None:
                 mirror.is_not_compacted()
             else:
@@ -208,15 +233,18 @@ class _Live:
             mirror.clear_compacted(None if compacted is None else compacted.id)
             self.brought = mirror.manifest
 
-    def _refuse_foreign(self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None) -> None:
+    def _refuse_foreign(
+        self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None
+    ) -> None:
         """Say no to an archive of another topic of that name: its messages would come back to life."""
         known = {each.ledger for each in info.ledgers}
         for ledger in mirror.raw_ledgers:
             if ledger not in known and (horizon is None or ledger > horizon.ledger):
                 raise InvalidConfig(
                     f"the archive has ledger {ledger} of {self.topic}, which the cluster does not know",
-                    path=mirror.folder, remedy="was the topic deleted and made anew? give another archive",
-                )  # fmt: skip
+                    path=mirror.folder,
+                    remedy="was the topic deleted and made anew? give another archive",
+                )
 
     def _compacted(self) -> Ledger | None:
         """The compacted ledger that brokers serve from; None: there is none."""
@@ -251,16 +279,24 @@ class _Live:
         last = compacted.metadata.last_entry
         if not compacted.metadata.is_closed or last is None:
             raise CorruptLog(
-                f"the compacted ledger {compacted.id} of {self.topic} is not closed", path=self.cluster.store.address,
+                f"the compacted ledger {compacted.id} of {self.topic} is not closed",
+                path=self.cluster.store.address,
                 remedy="let the broker compact the topic once",
-            )  # fmt: skip
+            )
         if mirror.find(compacted.id, last + 1) is None:
-            self._write(mirror, compacted, last + 1, f"compacted ledger {compacted.id} of {self.topic}")
+            self._write(
+                mirror, compacted, last + 1, f"compacted ledger {compacted.id} of {self.topic}"
+            )
         mirror.is_compacted(compacted.id, horizon)
 
     def _write(
-        self, mirror: Mirror, ledger: Ledger, entries: int, what: str, info: LedgerInfo | None = None
-    ) -> None:  # fmt: skip
+        self,
+        mirror: Mirror,
+        ledger: Ledger,
+        entries: int,
+        what: str,
+        info: LedgerInfo | None = None,
+    ) -> None:
         self.progress.note(f"bringing {what}: {entries} entries")
         spend = self._spender("read", CleanerConfig.from_names(self.options.config).rates.reading)
 
@@ -269,7 +305,9 @@ class _Live:
                 spend(len(data))
                 yield entry, data
 
-        mirror.bring(ledger.id, ledger.metadata, brought(), None if info is None else info.offloaded_as)
+        mirror.bring(
+            ledger.id, ledger.metadata, brought(), None if info is None else info.offloaded_as
+        )
 
     # ------------------------------------------------------------------ publish
 
@@ -288,9 +326,13 @@ class _Live:
         if manifest is None or manifest == self.brought:
             return
         assert self.hold is not None
-        self.progress.note(f"publishing {manifest.entries} entries as the compacted ledger of {self.topic}")
+        self.progress.note(
+            f"publishing {manifest.entries} entries as the compacted ledger of {self.topic}"
+        )
         path = f"{mirror.folder}/{manifest.object}"
-        spend = self._spender("written", CleanerConfig.from_names(self.options.config).rates.writing)
+        spend = self._spender(
+            "written", CleanerConfig.from_names(self.options.config).rates.writing
+        )
 
         def records() -> Iterator[bytes]:
             for _, data in read_entries(path):
@@ -299,11 +341,21 @@ class _Live:
 
         custom = checked_index(path).metadata.custom
         done = publish(
-            self.hold, self.base, manifest.horizon, records, self._quorums(), custom, self.options.now_ms,
+            self.hold,
+            self.base,
+            manifest.horizon,
+            records,
+            self._quorums(),
+            custom,
+            self.options.now_ms,
             partial(_reach, self.topic),
-        )  # fmt: skip
+        )
         mirror.is_published(done.ledger, done.horizon)
-        report.published = {"ledger": done.ledger, "horizon": str(done.horizon), "removed_ledgers": list(done.removed)}
+        report.published = {
+            "ledger": done.ledger,
+            "horizon": str(done.horizon),
+            "removed_ledgers": list(done.removed),
+        }
 
     def _quorums(self) -> Quorums:
         if self.config.quorums is not None:
@@ -313,12 +365,18 @@ class _Live:
             ledger = self.cluster.store.ledger(each.ledger)
             if ledger is not None:
                 own = ledger.metadata
-                return Quorums(own.ensemble, own.quorum, own.quorum if own.ack_quorum is None else own.ack_quorum)
+                return Quorums(
+                    own.ensemble,
+                    own.quorum,
+                    own.quorum if own.ack_quorum is None else own.ack_quorum,
+                )
         return Quorums()
 
     def _spender(self, what: str, rate: float) -> Callable[[int], None]:
         both = CleanerConfig.from_names(self.options.config).rates.both
-        return spender([make_throttle("", each, 1, what) for each in (both, rate) if math.isfinite(each)])
+        return spender(
+            [make_throttle("", each, 1, what) for each in (both, rate) if math.isfinite(each)]
+        )
 
 
 def _reach(topic: TopicName, step: str) -> None:
@@ -331,7 +389,10 @@ class _Ends:
     def __init__(self, cluster: Cluster, topic: TopicName, asked: Subscription) -> None:
         told = cluster.told(topic)
         self._cluster = cluster
-        self._known = [asked.last_message().position, *([] if told is None else [told.last_confirmed])]
+        self._known = [
+            asked.last_message().position,
+            *([] if told is None else [told.last_confirmed]),
+        ]
 
     def of(self, ledger: Ledger) -> int:
         """The last entry that is safe; -1: none."""
@@ -354,7 +415,11 @@ def _with_ends(info: ManagedLedgerInfo, cluster: Cluster, ends: _Ends) -> Manage
 def _backlog_of(cluster: Cluster, topic: TopicName) -> int:
     found = cluster.store.managed_ledger(topic)
     if found is None:
-        raise NotALog(f"{topic} has no ledgers", path=cluster.store.address, remedy="give a topic that was written to")
+        raise NotALog(
+            f"{topic} has no ledgers",
+            path=cluster.store.address,
+            remedy="give a topic that was written to",
+        )
     base = cluster.compaction_of(topic)
     horizon = Position(-1, -1) if base is None else base.horizon
     total = 0

@@ -101,10 +101,15 @@ def restore(
     """
     root = find_place(str(path)).root
     if root is None:
-        raise NotALog("not inside a store", path=str(path), remedy="give the broker's storePathRootDir")
+        raise NotALog(
+            "not inside a store", path=str(path), remedy="give the broker's storePathRootDir"
+        )
     settings: dict[str, object] = {
-        **(config or {}), "min.cleanable.dirty.ratio": 0, "min.compaction.lag.ms": 0, "unclean": unclean,
-    }  # fmt: skip
+        **(config or {}),
+        "min.cleanable.dirty.ratio": 0,
+        "min.compaction.lag.ms": 0,
+        "unclean": unclean,
+    }
     system_named("rocketmq").check_config(settings)
     sizes = {name: settings.get(name, default) for name, default in _SIZE_SETTINGS.items()}
     progress = progress or NoProgress()
@@ -119,18 +124,32 @@ def restore(
             lock.refuse_unclean(root, goes_on=unclean)
             for queue, name in zip(queues, named, strict=True):
                 publish.recover(root, name)
-                restored.append(_Rebuild(root, name, queue, client, _file_sizes(root, name, sizes)).run())
+                restored.append(
+                    _Rebuild(root, name, queue, client, _file_sizes(root, name, sizes)).run()
+                )
     notes = tuple(f"{queue.name}: {note}" for queue in restored for note in queue.notes)
     if not any(read_queue(root, Part.COMPACTION_LOG, name).files for name in named):
         return Restoration(queues=tuple(restored), notes=notes)
     report = compact(
-        root, system="rocketmq", topic=topic, partition=partition, now_ms=now_ms, include_active=True, memory=memory,
-        spark=spark, master=master, conf=conf, progress=progress, config=settings,
-    )  # fmt: skip
+        root,
+        system="rocketmq",
+        topic=topic,
+        partition=partition,
+        now_ms=now_ms,
+        include_active=True,
+        memory=memory,
+        spark=spark,
+        master=master,
+        conf=conf,
+        progress=progress,
+        config=settings,
+    )
     return Restoration(queues=tuple(restored), compaction=report, notes=notes)
 
 
-def merged(pulled: Iterable[Records], own: Iterable[Records]) -> Iterator[tuple[bool, ByteArray, MessageTable]]:
+def merged(
+    pulled: Iterable[Records], own: Iterable[Records]
+) -> Iterator[tuple[bool, ByteArray, MessageTable]]:
     """The records of both, each in the order of queue offsets, in that order: whether they were pulled, and they.
 
     Where both have an offset, the pulled record comes first, and the other right behind it.
@@ -171,20 +190,25 @@ class _Stream:
 
 def _choose(
     client: Client, name_server: str, topic: str, partition: int | None, broker: str | None
-) -> list[MessageQueue]:  # fmt: skip
+) -> list[MessageQueue]:
     readable = client.route(topic).readable
     brokers = sorted({queue.broker for queue in readable})
     if broker is None and len(brokers) > 1:
         raise InvalidConfig(
-            f"{topic} lies on {len(brokers)} brokers", path=name_server,
+            f"{topic} lies on {len(brokers)} brokers",
+            path=name_server,
             remedy=f"say which one's queues these are with --broker: {', '.join(brokers)}",
-        )  # fmt: skip
+        )
     chosen = [
-        queue for queue in readable if broker in (None, queue.broker) and partition in (None, queue.queue)
-    ]  # fmt: skip
+        queue
+        for queue in readable
+        if broker in (None, queue.broker) and partition in (None, queue.queue)
+    ]
     if not chosen:
         raise InvalidConfig(
-            f"no such queue of {topic} on a live broker", path=name_server, remedy=f"it has: {', '.join(brokers)}"
+            f"no such queue of {topic} on a live broker",
+            path=name_server,
+            remedy=f"it has: {', '.join(brokers)}",
         )
     return chosen
 
@@ -199,11 +223,14 @@ def _refuse_reader_with_holes(client: Client, broker: str) -> None:
         value = client.broker_config(broker).get(_CACHE_SETTING)
     except RemoteFailed as error:
         raise RemoteFailed(
-            f"whether {broker} skips messages is not known: {error.problem}", path=error.path, remedy=remedy
+            f"whether {broker} skips messages is not known: {error.problem}",
+            path=error.path,
+            remedy=remedy,
         ) from error
     if value is not None and value.lower() != "false":  # None: a release without that cache
         raise RemoteFailed(
-            f"{broker} has {_CACHE_SETTING}={value}: since its last start it may skip live messages", remedy=remedy
+            f"{broker} has {_CACHE_SETTING}={value}: since its last start it may skip live messages",
+            remedy=remedy,
         )
 
 
@@ -228,7 +255,9 @@ def _size_of_others(folder: str) -> int | None:
     """The size of some file of the store's compaction logs or indexes: a broker has one for all of each."""
     for place, _, entries in os.walk(folder):
         for entry in entries:
-            if names.parse_file_name(entry) is not None and (size := os.path.getsize(os.path.join(place, entry))):
+            if names.parse_file_name(entry) is not None and (
+                size := os.path.getsize(os.path.join(place, entry))
+            ):
                 return size
     return None
 
@@ -251,7 +280,9 @@ class _Rebuild:
         notes = []
         if first is None:
             self._refuse_undispatched()
-            notes.append("the store has nothing of this queue: a broker on it would accept messages and not serve them")
+            notes.append(
+                "the store has nothing of this queue: a broker on it would accept messages and not serve them"
+            )
         writer = QueueWriter(publish.aside_folder(self.root, self.name), *self.sizes)
         pulled = kept = 0
         try:
@@ -273,16 +304,21 @@ class _Rebuild:
             raise
         publish.tidy(self.root, [self.name])
         return RestoredQueue(
-            name=self.name, broker=self.queue.broker, pulled=pulled,
-            pulled_below=writer.end_offset if below is None else below, kept=kept,
+            name=self.name,
+            broker=self.queue.broker,
+            pulled=pulled,
+            pulled_below=writer.end_offset if below is None else below,
+            kept=kept,
             notes=(*notes, *(problem.message for problem in local.notes)),
-        )  # fmt: skip
+        )
 
     def _publish(self, writer: QueueWriter, local: CompactedQueue) -> None:
         change = publish.Change(
-            name=self.name, gone=[names.file_name(pair.log.start) for pair in local.pairs], pairs=writer.finish(),
+            name=self.name,
+            gone=[names.file_name(pair.log.start) for pair in local.pairs],
+            pairs=writer.finish(),
             position=UNKNOWN,  # what came is not compared with anything yet
-        )  # fmt: skip
+        )
         (error,) = publish.publish(self.root, [change])
         if error is not None:
             raise error
@@ -297,9 +333,10 @@ class _Rebuild:
     def _refuse_undispatched(self) -> None:
         if read_queue(self.root, Part.CONSUME_QUEUE, self.name).files:
             raise InvalidConfig(
-                f"the store has messages of {self.name}, but no compaction log of them", path=self.root,
+                f"the store has messages of {self.name}, but no compaction log of them",
+                path=self.root,
                 remedy="run lastwrite dispatch on it first; then the pull knows where to end",
-            )  # fmt: skip
+            )
 
     def _pulled(self, below: int | None) -> Iterator[Records]:
         """What the broker has below the offset, or all it has; a table of records and the bytes they lie in.
@@ -330,9 +367,13 @@ class _Rebuild:
             elif pulled.status is PullStatus.MOVED and pulled.next_offset > offset:
                 offset = pulled.next_offset
             elif offset < pulled.max_offset:
-                raise self._strange(offset, f"finds nothing there, though its queue ends at {pulled.max_offset}")
+                raise self._strange(
+                    offset, f"finds nothing there, though its queue ends at {pulled.max_offset}"
+                )
             elif below is not None and 0 < pulled.max_offset < below:
-                raise self._strange(offset, f"ends at {pulled.max_offset}, before what the store has: it is behind")
+                raise self._strange(
+                    offset, f"ends at {pulled.max_offset}, before what the store has: it is behind"
+                )
             else:
                 return
 
@@ -344,9 +385,11 @@ class _Rebuild:
         if code != kernels.OK or not rows:
             words = kernels.CODES[int(code)] if code != kernels.OK else "no message in it"
             raise CorruptLog(
-                f"the broker's answer for {self.name} at offset {offset} is damaged: {words}", int(at),
-                self.queue.broker, "see to the broker's log; another replica may be whole",
-            )  # fmt: skip
+                f"the broker's answer for {self.name} at offset {offset} is damaged: {words}",
+                int(at),
+                self.queue.broker,
+                "see to the broker's log; another replica may be whole",
+            )
         offsets = table["queue_offset"]
         if int(offsets[0]) < offset or not bool((offsets[1:] > offsets[:-1]).all()):
             raise self._strange(offset, "gives messages whose offsets do not rise")

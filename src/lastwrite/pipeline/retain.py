@@ -24,7 +24,9 @@ class Replacement:
     parts: tuple[Rewritten, ...]
 
 
-def after_round(system: System, log: PartitionLog, replacements: Sequence[Replacement]) -> PartitionLog:
+def after_round(
+    system: System, log: PartitionLog, replacements: Sequence[Replacement]
+) -> PartitionLog:
     """The log as a round with these ``replacements`` leaves it, its new segments under their final names."""
     if not replacements:
         return log
@@ -44,7 +46,9 @@ def _new_segments(system: System, log: PartitionLog, replacement: Replacement) -
     # The last source's time is that of the new segments too, and counts where they have no timestamp.
     mtime_ns = log.segments[replacement.places[-1]].mtime_ns
     sizes = {base_offset: sum(part.bytes_written for part in replacement.parts)}
-    stamps = {base_offset: max((part.largest_timestamp_ms for part in replacement.parts), default=-1)}
+    stamps = {
+        base_offset: max((part.largest_timestamp_ms for part in replacement.parts), default=-1)
+    }
     for further in (further for part in replacement.parts for further in part.further):
         sizes[further.base_offset] = further.bytes_written
         stamps[further.base_offset] = further.largest_timestamp_ms
@@ -56,9 +60,12 @@ def _new_segments(system: System, log: PartitionLog, replacement: Replacement) -
 
 
 def account_retention(
-    report: PartitionReport, log: PartitionLog, retention: Retention, replacements: Sequence[Replacement] = (),
+    report: PartitionReport,
+    log: PartitionLog,
+    retention: Retention,
+    replacements: Sequence[Replacement] = (),
     records: Sequence[int] = (),
-) -> None:  # fmt: skip
+) -> None:
     """Add what retention takes to the figures of the round, which made ``replacements``.
 
     ``records`` are those of each segment of ``log``, as it was before; none: there was no round.
@@ -70,7 +77,11 @@ def account_retention(
         report.status, report.reason = Status.CLEANED, None
     gone = [segment.base_offset for segment in retention.segments]
     replaced = {place for replacement in replacements for place in replacement.places}
-    untouched = {segment.base_offset: place for place, segment in enumerate(log.segments) if place not in replaced}
+    untouched = {
+        segment.base_offset: place
+        for place, segment in enumerate(log.segments)
+        if place not in replaced
+    }
     report.retention = [segment.to_dict() for segment in retention.segments]
     report.segments_deleted = len(gone)
     report.bytes_deleted = retention.size_bytes
@@ -91,7 +102,9 @@ def account_retention(
     report.records_after = report.records_after - sum(known) if len(known) == len(lost) else None
 
 
-def end_without_round(report: PartitionReport, retention: Retention, compacts: bool, reason: str | None) -> None:
+def end_without_round(
+    report: PartitionReport, retention: Retention, compacts: bool, reason: str | None
+) -> None:
     """Say how a partition came out of which only expired segments could go; ``reason``: why there was no round."""
     if retention.segments:
         report.status = Status.CLEANED

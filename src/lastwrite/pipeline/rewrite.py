@@ -17,7 +17,15 @@ from lastwrite.errors import CorruptLog, LogError
 from lastwrite.logstore.aside import sync_aside
 from lastwrite.logstore.scratch import read_states
 from lastwrite.logstore.throttle import spender
-from lastwrite.model.columns import DROP, EMPTY, ROW_COLUMNS, SPENT, BatchTable, ByteArray, Int64Array
+from lastwrite.model.columns import (
+    DROP,
+    EMPTY,
+    ROW_COLUMNS,
+    SPENT,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+)
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Piece, PieceLeft, RewriteUnit, Rewritten
 from lastwrite.pipeline.buffers import Buffers
@@ -38,7 +46,12 @@ def rewrite(
     result = Rewritten(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
     buffers = buffers or Buffers()
-    worker = _Rewriter(unit, system, buffers.format(unit.system, unit.limits.plain_bytes, unit.policy.reading), buffers)
+    worker = _Rewriter(
+        unit,
+        system,
+        buffers.format(unit.system, unit.limits.plain_bytes, unit.policy.reading),
+        buffers,
+    )
     left: list[PieceLeft] = []
     try:
         for n, piece in enumerate(unit.pieces):
@@ -53,7 +66,11 @@ def rewrite(
     except CorruptLog as error:
         worker.abandon()
         result.problem = Problem(
-            ProblemKind.DAMAGED, error.problem, error.path or unit.pieces[0].path, error.at, error.remedy
+            ProblemKind.DAMAGED,
+            error.problem,
+            error.path or unit.pieces[0].path,
+            error.at,
+            error.remedy,
         )
     except (LogError, OSError) as failure:
         worker.abandon()
@@ -66,7 +83,13 @@ def rewrite(
 def settle(made: Sequence[Rewritten]) -> None:
     """Make what was written aside durable, for all units of a task together; parts of a segment are only read again."""
     with step("sync"):
-        sync_aside([result for result in made if result.error is None and result.problem is None and result.index_path])
+        sync_aside(
+            [
+                result
+                for result in made
+                if result.error is None and result.problem is None and result.index_path
+            ]
+        )
 
 
 class _Rewriter:
@@ -106,9 +129,15 @@ class _Rewriter:
             actions, horizons = self._actions[:batches], self._horizons[:batches]
             with step("judge"):
                 judge(
-                    table, states[at : at + records], self._policy, piece.mtime_ns // 1_000_000,
-                    keep, actions, horizons, self.counts,
-                )  # fmt: skip
+                    table,
+                    states[at : at + records],
+                    self._policy,
+                    piece.mtime_ns // 1_000_000,
+                    keep,
+                    actions,
+                    horizons,
+                    self.counts,
+                )
             at += records
             room = self._format.rebuilt_size(table, records)
             if room > len(self._out):
@@ -121,7 +150,9 @@ class _Rewriter:
             except LogError as error:
                 raise error.located(piece.path, chunk.shift) from error
             if self._unit.keeps:
-                self._note_left(table, actions, keep, states[at - records : at], self._rows[:filled])
+                self._note_left(
+                    table, actions, keep, states[at - records : at], self._rows[:filled]
+                )
             self._size += size
             self.left.end = self._size
             with step("write"):
@@ -133,7 +164,12 @@ class _Rewriter:
             raise CorruptLog("fewer records than the scan saw", piece.end, piece.path)
 
     def _note_left(
-        self, table: BatchTable, actions: ByteArray, keep: ByteArray, states: ByteArray, rows: Int64Array
+        self,
+        table: BatchTable,
+        actions: ByteArray,
+        keep: ByteArray,
+        states: ByteArray,
+        rows: Int64Array,
     ) -> None:
         """Note in ``left`` what stays of a chunk; ``rows`` are its batches as they are written."""
         left, kept = self.left, int(np.count_nonzero(keep))
@@ -144,7 +180,9 @@ class _Rewriter:
         left.batches += len(rows)
         # A plain record always stays: with any other that does there would be more that stay than are plain.
         all_plain = kept == len(states) - int(np.count_nonzero(states))
-        left.is_quiet &= all_plain and not (actions == EMPTY).any() and are_plain(table[actions != DROP])
+        left.is_quiet &= (
+            all_plain and not (actions == EMPTY).any() and are_plain(table[actions != DROP])
+        )
 
     def _begin(self, base_offset: int) -> None:
         self._outputs.append((base_offset, self._system.appender(base_offset, self._unit)))
@@ -167,13 +205,17 @@ class _Rewriter:
         """Finish the new segment, and those behind it, as ``result`` and its ``further`` ones."""
         bases = [base for base, _ in self._outputs]
         ends = [*bases[1:], None]
-        made = [result, *(Rewritten(result.partition, result.group, result.part) for _ in bases[1:])]
+        made = [
+            result,
+            *(Rewritten(result.partition, result.group, result.part) for _ in bases[1:]),
+        ]
         for new, (base, appender), end in zip(made, self._outputs, ends, strict=True):
             new.base_offset = base
             aborted = [
-                entry for entry in self._unit.aborted
+                entry
+                for entry in self._unit.aborted
                 if base <= entry.last_offset and (end is None or entry.last_offset < end)
-            ]  # fmt: skip
+            ]
             appender.finish(new, self._unit.mtime_ns, aborted if self._unit.parts == 1 else ())
         behind = (further for new in made[1:] for further in (new, *new.further))
         result.further = (*result.further, *behind)

@@ -67,7 +67,10 @@ class RocketmqSystem:
 
     def glance(self, root: str) -> list[Glance]:
         """Without a word on changes: a broker that runs keeps the daemon out, and without one nothing is written."""
-        return [Glance(self.name_of(folder), folder, None, True) for folder in self.find(root, None, None)]
+        return [
+            Glance(self.name_of(folder), folder, None, True)
+            for folder in self.find(root, None, None)
+        ]
 
     def root_of(self, folder: str) -> str:
         return store.root_of(folder)
@@ -75,7 +78,9 @@ class RocketmqSystem:
     def hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[None]:
         return lock.hold(root, names)
 
-    def try_hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
+    def try_hold(
+        self, root: str, names: Collection[TopicPartition]
+    ) -> AbstractContextManager[set[TopicPartition]]:
         return lock.try_hold(root, names)
 
     def broker_of(self, root: str) -> str | None:
@@ -103,9 +108,13 @@ class RocketmqSystem:
         return True
 
     def decide(
-        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool,
+        self,
+        log: PartitionLog,
+        config: Mapping[str, object],
+        now_ms: int,
+        include_active: bool,
         like_broker: bool = False,
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         """What a round would do; as the broker: of all closed files, as soon as one is dirty, deletes at once.
 
         Raises:
@@ -115,17 +124,24 @@ class RocketmqSystem:
         if like_broker:
             if include_active:
                 raise InvalidConfig(
-                    "a broker never compacts the active file", remedy="leave out --like-broker or --include-active"
+                    "a broker never compacts the active file",
+                    remedy="leave out --like-broker or --include-active",
                 )
             settings = replace(
-                settings, min_cleanable_dirty_ratio=0.0, min_compaction_lag_ms=0, max_compaction_lag_ms=LONG_MAX,
-                delete_retention_ms=0, keyless_messages=DROP,
-            )  # fmt: skip
+                settings,
+                min_cleanable_dirty_ratio=0.0,
+                min_compaction_lag_ms=0,
+                max_compaction_lag_ms=LONG_MAX,
+                delete_retention_ms=0,
+                keyless_messages=DROP,
+            )
         if log.checkpoint is not None:
             # Offsets have gaps: of files that were all compacted none holds the first dirty one.
             log = replace(log, checkpoint=store.first_offset_from(log, log.checkpoint))
         found = cleanable_range(log, settings, now_ms, include_active)
-        cleaned = [s for s in log.segments if s.size_bytes and s.base_offset < found.first_uncleanable]
+        cleaned = [
+            s for s in log.segments if s.size_bytes and s.base_offset < found.first_uncleanable
+        ]
         reason = found.reason
         if reason is None and not found.eligible:
             reason = "not due"
@@ -152,7 +168,11 @@ class RocketmqSystem:
     def group(
         self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
     ) -> list[list[int]]:
-        places = [n for n, segment in enumerate(log.segments) if segment.size_bytes and segment.base_offset < end]
+        places = [
+            n
+            for n, segment in enumerate(log.segments)
+            if segment.size_bytes and segment.base_offset < end
+        ]
         if like_broker:
             return [places] if places else []
         return [[place] for place in places]
@@ -178,12 +198,21 @@ class RocketmqSystem:
         return AsideFiles(unit)
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
-        return publishing.aside_folder(store.root_of(log.folder) if to is None else os.path.abspath(to), log.name)
+        return publishing.aside_folder(
+            store.root_of(log.folder) if to is None else os.path.abspath(to), log.name
+        )
 
     def join_parts(
-        self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
-        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...], mtime_ns: int,
-    ) -> Rewritten:  # fmt: skip
+        self,
+        log: PartitionLog,
+        base_offset: int,
+        parts: Sequence[Rewritten],
+        folder: str,
+        index_interval_bytes: int,
+        limits: Limits,
+        aborted: tuple[AbortedTransaction, ...],
+        mtime_ns: int,
+    ) -> Rewritten:
         """There is one part."""
         (whole,) = parts
         return whole
@@ -197,7 +226,9 @@ class RocketmqSystem:
         """The new files and the positions, of all queues of a store in one step."""
         return _by_root(
             [store.root_of(new.log.folder) for new in wave],
-            lambda root, places: publishing.publish(root, [_change(wave[place]) for place in places]),
+            lambda root, places: publishing.publish(
+                root, [_change(wave[place]) for place in places]
+            ),
         )
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
@@ -233,15 +264,22 @@ class RocketmqSystem:
     def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
         """Nothing: a compaction log knows no age and no size."""
         return Retention(
-            segments=(), rolls=False, first_base=log.log_start, log_start=log.log_start,
+            segments=(),
+            rolls=False,
+            first_base=log.log_start,
+            log_start=log.log_start,
             stays="a compaction log has no retention",
-        )  # fmt: skip
+        )
 
-    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+    def backlog(
+        self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
+    ) -> Backlog | None:
         """Compaction changes the log itself."""
         return None
 
-    def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
+    def retain(
+        self, wave: Sequence[tuple[PartitionLog, Retention]]
+    ) -> list[LogError | OSError | None]:
         return [None] * len(wave)
 
 
@@ -249,12 +287,15 @@ def _change(new: Renewed) -> Change:
     """Which pairs go and which come. One without a record, which only a failed append leaves, goes unless it is the
     active one: a broker serves nothing before it (section 24.3)."""
     replaced = [segment for sources in new.sources for segment in sources]
-    empty = [segment for segment in new.log.segments[:-1] if not segment.size_bytes] if replaced else []
+    empty = (
+        [segment for segment in new.log.segments[:-1] if not segment.size_bytes] if replaced else []
+    )
     gone = [os.path.basename(segment.path) for segment in (*replaced, *empty)]
     pairs = [
         Pair(os.path.basename(made.log_path)[:OFFSET_DIGITS], made.log_path, made.index_path)
-        for made in new.made if not made.is_gone
-    ]  # fmt: skip
+        for made in new.made
+        if not made.is_gone
+    ]
     first_dirty = new.log.checkpoint if new.first_dirty is None else new.first_dirty
     position = None if not first_dirty else first_dirty - 1
     return Change(name=new.log.name, log=new.log, gone=gone, pairs=pairs, position=position)

@@ -48,13 +48,23 @@ class Runner(Protocol):
     profile: dict[str, StageProfile]  # by stage, since the runner was made
 
     def run(
-        self, name: str, work: Callable[[U], R], units: Sequence[U], weights: Sequence[int], progress: Progress
+        self,
+        name: str,
+        work: Callable[[U], R],
+        units: Sequence[U],
+        weights: Sequence[int],
+        progress: Progress,
     ) -> list[R | Failed[U]]:
         """The results, unit for unit. ``weights``: each unit's bytes, for progress and balance."""
         return self.run_tasks(name, each(work), units, weights, progress)
 
     def run_tasks(
-        self, name: str, task: Task[U, R], units: Sequence[U], weights: Sequence[int], progress: Progress
+        self,
+        name: str,
+        task: Task[U, R],
+        units: Sequence[U],
+        weights: Sequence[int],
+        progress: Progress,
     ) -> list[R | Failed[U]]:
         """As ``run``; ``task`` is given all units of a task, where many together cost less than each alone."""
         ...
@@ -63,7 +73,10 @@ class Runner(Protocol):
 def spark_error(stage: str, error: Exception) -> LogError:
     """What Spark itself could not do, in a sentence: its own text is a page of stack traces."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    cause = next((line for line in lines if "Error" in line or "Exception" in line), lines[0] if lines else "")
+    cause = next(
+        (line for line in lines if "Error" in line or "Exception" in line),
+        lines[0] if lines else "",
+    )
     return LogError(
         f"Spark could not finish the stage {stage}: {type(error).__name__}: {cause[:300]}",
         remedy="nothing of this wave was swapped; run again, with more --memory if a worker was killed",
@@ -97,7 +110,12 @@ class InlineRunner(Runner):
         self.profile: dict[str, StageProfile] = {}
 
     def run_tasks(
-        self, name: str, task: Task[U, R], units: Sequence[U], weights: Sequence[int], progress: Progress
+        self,
+        name: str,
+        task: Task[U, R],
+        units: Sequence[U],
+        weights: Sequence[int],
+        progress: Progress,
     ) -> list[R | Failed[U]]:
         progress.stage(name, sum(weights))
         results = []
@@ -128,7 +146,12 @@ class SparkRunner(Runner):
         return self.spark.context
 
     def run_tasks(
-        self, name: str, task: Task[U, R], units: Sequence[U], weights: Sequence[int], progress: Progress
+        self,
+        name: str,
+        task: Task[U, R],
+        units: Sequence[U],
+        weights: Sequence[int],
+        progress: Progress,
     ) -> list[R | Failed[U]]:
         progress.stage(name, sum(weights))
         if not units:
@@ -139,7 +162,10 @@ class SparkRunner(Runner):
 
         def run_batch(batch: list[tuple[int, U]]) -> tuple[list[tuple[int, Any]], TaskProfile]:
             clock = TaskClock()
-            done = [(i, result) for (i, _), result in zip(batch, task([unit for _, unit in batch]), strict=True)]
+            done = [
+                (i, result)
+                for (i, _), result in zip(batch, task([unit for _, unit in batch]), strict=True)
+            ]
             return done, clock.taken()
 
         begin = time.perf_counter()
@@ -147,7 +173,9 @@ class SparkRunner(Runner):
         context.setJobGroup(group, f"lastwrite: {name}", interruptOnCancel=True)
         done = threading.Event()
         task_bytes = [sum(weights[i] for i in places) for places in tasks]
-        watcher = threading.Thread(target=self._watch, args=(group, task_bytes, progress, done), daemon=True)
+        watcher = threading.Thread(
+            target=self._watch, args=(group, task_bytes, progress, done), daemon=True
+        )
         watcher.start()
         try:
             answers = context.parallelize(batches, len(batches)).map(run_batch).collect()
@@ -157,7 +185,9 @@ class SparkRunner(Runner):
             done.set()
             watcher.join()
         seconds = time.perf_counter() - begin
-        self.profile.setdefault(name, StageProfile()).add(seconds, self.workers, [taken for _, taken in answers])
+        self.profile.setdefault(name, StageProfile()).add(
+            seconds, self.workers, [taken for _, taken in answers]
+        )
         found = dict(answer for batch, _ in answers for answer in batch)
         return [found[i] for i in range(len(units))]
 
@@ -174,7 +204,9 @@ class SparkRunner(Runner):
         with contextlib.suppress(Exception):  # a JVM that has gone runs nothing
             self.context.cancelAllJobs()
 
-    def _watch(self, group: str, task_bytes: list[int], progress: Progress, done: threading.Event) -> None:
+    def _watch(
+        self, group: str, task_bytes: list[int], progress: Progress, done: threading.Event
+    ) -> None:
         """Report finished tasks; Spark counts them, the largest are started first."""
         tracker = self.context.statusTracker()
         told = 0

@@ -42,8 +42,13 @@ class EntryBlock:
     """Entries of one piece, sorted by bucket, ready to travel. Valid until the next is made."""
 
     def __init__(
-        self, piece: int, rows: UInt64Array, ends: np.ndarray, lengths: np.ndarray | None, keys: ByteArray | None,
-    ) -> None:  # fmt: skip
+        self,
+        piece: int,
+        rows: UInt64Array,
+        ends: np.ndarray,
+        lengths: np.ndarray | None,
+        keys: ByteArray | None,
+    ) -> None:
         self.piece = piece
         self.rows = rows
         self.ends = ends  # uint32 a bucket
@@ -60,7 +65,12 @@ def scan(
     clean gives a result with its problem; the other pieces are scanned all the same. ``buffers`` are those of the task.
     """
     buffers = buffers or Buffers()
-    worker = _Scanner(unit, buffers.format(unit.system, unit.limits.plain_bytes, unit.policy.reading), hand_on, buffers)
+    worker = _Scanner(
+        unit,
+        buffers.format(unit.system, unit.limits.plain_bytes, unit.policy.reading),
+        hand_on,
+        buffers,
+    )
     for piece in unit.pieces:
         result = PieceScan(unit.partition, piece.number)
         try:
@@ -79,7 +89,13 @@ def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
 class _Scanner:
     """A unit's way through the worker's buffers, piece for piece."""
 
-    def __init__(self, unit: ScanUnit, format: Format, hand_on: Callable[[EntryBlock], None], buffers: Buffers) -> None:
+    def __init__(
+        self,
+        unit: ScanUnit,
+        format: Format,
+        hand_on: Callable[[EntryBlock], None],
+        buffers: Buffers,
+    ) -> None:
         self._unit = unit
         self._format = format
         self._hand_on = hand_on
@@ -98,7 +114,9 @@ class _Scanner:
 
     def _hold(self, entries: int) -> None:
         """Make room for the entries of a block, and for a sorted copy."""
-        self._entries: UInt64Array = self._buffers.room("entries", entries, np.uint64, self._columns)
+        self._entries: UInt64Array = self._buffers.room(
+            "entries", entries, np.uint64, self._columns
+        )
         self._sorted: UInt64Array = self._buffers.room("sorted", entries, np.uint64, self._columns)
 
     def scan_piece(self, piece: Piece, result: PieceScan) -> None:
@@ -122,10 +140,14 @@ class _Scanner:
             self._flush(piece, result)
             result.tombstones = int(np.count_nonzero(self.states[: result.records] & TOMBSTONE))
             result.transactions = self._follower.result()
-            result.is_quiet = self._is_quiet and result.records > 0 and self._keys is None and self._columns == 2
+            result.is_quiet = (
+                self._is_quiet and result.records > 0 and self._keys is None and self._columns == 2
+            )
             result.lost_last = bool(result.records and self.states[result.records - 1] & SHADOWED)
 
-    def _scan_chunk(self, buffer: ByteArray, table: BatchTable, piece: Piece, shift: int, result: PieceScan) -> None:
+    def _scan_chunk(
+        self, buffer: ByteArray, table: BatchTable, piece: Piece, shift: int, result: PieceScan
+    ) -> None:
         records = int(table["records"].sum())
         first_record = result.records
         starts = np.cumsum(table["records"]) - table["records"]
@@ -134,7 +156,9 @@ class _Scanner:
             for run in steps("decompress", self._format.opened(buffer, table)):
                 first, last = run.first, run.last
                 in_run = int(table["records"][first:last].sum())
-                if self._filled + in_run > len(self._entries) or (self._keys is not None and self._keys.is_full):
+                if self._filled + in_run > len(self._entries) or (
+                    self._keys is not None and self._keys.is_full
+                ):
                     self._flush(piece, result)
                     if in_run > len(self._entries):
                         self._hold(in_run)
@@ -147,11 +171,25 @@ class _Scanner:
                 positions = None if self._keys is None else self._keys.room(len(self._entries))
                 with step("walk"):
                     self._filled = self._format.walk(
-                        run, table, self._secret, ordinal, self.states[ordinal:], self._entries, before, positions
+                        run,
+                        table,
+                        self._secret,
+                        ordinal,
+                        self.states[ordinal:],
+                        self._entries,
+                        before,
+                        positions,
                     )
                 if self._columns > 2:
                     self._format.add_versions(
-                        buffer, run, table, self._unit.policy, ordinal, self._entries, before, self._filled
+                        buffer,
+                        run,
+                        table,
+                        self._unit.policy,
+                        ordinal,
+                        self._entries,
+                        before,
+                        self._filled,
                     )
                 if self._keys is not None:
                     self._keys.take(run.plain, before, self._filled)
@@ -167,10 +205,15 @@ class _Scanner:
             return  # nothing but live records with keys: whatever the clock says, no batch changes by itself
         with step("judge"):
             result.changed_batches += judge(
-                table, states, self._unit.policy, piece.mtime_ns // 1_000_000, np.empty(records, dtype=np.uint8),
-                np.empty(len(table), dtype=np.uint8), np.empty(len(table), dtype=np.int64),
+                table,
+                states,
+                self._unit.policy,
+                piece.mtime_ns // 1_000_000,
+                np.empty(records, dtype=np.uint8),
+                np.empty(len(table), dtype=np.uint8),
+                np.empty(len(table), dtype=np.int64),
                 np.zeros(len(Verdict), dtype=np.int64),
-            )  # fmt: skip
+            )
 
     def _find_border(self, run: Run, table: BatchTable, ordinal: int, result: PieceScan) -> None:
         """Move ``dirty_from`` behind the records of this run that lie below the first dirty offset."""
@@ -206,15 +249,21 @@ class _Scanner:
                 election.partition_order(self._entries, count, self._unit.bits, order, ends)
                 np.take(self._entries, order, axis=0, out=rows)
                 lengths, keys = self._keys.ordered(order)
-            if self._unit.policy.strategy is not Strategy.EVENT_TIME:  # whose records meet in the log's order alone
+            if (
+                self._unit.policy.strategy is not Strategy.EVENT_TIME
+            ):  # whose records meet in the log's order alone
                 rows, lengths, keys = self._thin(rows, ends, lengths, keys, result)
         result.keyed += count
         self._hand_on(EntryBlock(piece.number, rows, ends, lengths, keys))
 
     def _thin(
-        self, rows: UInt64Array, ends: np.ndarray, lengths: np.ndarray | None, keys: ByteArray | None,
+        self,
+        rows: UInt64Array,
+        ends: np.ndarray,
+        lengths: np.ndarray | None,
+        keys: ByteArray | None,
         result: PieceScan,
-    ) -> tuple[UInt64Array, np.ndarray | None, ByteArray | None]:  # fmt: skip
+    ) -> tuple[UInt64Array, np.ndarray | None, ByteArray | None]:
         """Drop the block's own losers where a sample, or one overfull bucket, says that many keys repeat."""
         buckets = len(ends)
         sample = max(1, buckets // _SAMPLE_SHARE)
@@ -225,7 +274,10 @@ class _Scanner:
             key_at, all_keys = np.zeros(len(rows) + 1, dtype=np.int64), keys
             np.cumsum(lengths, out=key_at[1:])
         if shares.max() < 4 * max(64, len(rows) // buckets):
-            if not sampled or self._elect(rows, ends[:sample], key_at, all_keys, result)[0] > 3 * sampled // 4:
+            if (
+                not sampled
+                or self._elect(rows, ends[:sample], key_at, all_keys, result)[0] > 3 * sampled // 4
+            ):
                 return rows, lengths, keys
         _, losers = self._elect(rows, ends, key_at, all_keys, result)
         election.mark(self.states, losers)
@@ -239,13 +291,23 @@ class _Scanner:
         return rows[: election.drop_losers(rows, ends, self.states)], lengths, keys
 
     def _elect(
-        self, rows: UInt64Array, ends: np.ndarray, key_at: Int64Array, keys: ByteArray, result: PieceScan
+        self,
+        rows: UInt64Array,
+        ends: np.ndarray,
+        key_at: Int64Array,
+        keys: ByteArray,
+        result: PieceScan,
     ) -> tuple[int, np.ndarray]:
         """The winners' count and the losers' ordinals in the block's first buckets, up to the last of ``ends``."""
         winners, losers = losers_among(
-            [rows.ctypes.data], self._columns, ends.reshape(1, -1), [result.dirty_from], key_at, keys,
+            [rows.ctypes.data],
+            self._columns,
+            ends.reshape(1, -1),
+            [result.dirty_from],
+            key_at,
+            keys,
             self._unit.policy.strategy,
-        )  # fmt: skip
+        )
         return winners, losers[0]
 
 

@@ -145,16 +145,24 @@ class OwnSpark:
             try:
                 from pyspark import SparkContext
             except ImportError as error:
-                raise EnvironmentUnfit(f"PySpark cannot be imported: {error}", remedy="pip install pyspark") from error
-            logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it prints a page when a user presses Ctrl-C
-            self._context = self._context_of_boot(SparkContext) or self._context_in_sparks_way(SparkContext)
+                raise EnvironmentUnfit(
+                    f"PySpark cannot be imported: {error}", remedy="pip install pyspark"
+                ) from error
+            logging.getLogger("py4j").setLevel(
+                logging.CRITICAL
+            )  # it prints a page when a user presses Ctrl-C
+            self._context = self._context_of_boot(SparkContext) or self._context_in_sparks_way(
+                SparkContext
+            )
             if not self._is_waited_for.is_set():
                 self._warm_up(self._context)
         except EnvironmentUnfit as error:
             self._error = error
         except Exception as error:
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            self._error = EnvironmentUnfit(f"Spark did not start: {first}", remedy="run: lastwrite doctor")
+            self._error = EnvironmentUnfit(
+                f"Spark did not start: {first}", remedy="run: lastwrite doctor"
+            )
 
     def _context_of_boot(self, spark: type[SparkContext]) -> SparkContext | None:
         """A context in the JVM that was started ahead; None: that JVM does not come up."""
@@ -178,9 +186,14 @@ class OwnSpark:
 
         prepare_environment(local=local_workers(self._master) is not None)
         self._is_ours = spark._active_spark_context is None
-        return spark.getOrCreate(self._settings({
-            "spark.driver.memory": f"{HEAP_BYTES >> 20}m", "spark.driver.extraJavaOptions": " ".join(jvm_options()),
-        }))  # fmt: skip
+        return spark.getOrCreate(
+            self._settings(
+                {
+                    "spark.driver.memory": f"{HEAP_BYTES >> 20}m",
+                    "spark.driver.extraJavaOptions": " ".join(jvm_options()),
+                }
+            )
+        )
 
     def _settings(self, own: Mapping[str, str]) -> Any:
         from pyspark import SparkConf

@@ -18,7 +18,15 @@ from lastwrite.model.columns import SHADOWED
 from lastwrite.model.kept import KeepUnit, Kept
 from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import Progress
-from lastwrite.model.work import Block, Elected, ElectUnit, PieceScan, RewriteUnit, Rewritten, ScanUnit
+from lastwrite.model.work import (
+    Block,
+    Elected,
+    ElectUnit,
+    PieceScan,
+    RewriteUnit,
+    Rewritten,
+    ScanUnit,
+)
 from lastwrite.pipeline.elect import NO_KEYS, losers_among
 from lastwrite.pipeline.rewrite import rewrite, settle
 from lastwrite.pipeline.runner import Failed, SparkRunner, guarded, pack, spark_error
@@ -39,7 +47,9 @@ class ShuffleExchange:
         self._kept: list[RDD[Any]] = []
         self._scans: dict[int, ScanUnit] = {}
 
-    def scan(self, units: Sequence[ScanUnit], progress: Progress) -> list[list[PieceScan] | Failed[ScanUnit]]:
+    def scan(
+        self, units: Sequence[ScanUnit], progress: Progress
+    ) -> list[list[PieceScan] | Failed[ScanUnit]]:
         self.close()
         self._scans = {}
         for unit in units:  # one a partition, with what all of its pieces need
@@ -50,9 +60,12 @@ class ShuffleExchange:
         found = self._keep("scan", list(enumerate(units)), weights, _scan_rows, progress)
         return [found[n] for n in range(len(units))]
 
-    def elect(self, units: Sequence[ElectUnit], progress: Progress) -> list[Elected | Failed[ElectUnit]]:
+    def elect(
+        self, units: Sequence[ElectUnit], progress: Progress
+    ) -> list[Elected | Failed[ElectUnit]]:
         weights = [
-            16 * sum(block.count for block in unit.blocks) * (unit.end_bucket - unit.first_bucket) >> unit.bits
+            16 * sum(block.count for block in unit.blocks) * (unit.end_bucket - unit.first_bucket)
+            >> unit.bits
             for unit in units
         ]
         tasks = pack(weights, self._runner.workers)
@@ -89,11 +102,17 @@ class ShuffleExchange:
         found = self._collect("elect", moved.mapPartitions(elect_task), sum(weights), progress)
         return [found.get(n, Elected(unit.partition, 0, {})) for n, unit in enumerate(units)]
 
-    def rewrite(self, units: Sequence[RewriteUnit], progress: Progress) -> list[Rewritten | Failed[RewriteUnit]]:
+    def rewrite(
+        self, units: Sequence[RewriteUnit], progress: Progress
+    ) -> list[Rewritten | Failed[RewriteUnit]]:
         weights = [unit.cost for unit in units]
         tasks = pack(weights, self._runner.workers)
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
-        place = {(unit.partition, piece.number): n for n, unit in enumerate(units) for piece in unit.pieces}
+        place = {
+            (unit.partition, piece.number): n
+            for n, unit in enumerate(units)
+            for piece in unit.pieces
+        }
         scans = self._scans
 
         def address(row: tuple[str, Any]) -> Iterator[tuple[int, Any]]:
@@ -112,15 +131,32 @@ class ShuffleExchange:
                 else:
                     losers.setdefault((n, piece), []).append(value)
             for n, unit in wanted.items():
-                yield "result", (n, guarded(lambda unit, n=n: _rewrite_scanned(  # type: ignore[misc]
-                    unit, replace(scans[unit.partition], pieces=unit.pieces),
-                    {piece.number: losers.get((n, piece.number), []) for piece in unit.pieces},
-                ), unit))  # fmt: skip
+                yield (
+                    "result",
+                    (
+                        n,
+                        guarded(
+                            lambda unit, n=n: _rewrite_scanned(  # type: ignore[misc]
+                                unit,
+                                replace(scans[unit.partition], pieces=unit.pieces),
+                                {
+                                    piece.number: losers.get((n, piece.number), [])
+                                    for piece in unit.pieces
+                                },
+                            ),
+                            unit,
+                        ),
+                    ),
+                )
 
         if not units:
             return []
-        asked = self._context.parallelize([(task_of[n], (n, -1, unit)) for n, unit in enumerate(units)], len(tasks))
-        moved = asked.union(self._kept[-1].flatMap(address)).partitionBy(len(tasks), lambda task: int(task))
+        asked = self._context.parallelize(
+            [(task_of[n], (n, -1, unit)) for n, unit in enumerate(units)], len(tasks)
+        )
+        moved = asked.union(self._kept[-1].flatMap(address)).partitionBy(
+            len(tasks), lambda task: int(task)
+        )
         found = self._collect("rewrite", moved.mapPartitions(rewrite_task), sum(weights), progress)
         return [found[n] for n in range(len(units))]
 
@@ -128,10 +164,16 @@ class ShuffleExchange:
         """Nothing is kept: no folder holds the entries."""
         return []
 
-    def _keep(self, name: str, rows: list[Any], weights: list[int], work: Any, progress: Progress) -> dict[int, Any]:
+    def _keep(
+        self, name: str, rows: list[Any], weights: list[int], work: Any, progress: Progress
+    ) -> dict[int, Any]:
         tasks = pack(weights, self._runner.workers)
         batches = [[rows[i] for i in task] for task in tasks]
-        made = self._context.parallelize(batches, max(1, len(batches))).flatMap(lambda batch: batch).flatMap(work)
+        made = (
+            self._context.parallelize(batches, max(1, len(batches)))
+            .flatMap(lambda batch: batch)
+            .flatMap(work)
+        )
         return self._collect(name, made, sum(weights), progress)
 
     def _collect(self, name: str, made: RDD[Any], total: int, progress: Progress) -> dict[int, Any]:
@@ -142,7 +184,9 @@ class ShuffleExchange:
         kept = made.persist(StorageLevel.DISK_ONLY)
         self._kept.append(kept)
         try:
-            found = dict(kept.filter(lambda row: row[0] == "result").map(lambda row: row[1]).collect())
+            found = dict(
+                kept.filter(lambda row: row[0] == "result").map(lambda row: row[1]).collect()
+            )
         except Exception as error:
             raise spark_error(name, error) from error
         progress.advance(total)
@@ -161,9 +205,17 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
     results: list[PieceScan] = []
 
     def keep(block: EntryBlock) -> None:
-        blocks.append((
-            unit.partition, block.piece, len(blocks), block.ends.copy(), block.rows.copy(), block.lengths, block.keys,
-        ))  # fmt: skip
+        blocks.append(
+            (
+                unit.partition,
+                block.piece,
+                len(blocks),
+                block.ends.copy(),
+                block.rows.copy(),
+                block.lengths,
+                block.keys,
+            )
+        )
 
     def work(unit: ScanUnit) -> list[PieceScan]:
         for result, _ in scan(unit, keep):
@@ -180,7 +232,9 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
         yield "block", block
 
 
-def _cut_block(unit: ElectUnit, ends: Any, rows: Any, lengths: Any, keys: Any) -> tuple[Any, Any, Any, Any]:
+def _cut_block(
+    unit: ElectUnit, ends: Any, rows: Any, lengths: Any, keys: Any
+) -> tuple[Any, Any, Any, Any]:
     """The part of a block that lies in the unit's buckets."""
     start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
     end = int(ends[unit.end_bucket - 1])
@@ -188,10 +242,17 @@ def _cut_block(unit: ElectUnit, ends: Any, rows: Any, lengths: Any, keys: Any) -
     if lengths is None:
         return part_ends, rows[start:end], None, None
     places = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
-    return part_ends, rows[start:end], lengths[start:end], keys[int(places[start]) : int(places[end])]
+    return (
+        part_ends,
+        rows[start:end],
+        lengths[start:end],
+        keys[int(places[start]) : int(places[end])],
+    )
 
 
-def _elect_parts(n: int, partition: int, strategy: Strategy, parts: list[Any]) -> Iterator[tuple[str, Any]]:
+def _elect_parts(
+    n: int, partition: int, strategy: Strategy, parts: list[Any]
+) -> Iterator[tuple[str, Any]]:
     parts.sort(key=lambda part: (part[0], part[1]))  # piece, serial: the log's order
     pieces, _, dirty_from, last_records, ends, blocks, lengths, keys = zip(*parts, strict=True)
     key_at, all_keys = NO_KEYS
@@ -200,9 +261,14 @@ def _elect_parts(n: int, partition: int, strategy: Strategy, parts: list[Any]) -
         all_keys = np.concatenate(keys)
     blocks = tuple(np.ascontiguousarray(rows) for rows in blocks)
     winners, losers = losers_among(
-        [rows.ctypes.data for rows in blocks], blocks[0].shape[1], np.stack(ends), dirty_from, key_at, all_keys,
+        [rows.ctypes.data for rows in blocks],
+        blocks[0].shape[1],
+        np.stack(ends),
+        dirty_from,
+        key_at,
+        all_keys,
         strategy,
-    )  # fmt: skip
+    )
     counts: dict[int, int] = {}
     lost_last = []
     for piece, last, lost in zip(pieces, last_records, losers, strict=True):

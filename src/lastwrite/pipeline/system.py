@@ -37,26 +37,48 @@ class Format(Protocol):
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
     ) -> tuple[BatchTable, int, int, ByteArray]: ...
 
-    def opened(self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None) -> Iterator[Run]: ...
+    def opened(
+        self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
+    ) -> Iterator[Run]: ...
 
     def walk(
-        self, run: Run, table: BatchTable, secret: UInt64Array, ordinal: int, states: ByteArray,
-        entries: UInt64Array, filled: int, keys: Int64Array | None = None,
-    ) -> int: ...  # fmt: skip
+        self,
+        run: Run,
+        table: BatchTable,
+        secret: UInt64Array,
+        ordinal: int,
+        states: ByteArray,
+        entries: UInt64Array,
+        filled: int,
+        keys: Int64Array | None = None,
+    ) -> int: ...
 
     def add_versions(
-        self, buffer: ByteArray, run: Run, table: BatchTable, policy: Policy, ordinal: int, entries: UInt64Array,
-        start: int, filled: int,
-    ) -> None: ...  # fmt: skip
+        self,
+        buffer: ByteArray,
+        run: Run,
+        table: BatchTable,
+        policy: Policy,
+        ordinal: int,
+        entries: UInt64Array,
+        start: int,
+        filled: int,
+    ) -> None: ...
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int: ...
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int: ...
 
     def rebuild(
-        self, buffer: ByteArray, table: BatchTable, actions: ByteArray, horizons: Int64Array, keep: ByteArray,
-        out: ByteArray, rows: Int64Array,
-    ) -> tuple[ByteArray, int, int]: ...  # fmt: skip
+        self,
+        buffer: ByteArray,
+        table: BatchTable,
+        actions: ByteArray,
+        horizons: Int64Array,
+        keep: ByteArray,
+        out: ByteArray,
+        rows: Int64Array,
+    ) -> tuple[ByteArray, int, int]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +90,9 @@ class Decision:
     dirty_ratio: float
     reason: str | None  # why it is skipped; None: it is cleaned
     policy: Policy
-    waits: str | None = None  # why the daemon leaves it alone, though a round that somebody asks for would run
+    waits: str | None = (
+        None  # why the daemon leaves it alone, though a round that somebody asks for would run
+    )
     elect_from: int = 0  # records below it were compared with each other in earlier rounds
     compacts: bool = True  # False: only what has expired goes
     cleanable_bytes: int = 0
@@ -88,7 +112,9 @@ class SegmentAppender(Protocol):
     """Writes one new segment aside, with its indexes."""
 
     def append(self, data: ByteArray, rows: Int64Array) -> None: ...
-    def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None: ...
+    def finish(
+        self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
+    ) -> None: ...
     def abandon(self) -> None: ...
 
 
@@ -140,7 +166,9 @@ class System(Protocol):
         """Keep everybody else away from these partitions of the root."""
         ...
 
-    def try_hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
+    def try_hold(
+        self, root: str, names: Collection[TopicPartition]
+    ) -> AbstractContextManager[set[TopicPartition]]:
         """Keep everybody else away from those of the partitions that are free; the context gives which."""
         ...
 
@@ -165,9 +193,13 @@ class System(Protocol):
         ...
 
     def decide(
-        self, log: PartitionLog, config: Mapping[str, object], now_ms: int, include_active: bool,
+        self,
+        log: PartitionLog,
+        config: Mapping[str, object],
+        now_ms: int,
+        include_active: bool,
         like_broker: bool = False,
-    ) -> Decision: ...  # fmt: skip
+    ) -> Decision: ...
 
     def group(
         self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
@@ -202,9 +234,16 @@ class System(Protocol):
         ...
 
     def join_parts(
-        self, log: PartitionLog, base_offset: int, parts: Sequence[Rewritten], folder: str,
-        index_interval_bytes: int, limits: Limits, aborted: tuple[AbortedTransaction, ...], mtime_ns: int,
-    ) -> Rewritten: ...  # fmt: skip
+        self,
+        log: PartitionLog,
+        base_offset: int,
+        parts: Sequence[Rewritten],
+        folder: str,
+        index_interval_bytes: int,
+        limits: Limits,
+        aborted: tuple[AbortedTransaction, ...],
+        mtime_ns: int,
+    ) -> Rewritten: ...
 
     def discard(self, part: Rewritten) -> None: ...
 
@@ -232,11 +271,15 @@ class System(Protocol):
         """What of ``log`` no longer has to be kept."""
         ...
 
-    def backlog(self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int) -> Backlog | None:
+    def backlog(
+        self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
+    ) -> Backlog | None:
         """What the log costs that stays as it is when all below ``horizon`` is compacted; None: nothing does."""
         ...
 
-    def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[LogError | OSError | None]:
+    def retain(
+        self, wave: Sequence[tuple[PartitionLog, Retention]]
+    ) -> list[LogError | OSError | None]:
         """Take out what the retentions say; log for log why that failed."""
         ...
 
@@ -255,7 +298,13 @@ def system_named(name: str | None, path: str | None = None) -> System:
         InvalidConfig: no such system.
     """
     if name is None and path is not None:
-        name = "rocketmq" if locate(path) is not None else "pulsar" if locate_topic(path) is not None else "kafka"
+        name = (
+            "rocketmq"
+            if locate(path) is not None
+            else "pulsar"
+            if locate_topic(path) is not None
+            else "kafka"
+        )
     place = SYSTEMS.get(name or "kafka")
     if place is None:
         raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")
@@ -273,7 +322,8 @@ def kafka_alone(name: str | None, path: str, command: str) -> System:
     found = system_named(name, path)
     if found.name != "kafka":
         raise InvalidConfig(
-            f"{command} knows Kafka's logs only, so far, and this is a store of {found.name}", path=path,
+            f"{command} knows Kafka's logs only, so far, and this is a store of {found.name}",
+            path=path,
             remedy="inspect, plan, compact, dump and read know it",
-        )  # fmt: skip
+        )
     return found

@@ -28,11 +28,14 @@ def run_trial(master: str, memory: str | int | None) -> str:
             answers = context.parallelize(range(tasks), tasks).mapPartitions(_check).collect()
         except Exception as error:
             first = str(error).strip().splitlines() or [type(error).__name__]
-            raise EnvironmentUnfit(f"a job failed: {first[0]}", remedy="run again with LASTWRITE_DEBUG=1") from error
+            raise EnvironmentUnfit(
+                f"a job failed: {first[0]}", remedy="run again with LASTWRITE_DEBUG=1"
+            ) from error
         version = str(context.version)
     if set(answers) != {_CHECK_VALUE}:
         raise EnvironmentUnfit(
-            "a worker's kernel computes wrong checksums", remedy="clear Numba's cache: see NUMBA_CACHE_DIR"
+            "a worker's kernel computes wrong checksums",
+            remedy="clear Numba's cache: see NUMBA_CACHE_DIR",
         )
     return version
 

@@ -13,6 +13,12 @@ def parse_address(address: str) -> tuple[str, int]:
     """
     host, colon, port = address.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    if (
+        not colon
+        or not host
+        or not port.isascii()
+        or not port.isdigit()
+        or not 0 < int(port) < 65536
+    ):
         raise InvalidConfig(f"{address!r} is not HOST:PORT")
     return host, int(port)

@@ -79,9 +79,14 @@ class ExportReport:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "path": self.path, "to": self.to, "format": self.format, "messages": self.messages, "parts": self.parts,
-            "bytes": self.bytes, "problems": [problem.to_dict() for problem in self.problems],
-        }  # fmt: skip
+            "path": self.path,
+            "to": self.to,
+            "format": self.format,
+            "messages": self.messages,
+            "parts": self.parts,
+            "bytes": self.bytes,
+            "problems": [problem.to_dict() for problem in self.problems],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,9 @@ def export(
     if format not in FORMATS:
         raise InvalidConfig(f"unknown format {format!r}", remedy=f"one of: {', '.join(FORMATS)}")
     if format == "parquet" and find_spec("pyarrow") is None:
-        raise EnvironmentUnfit("Parquet needs pyarrow", remedy="pip install 'lastwrite[frames]', or --format json")
+        raise EnvironmentUnfit(
+            "Parquet needs pyarrow", remedy="pip install 'lastwrite[frames]', or --format json"
+        )
     place = find_place(path)
     if place.root is not None:
         lock.refuse_if_held(place.root)
@@ -148,14 +155,19 @@ def export(
         log = read_commit_log(place.root, config)
     else:
         raise InvalidConfig(
-            "only a commit log is written as a folder", path=path, remedy="give the store, or leave --to out"
+            "only a commit log is written as a folder",
+            path=path,
+            remedy="give the store, or leave --to out",
         )
     report = ExportReport(path=str(path), to=to, format=format, problems=list(log.problems))
     where: SparkSession | Inline | None = spark
     if spark is None and log.size_bytes <= INLINE_BYTES:
         where = INLINE
     tell = progress or NoProgress()
-    with new_folder(to) as folder, runner_for(where, master, memory, conf or {}, tell) as (runner, _):
+    with (
+        new_folder(to) as folder,
+        runner_for(where, master, memory, conf or {}, tell) as (runner, _),
+    ):
         job = _Job(log, folder, format, topic, partition)
         weights = [file.size_bytes for file in log.files]
         for done in runner.run("export", partial(_write_file, job), list(log.files), weights, tell):
@@ -183,7 +195,11 @@ def _write_file(job: _Job, file: MappedFile) -> _Done:
             continue
         if not held:
             start = chunk.file.start + chunk.position(int(rows[0]))
-        bad = {problem.position - 8 - chunk.base for problem in problems if problem.position is not None}
+        bad = {
+            problem.position - 8 - chunk.base
+            for problem in problems
+            if problem.position is not None
+        }
         some = _batches(chunk, rows, bad) if job.format == "parquet" else [_lines(chunk, rows)]
         held += [batch for batch, _ in some]
         messages += sum(count for _, count in some)
@@ -221,7 +237,9 @@ def _lines(chunk: Chunk, rows: Int64Array) -> tuple[bytes, int]:
 
 def _rows(chunk: Chunk, rows: Int64Array) -> Iterator[dict[str, Any]]:
     for row in rows.tolist():
-        yield from message_rows(chunk.message(row), chunk.file.path, chunk.position(row), "commit log")
+        yield from message_rows(
+            chunk.message(row), chunk.file.path, chunk.position(row), "commit log"
+        )
 
 
 # ---------------------------------------------------------------------- Arrow columns
@@ -233,24 +251,47 @@ def _schema() -> Any:
     text, small, large = pa.string(), pa.int32(), pa.int64()
     return pa.schema(
         [
-            ("topic", text), ("queue_id", small), ("queue_offset", large), ("physical_offset", large), ("size", small),
-            ("magic", small), ("body_crc", small), ("flag", small), ("sys_flag", small), ("born_timestamp", large),
-            ("born_host", text), ("store_timestamp", large), ("store_host", text), ("reconsume_times", small),
-            ("prepared_transaction_offset", large), ("properties", pa.map_(text, text)), ("body", pa.binary()),
-            ("stored_body", pa.binary()), ("compression", text), ("file", text), ("position", large),
-            ("message_id", text), ("transaction", text), ("batch_index", small), ("problem", text),
+            ("topic", text),
+            ("queue_id", small),
+            ("queue_offset", large),
+            ("physical_offset", large),
+            ("size", small),
+            ("magic", small),
+            ("body_crc", small),
+            ("flag", small),
+            ("sys_flag", small),
+            ("born_timestamp", large),
+            ("born_host", text),
+            ("store_timestamp", large),
+            ("store_host", text),
+            ("reconsume_times", small),
+            ("prepared_transaction_offset", large),
+            ("properties", pa.map_(text, text)),
+            ("body", pa.binary()),
+            ("stored_body", pa.binary()),
+            ("compression", text),
+            ("file", text),
+            ("position", large),
+            ("message_id", text),
+            ("transaction", text),
+            ("batch_index", small),
+            ("problem", text),
         ]
-    )  # fmt: skip
+    )
 
 
 def _batches(chunk: Chunk, rows: Int64Array, bad: set[int]) -> list[tuple[Any, int]]:
     """The rows as Arrow record batches, in order, each with its count. What is not plain goes message by message:
     inner batches, and bodies that do not decompress or whose checksum does not hold (``bad`` positions)."""
     table = chunk.table[rows]
-    inner = (table["sys_flag"] & (record.NEEDS_UNWRAP | record.INNER_BATCH)) == record.NEEDS_UNWRAP | record.INNER_BATCH
+    inner = (
+        table["sys_flag"] & (record.NEEDS_UNWRAP | record.INNER_BATCH)
+    ) == record.NEEDS_UNWRAP | record.INNER_BATCH
     odd = inner | np.isin(table["position"], np.fromiter(bad, np.int64, len(bad)))
     bodies: dict[int, bytes] = {}
-    for n in np.flatnonzero(((table["sys_flag"] & record.COMPRESSED) != 0) & (table["body_length"] > 0)).tolist():
+    for n in np.flatnonzero(
+        ((table["sys_flag"] & record.COMPRESSED) != 0) & (table["body_length"] > 0)
+    ).tolist():
         row = table[n]
         stored = chunk.bytes_at(int(row["body_at"]), int(row["body_length"]))
         try:
@@ -291,32 +332,44 @@ def _from_columns(chunk: Chunk, table: MessageTable, bodies: Mapping[int, bytes]
 
     data, count = chunk.buffer, len(table)
     items = property_items(data, table["properties_at"], table["properties_length"])
-    small = {name: pa.array(table[name].astype(np.int32)) for name in
-             ("queue_id", "size", "magic", "body_crc", "flag", "sys_flag", "reconsume_times")}  # fmt: skip
+    small = {
+        name: pa.array(table[name].astype(np.int32))
+        for name in ("queue_id", "size", "magic", "body_crc", "flag", "sys_flag", "reconsume_times")
+    }
     plain, compressed = np.asarray(table["body_length"]), sorted(bodies)
     stored: list[bytes | None] = [None] * count
     for n in compressed:
         stored[n] = chunk.bytes_at(int(table["body_at"][n]), int(plain[n]))
     transactions = table["sys_flag"] & record.TRANSACTION_MASK
     columns = {
-        "topic": text_column(data, table["topic_at"], table["topic_length"]), **small,
-        "queue_offset": pa.array(table["queue_offset"]), "physical_offset": pa.array(table["physical_offset"]),
+        "topic": text_column(data, table["topic_at"], table["topic_length"]),
+        **small,
+        "queue_offset": pa.array(table["queue_offset"]),
+        "physical_offset": pa.array(table["physical_offset"]),
         "born_timestamp": pa.array(table["born_time"]),
         "born_host": _hosts(chunk, table, "born_host_at", record.BORN_V6),
         "store_timestamp": pa.array(table["store_time"]),
         "store_host": _hosts(chunk, table, "store_host_at", record.STORE_V6),
         "prepared_transaction_offset": pa.array(table["prepared_offset"]),
         "properties": pa.MapArray.from_arrays(
-            pa.array(items.offsets, pa.int32()), text_column(data, items.name_at, items.name_length),
+            pa.array(items.offsets, pa.int32()),
+            text_column(data, items.name_at, items.name_length),
             text_column(data, items.value_at, items.value_length),
         ),
-        "body": _bodies(data, table, bodies), "stored_body": pa.array(stored, pa.binary()),
-        "compression": pa.array([_compression(flag) for flag in table["sys_flag"].tolist()], pa.string()),
-        "file": pa.array([chunk.file.path] * count, pa.string()), "position": pa.array(table["position"] + chunk.base),
+        "body": _bodies(data, table, bodies),
+        "stored_body": pa.array(stored, pa.binary()),
+        "compression": pa.array(
+            [_compression(flag) for flag in table["sys_flag"].tolist()], pa.string()
+        ),
+        "file": pa.array([chunk.file.path] * count, pa.string()),
+        "position": pa.array(table["position"] + chunk.base),
         "message_id": _message_ids(chunk, table),
-        "transaction": pa.array([_TRANSACTIONS.get(kind) for kind in transactions.tolist()], pa.string()),
-        "batch_index": pa.nulls(count, pa.int32()), "problem": pa.nulls(count, pa.string()),
-    }  # fmt: skip
+        "transaction": pa.array(
+            [_TRANSACTIONS.get(kind) for kind in transactions.tolist()], pa.string()
+        ),
+        "batch_index": pa.nulls(count, pa.int32()),
+        "problem": pa.nulls(count, pa.string()),
+    }
     schema = _schema()
     return pa.RecordBatch.from_arrays([columns[field.name] for field in schema], schema=schema)
 
@@ -330,11 +383,14 @@ def _bodies(data: ByteArray, table: MessageTable, bodies: Mapping[int, bytes]) -
 
     joined, offsets = gathered(data, table["body_at"], table["body_length"])
     if not bodies:
-        return pa.Array.from_buffers(pa.binary(), len(table), [None, pa.py_buffer(offsets), pa.py_buffer(joined)])
+        return pa.Array.from_buffers(
+            pa.binary(), len(table), [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
+        )
     whole = joined.tobytes()
     ends = offsets.tolist()
     return pa.array(
-        [bodies[n] if n in bodies else whole[ends[n] : ends[n + 1]] for n in range(len(table))], pa.binary()
+        [bodies[n] if n in bodies else whole[ends[n] : ends[n + 1]] for n in range(len(table))],
+        pa.binary(),
     )
 
 
@@ -348,7 +404,9 @@ def _hosts(chunk: Chunk, table: MessageTable, at: str, bit: int) -> Any:
         rows = np.flatnonzero(where)
         if len(rows):
             raw = np.ascontiguousarray(chunk.buffer[table[at][rows][:, None] + np.arange(size)])
-            hosts, which = np.unique(raw.view(np.dtype((np.void, size))).ravel(), return_inverse=True)
+            hosts, which = np.unique(
+                raw.view(np.dtype((np.void, size))).ravel(), return_inverse=True
+            )
             words = np.array(
                 [
                     str(record.Host(host[:-4], int.from_bytes(host[-4:], "big", signed=True)))

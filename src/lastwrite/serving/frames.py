@@ -43,7 +43,9 @@ ROCKETMQ_SCHEMA = (
     "topic STRING, queue INT, offset BIGINT, key STRING, value BINARY, born_timestamp BIGINT, store_timestamp BIGINT, "
     "properties MAP<STRING, STRING>"
 )
-KAFKA_SCHEMA = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp BIGINT"
+KAFKA_SCHEMA = (
+    "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp BIGINT"
+)
 PULSAR_SCHEMA = (
     "topic STRING, partition INT, ledger BIGINT, entry BIGINT, batch_index INT, key STRING, value BINARY, "
     "event_time BIGINT, publish_time BIGINT, properties MAP<STRING, STRING>"
@@ -104,14 +106,25 @@ def pulsar_frame(spark: SparkSession, folders: Sequence[str]) -> DataFrame:
     """
     units = [unit for folder in folders for unit in ledger_units(folder)]
     return _last_writes(
-        spark, units, pulsar_batches, PULSAR_SCHEMA, "publish_time", "partition", "struct(ledger, entry, batch_index)"
+        spark,
+        units,
+        pulsar_batches,
+        PULSAR_SCHEMA,
+        "publish_time",
+        "partition",
+        "struct(ledger, entry, batch_index)",
     )
 
 
 def _last_writes(
-    spark: SparkSession, units: Sequence[Any], batches_of: Callable[[Any], Iterator[Any]], schema: str, time: str,
-    queue: str, offset: str = "offset",
-) -> DataFrame:  # fmt: skip
+    spark: SparkSession,
+    units: Sequence[Any],
+    batches_of: Callable[[Any], Iterator[Any]],
+    schema: str,
+    time: str,
+    queue: str,
+    offset: str = "offset",
+) -> DataFrame:
     for package in ("pyarrow", "pandas"):
         if find_spec(package) is None:
             raise EnvironmentUnfit(
@@ -141,7 +154,10 @@ def rocketmq_batches(file: LogFile) -> Iterator[Any]:
         CorruptLog: a message cannot be read.
     """
     queue = CompactedQueue(file.root, file.name)
-    places = {(pair.log.start, pair.log.size_bytes, pair.log.mtime_ns): n for n, pair in enumerate(queue.pairs)}
+    places = {
+        (pair.log.start, pair.log.size_bytes, pair.log.mtime_ns): n
+        for n, pair in enumerate(queue.pairs)
+    }
     number = places.get(file[2:])
     try:
         if number is None:
@@ -150,7 +166,9 @@ def rocketmq_batches(file: LogFile) -> Iterator[Any]:
             for block in queue.blocks_of(number, 0):
                 yield _message_batch(block, file.name)
     except FilesMoved:
-        raise CommitConflict("the queue's files have changed", path=file.root, remedy=_AGAIN) from None
+        raise CommitConflict(
+            "the queue's files have changed", path=file.root, remedy=_AGAIN
+        ) from None
     damage = first_damage([queue])
     if damage is not None:
         raise damage
@@ -195,7 +213,8 @@ def text_column(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> Any
     except pa.ArrowInvalid:
         whole = joined.tobytes()
         texts = [
-            decode(whole[begin:end]) for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+            decode(whole[begin:end])
+            for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
         ]
         column = pa.array(texts, pa.string())
     return column
@@ -205,19 +224,27 @@ def _values(block: Block, table: Any) -> Any:
     """The bodies as an Arrow column, null where a body is empty: a delete."""
     import pyarrow as pa
 
-    compressed = np.flatnonzero(((table["sys_flag"] & COMPRESSED) != 0) & (table["body_length"] > 0))
+    compressed = np.flatnonzero(
+        ((table["sys_flag"] & COMPRESSED) != 0) & (table["body_length"] > 0)
+    )
     joined, offsets = gathered(block.buffer, table["body_at"], table["body_length"])
     if not len(compressed):
         is_there = np.packbits(table["body_length"] > 0, bitorder="little")
         buffers = [pa.py_buffer(is_there), pa.py_buffer(offsets), pa.py_buffer(joined)]
         return pa.Array.from_buffers(pa.binary(), len(table), buffers)
     whole = joined.tobytes()
-    bodies = [whole[begin:end] for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
+    bodies = [
+        whole[begin:end]
+        for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    ]
     for number in compressed.tolist():
         row = table[number]
         try:
             bodies[number] = decompress_body(
-                bodies[number], int(row["sys_flag"]), int(row["body_at"] - row["position"]), BODY_LIMIT_BYTES
+                bodies[number],
+                int(row["sys_flag"]),
+                int(row["body_at"] - row["position"]),
+                BODY_LIMIT_BYTES,
             )
         except LogError as error:
             raise error.located(block.file.path, int(row["position"]) + block.shift) from error
@@ -229,13 +256,17 @@ def _decoded_batch(block: Block, name: TopicPartition) -> Any:
     import pyarrow as pa
 
     rows: list[tuple[Message, bytes]] = []
-    for position, size in zip(block.table["position"].tolist(), block.table["size"].tolist(), strict=True):
+    for position, size in zip(
+        block.table["position"].tolist(), block.table["size"].tolist(), strict=True
+    ):
         try:
             message = decode_message(memoryview(block.buffer), position, position + size)
             if message.is_inner_batch:
                 rows += [(inner, inner.body) for inner in split_inner(message, BODY_LIMIT_BYTES)]
             else:
-                body = decompress_body(message.body, message.sys_flag, message.body_at, BODY_LIMIT_BYTES)
+                body = decompress_body(
+                    message.body, message.sys_flag, message.body_at, BODY_LIMIT_BYTES
+                )
                 rows.append((message, body))
         except LogError as error:
             raise error.located(block.file.path, position + block.shift) from error
@@ -248,7 +279,10 @@ def _decoded_batch(block: Block, name: TopicPartition) -> Any:
         pa.array([body or None for _, body in keyed], pa.binary()),
         pa.array([message.born_time_ms for message, _ in keyed], pa.int64()),
         pa.array([message.store_time_ms for message, _ in keyed], pa.int64()),
-        pa.array([list(message.properties.items()) for message, _ in keyed], pa.map_(pa.string(), pa.string())),
+        pa.array(
+            [list(message.properties.items()) for message, _ in keyed],
+            pa.map_(pa.string(), pa.string()),
+        ),
     ]
     return pa.RecordBatch.from_arrays(columns, _names(ROCKETMQ_SCHEMA))
 
@@ -273,13 +307,16 @@ def pulsar_batches(unit: LedgerUnit) -> Iterator[Any]:
             pa.array([name.partition] * len(some), pa.int32()),
             pa.array([entry.ledger for entry, _ in some], pa.int64()),
             pa.array([entry.entry for entry, _ in some], pa.int64()),
-            pa.array([-1 if message.index is None else message.index for _, message in some], pa.int32()),
+            pa.array(
+                [-1 if message.index is None else message.index for _, message in some], pa.int32()
+            ),
             pa.array([key_text(message.key or b"") for _, message in some], pa.string()),
             pa.array([message.value or None for _, message in some], pa.binary()),
             pa.array([message.event_time for _, message in some], pa.int64()),
             pa.array([message.publish_time for _, message in some], pa.int64()),
             pa.array(
-                [list(dict(message.properties).items()) for _, message in some], pa.map_(pa.string(), pa.string())
+                [list(dict(message.properties).items()) for _, message in some],
+                pa.map_(pa.string(), pa.string()),
             ),
         ]
         yield pa.RecordBatch.from_arrays(columns, _names(PULSAR_SCHEMA))
@@ -312,4 +349,6 @@ def kafka_batches(unit: tuple[PartitionLog, int]) -> Iterator[Any]:
 
 
 def _names(schema: str) -> list[str]:
-    return [column.split()[0] for column in schema.replace("MAP<STRING, STRING>", "MAP").split(", ")]
+    return [
+        column.split()[0] for column in schema.replace("MAP<STRING, STRING>", "MAP").split(", ")
+    ]

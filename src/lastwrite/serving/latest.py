@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lastwrite.audit.place import PULSAR, ROCKETMQ, system_of
 from lastwrite.audit.window import BATCH_LIMIT_BYTES, whole_batches
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.errors import (
+    CorruptLog,
+    InvalidConfig,
+    LogError,
+    OutOfMemoryBudget,
+    UnsupportedFormat,
+)
 from lastwrite.formats.kafka.batch import decode_batch
 from lastwrite.formats.rocketmq.java_hash import decode
 from lastwrite.formats.rocketmq.record import (
@@ -51,13 +57,21 @@ K = TypeVar("K", str, bytes)
 
 @overload
 def latest(
-    path: str, topic: str | None = None, limit_bytes: int = LIMIT_BYTES, system: str | None = None, spark: None = None
+    path: str,
+    topic: str | None = None,
+    limit_bytes: int = LIMIT_BYTES,
+    system: str | None = None,
+    spark: None = None,
 ) -> dict[Any, bytes]: ...
 @overload
 def latest(
-    path: str, topic: str | None = None, limit_bytes: int = LIMIT_BYTES, system: str | None = None, *,
+    path: str,
+    topic: str | None = None,
+    limit_bytes: int = LIMIT_BYTES,
+    system: str | None = None,
+    *,
     spark: SparkSession,
-) -> DataFrame: ...  # fmt: skip
+) -> DataFrame: ...
 def latest(
     path: str,
     topic: str | None = None,
@@ -93,20 +107,26 @@ def latest(
             from lastwrite.serving.frames import pulsar_frame
 
             return pulsar_frame(spark, folders)
-        return _table(((name_of(folder).partition, pulsar_writes(folder)) for folder in folders), limit_bytes)
+        return _table(
+            ((name_of(folder).partition, pulsar_writes(folder)) for folder in folders), limit_bytes
+        )
     if whose == ROCKETMQ:
         root, queues = _rocketmq_queues(path, topic)
         if spark is not None:
             from lastwrite.serving.frames import rocketmq_frame
 
             return rocketmq_frame(spark, root, queues)
-        return _table(((name.partition, rocketmq_writes(root, name)) for name in queues), limit_bytes)
+        return _table(
+            ((name.partition, rocketmq_writes(root, name)) for name in queues), limit_bytes
+        )
     logs = _kafka_logs(path, topic)
     if spark is not None:
         from lastwrite.serving.frames import kafka_frame
 
         return kafka_frame(spark, logs)
-    return _table(((log.name.partition, kafka_writes(log, log.segments)) for log in logs), limit_bytes)
+    return _table(
+        ((log.name.partition, kafka_writes(log, log.segments)) for log in logs), limit_bytes
+    )
 
 
 # ---------------------------------------------------------------------- the rule
@@ -153,7 +173,9 @@ def _rocketmq_queues(path: str, topic: str | None) -> tuple[str, list[TopicParti
     """
     root, its_topic, its_queue = store_at(path)
     if its_queue is not None or (its_topic is not None and topic not in (None, its_topic)):
-        raise InvalidConfig("a table is of a whole topic", path=path, remedy="give the store, and the topic's name")
+        raise InvalidConfig(
+            "a table is of a whole topic", path=path, remedy="give the store, and the topic's name"
+        )
     topic = its_topic or topic
     if topic is None:
         raise InvalidConfig("no topic", path=path, remedy="give its name")
@@ -187,17 +209,29 @@ def block_writes(block: Block) -> list[Write]:
     seen: set[str] = set()
     data = memoryview(block.buffer)
     columns = (
-        "position", "size", "queue_offset", "store_time", "sys_flag", "body_at", "body_length", "key_at", "key_length",
-    )  # fmt: skip
+        "position",
+        "size",
+        "queue_offset",
+        "store_time",
+        "sys_flag",
+        "body_at",
+        "body_length",
+        "key_at",
+        "key_length",
+    )
     for row in zip(*(block.table[column][::-1].tolist() for column in columns), strict=True):
         position, size, offset, time_ms, sys_flag, body_at, body_length, key_at, key_length = row
         try:
             if sys_flag & (NEEDS_UNWRAP | INNER_BATCH) == NEEDS_UNWRAP | INNER_BATCH:
-                inner = split_inner(decode_message(data, position, position + size), BODY_LIMIT_BYTES)
+                inner = split_inner(
+                    decode_message(data, position, position + size), BODY_LIMIT_BYTES
+                )
                 for message in reversed(inner):
                     if message.keys is not None and message.keys not in seen:
                         seen.add(message.keys)
-                        found.append(Write(message.keys, message.queue_offset, time_ms, message.body or None))
+                        found.append(
+                            Write(message.keys, message.queue_offset, time_ms, message.body or None)
+                        )
                 continue
             if key_length < 0:
                 continue
@@ -227,10 +261,18 @@ def _kafka_logs(path: str, topic: str | None) -> list[PartitionLog]:
     topics = {kafka_store.partition_name(folder).topic for folder in folders}
     if len(topics) != 1:
         raise InvalidConfig(
-            f"{len(topics)} topics lie there", path=path, remedy=f"name one: {', '.join(sorted(topics)[:20])}"
+            f"{len(topics)} topics lie there",
+            path=path,
+            remedy=f"name one: {', '.join(sorted(topics)[:20])}",
         )
-    if len(folders) < len(kafka_store.find_partitions(kafka_store.root_of(folders[0]), topics.pop())):
-        raise InvalidConfig("a table is of a whole topic", path=path, remedy="give the log root, and the topic's name")
+    if len(folders) < len(
+        kafka_store.find_partitions(kafka_store.root_of(folders[0]), topics.pop())
+    ):
+        raise InvalidConfig(
+            "a table is of a whole topic",
+            path=path,
+            remedy="give the log root, and the topic's name",
+        )
     for folder in folders:
         kafka_lock.refuse_if_held(kafka_store.root_of(folder), [kafka_store.partition_name(folder)])
     return [kafka_store.read_partition(folder) for folder in folders]
@@ -252,7 +294,8 @@ def kafka_writes(log: PartitionLog, segments: Iterable[Segment]) -> Iterator[Wri
             if batch.attributes.control:
                 continue
             if batch.attributes.transactional and (
-                header.base_offset >= log.last_stable_offset or _is_aborted(log, header.producer_id, header.base_offset)
+                header.base_offset >= log.last_stable_offset
+                or _is_aborted(log, header.producer_id, header.base_offset)
             ):
                 continue
             for record in batch.records:
@@ -265,5 +308,6 @@ def kafka_writes(log: PartitionLog, segments: Iterable[Segment]) -> Iterator[Wri
 
 def _is_aborted(log: PartitionLog, producer_id: int, offset: int) -> bool:
     return any(
-        entry.producer_id == producer_id and entry.first_offset <= offset <= entry.last_offset for entry in log.aborted
+        entry.producer_id == producer_id and entry.first_offset <= offset <= entry.last_offset
+        for entry in log.aborted
     )

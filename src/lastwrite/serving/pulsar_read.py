@@ -103,7 +103,12 @@ class TopicReading(Iterator[Row]):
 
 
 def read_topic(
-    path: str, topic: str | None, partition: int | None, start: str, limit: int | None, reads_compacted: bool
+    path: str,
+    topic: str | None,
+    partition: int | None,
+    start: str,
+    limit: int | None,
+    reads_compacted: bool,
 ) -> TopicReading:
     """The messages of the one topic at ``path``; arguments as ``read.read``.
 
@@ -115,6 +120,8 @@ def read_topic(
     if len(folders) != 1:
         names = ", ".join(name_of(folder).full for folder in folders[:20])
         raise InvalidConfig(
-            f"{len(folders)} topics lie there", path=path, remedy=f"give one with --topic and --partition: {names}"
+            f"{len(folders)} topics lie there",
+            path=path,
+            remedy=f"give one with --topic and --partition: {names}",
         )
     return TopicReading(TopicReader(folders[0], Start.parse(start), reads_compacted), limit)

@@ -94,7 +94,10 @@ class TopicReader:
     @property
     def notes(self) -> list[Problem]:
         """What was met on the way, and what is wrong with the folder as it was seen last."""
-        return [*({} if self._view is None else dict.fromkeys(self._view.problems)), *self._notes.values()]
+        return [
+            *({} if self._view is None else dict.fromkeys(self._view.problems)),
+            *self._notes.values(),
+        ]
 
     def note(self, problem: Problem) -> None:
         """Take down what is wrong, once."""
@@ -137,7 +140,9 @@ class TopicReader:
         raise self._unsteady()
 
     def _unsteady(self) -> CorruptLog:
-        return CorruptLog("its objects vanish as fast as they are named", path=self.folder, remedy="read it again")
+        return CorruptLog(
+            "its objects vanish as fast as they are named", path=self.folder, remedy="read it again"
+        )
 
     # ------------------------------------------------------------------ reads
 
@@ -184,7 +189,9 @@ class TopicReader:
             return []
         return self._entries(view, reader, number, Source.BACKLOG)
 
-    def _entries(self, view: TopicView, reader: LedgerReader, first: int, source: Source) -> list[Found]:
+    def _entries(
+        self, view: TopicView, reader: LedgerReader, first: int, source: Source
+    ) -> list[Found]:
         """The entries of one read. What is damaged is noted and left out."""
         path = reader.ledger.path
         try:
@@ -196,9 +203,13 @@ class TopicReader:
         found: list[Found] = []
         for each in stored:
             try:
-                entry, body = decoded(each, None if source is Source.COMPACTED else reader.ledger.id)
+                entry, body = decoded(
+                    each, None if source is Source.COMPACTED else reader.ledger.id
+                )
                 if found and Position(entry.ledger, entry.entry).offset <= found[-1].offset:
-                    raise CorruptLog(f"entry {entry.ledger}:{entry.entry} out of turn", 0, remedy=DAMAGE_REMEDY)
+                    raise CorruptLog(
+                        f"entry {entry.ledger}:{entry.entry} out of turn", 0, remedy=DAMAGE_REMEDY
+                    )
             except LogError as error:
                 self.note(problem_of(error, path, each.position))
                 continue

@@ -36,10 +36,18 @@ def pulsar_topics(path: str, topic: str | None) -> list[str]:
     folders = find_topics(path, topic)
     topics = sorted({name_of(folder).base for folder in folders})
     if len(topics) != 1:
-        raise InvalidConfig(f"{len(topics)} topics lie there", path=path, remedy=f"name one: {', '.join(topics[:20])}")
+        raise InvalidConfig(
+            f"{len(topics)} topics lie there",
+            path=path,
+            remedy=f"name one: {', '.join(topics[:20])}",
+        )
     name = name_of(folders[0])
     if len(folders) < len(find_topics(os.path.dirname(folders[0]), name.base)):
-        raise InvalidConfig("a table is of a whole topic", path=path, remedy="give the archive, and the topic's name")
+        raise InvalidConfig(
+            "a table is of a whole topic",
+            path=path,
+            remedy="give the archive, and the topic's name",
+        )
     return folders
 
 
@@ -70,7 +78,9 @@ def entry_writes(entry: Entry, offset: int) -> list[Write]:
 def keyed_messages(entry: Entry) -> list[Message]:
     """The messages of an entry with a key; errors as ``entry.messages_of``, UnsupportedFormat of an encrypted entry."""
     if entry.is_encrypted:
-        raise UnsupportedFormat("an encrypted message", remedy="decrypt the topic into another one first")
+        raise UnsupportedFormat(
+            "an encrypted message", remedy="decrypt the topic into another one first"
+        )
     if entry.crc_holds is False:
         raise CorruptLog(f"entry {entry.ledger}:{entry.entry} with a checksum that does not hold")
     found = messages_of(entry, VALUE_LIMIT_BYTES)
@@ -102,7 +112,11 @@ def ledger_units(folder: str) -> list[LedgerUnit]:
     reader.raise_damage()
     units = []
     if view.compacted is not None:
-        units.append(LedgerUnit(reader.name, view.compacted.ledger, True, 0, view.compacted.count, frozenset()))
+        units.append(
+            LedgerUnit(
+                reader.name, view.compacted.ledger, True, 0, view.compacted.count, frozenset()
+            )
+        )
     behind = 0 if view.horizon is None else view.horizon + 1
     for one in view.backlog:
         base = Position(one.ledger.id, 0).offset
@@ -128,14 +142,20 @@ def unit_messages(unit: LedgerUnit) -> Iterator[tuple[Entry, Message]]:
         try:
             some = reader.read(number, min(_ENTRIES_AT_ONCE, unit.end - number))
         except LedgerMoved:
-            raise CommitConflict("the object has changed", path=unit.ledger.path, remedy=_AGAIN) from None
+            raise CommitConflict(
+                "the object has changed", path=unit.ledger.path, remedy=_AGAIN
+            ) from None
         for stored in some:
             try:
                 entry, _ = decoded(stored, None if unit.is_compacted else unit.ledger.id)
-                if entry.is_marker or (runs is not None and run_unread(runs, stored.number, unit.aborted) is not None):
+                if entry.is_marker or (
+                    runs is not None and run_unread(runs, stored.number, unit.aborted) is not None
+                ):
                     continue
                 if entry.metadata.is_chunk:
-                    raise UnsupportedFormat("a message in parts", remedy="take a dictionary: no spark=")
+                    raise UnsupportedFormat(
+                        "a message in parts", remedy="take a dictionary: no spark="
+                    )
                 yield from ((entry, message) for message in keyed_messages(entry))
             except LogError as error:
                 raise error.located(unit.ledger.path, stored.position) from error

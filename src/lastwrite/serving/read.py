@@ -39,7 +39,9 @@ class Reading(Iterator[Row]):
     consumer goes on. ``notes``: what is not as a broker would have it, and what was done about it.
     """
 
-    def __init__(self, queue: CompactedQueue, exists: bool, offset: int, limit: int | None, one_pull: bool) -> None:
+    def __init__(
+        self, queue: CompactedQueue, exists: bool, offset: int, limit: int | None, one_pull: bool
+    ) -> None:
         self._queue = queue
         self._exists = exists
         self._limit = limit
@@ -146,7 +148,10 @@ class Reading(Iterator[Row]):
         for row in message_rows(message, block.file.path, position, found_by, is_commit_log=False):
             if row["problem"] is not None and self._problem is None:
                 self._problem = CorruptLog(
-                    row["problem"], position, block.file.path, "restore this file from a replica or a backup"
+                    row["problem"],
+                    position,
+                    block.file.path,
+                    "restore this file from a replica or a backup",
                 )
             yield row
 
@@ -184,14 +189,20 @@ def read(
     found = system_of(str(path), system)
     if found == "pulsar":
         if offset is not None or one_pull:
-            raise InvalidConfig("offset and one_pull are for RocketMQ", remedy="start says where a reader begins")
+            raise InvalidConfig(
+                "offset and one_pull are for RocketMQ", remedy="start says where a reader begins"
+            )
         return read_topic(str(path), topic, queue, start or EARLIEST_NAME, limit, read_compacted)
     if found == "kafka" and system is not None:
         raise InvalidConfig(
-            f"read is for RocketMQ and Pulsar, not {system}", remedy="lastwrite dump reads by offset, too"
+            f"read is for RocketMQ and Pulsar, not {system}",
+            remedy="lastwrite dump reads by offset, too",
         )
     if start is not None or read_compacted:
-        raise InvalidConfig("start and read_compacted are for Pulsar", remedy="offset says where the first pull asks")
+        raise InvalidConfig(
+            "start and read_compacted are for Pulsar",
+            remedy="offset says where the first pull asks",
+        )
     offset = offset or 0
     if offset < 0:
         raise InvalidConfig(f"offset {offset}", remedy="queue offsets begin at 0")
@@ -210,7 +221,11 @@ def store_at(path: str) -> tuple[str, str | None, int | None]:
     """
     place = find_place(path)
     if place.root is None:
-        raise NotALog("a file outside of a store", path=path, remedy="give a store, a broker's storePathRootDir")
+        raise NotALog(
+            "a file outside of a store",
+            path=path,
+            remedy="give a store, a broker's storePathRootDir",
+        )
     return place.root, place.topic, place.queue
 
 
@@ -229,7 +244,9 @@ def queue_at(path: str, topic: str | None, queue: int | None) -> tuple[str, Topi
         and queue not in (None, its_queue)
     ):
         raise InvalidConfig(
-            f"the path is of {its_topic}, queue {its_queue}", path=path, remedy="leave --topic and --queue"
+            f"the path is of {its_topic}, queue {its_queue}",
+            path=path,
+            remedy="leave --topic and --queue",
         )
     topic = its_topic or topic
     queue = its_queue if queue is None else queue
@@ -244,7 +261,9 @@ def queue_at(path: str, topic: str | None, queue: int | None) -> tuple[str, Topi
         known = compacted_queues(root, topic)
         if len(known) != 1:
             raise InvalidConfig(
-                f"topic {topic} has {len(known)} queues", path=path, remedy=f"give one with --queue: {_listed(known)}"
+                f"topic {topic} has {len(known)} queues",
+                path=path,
+                remedy=f"give one with --queue: {_listed(known)}",
             )
         queue = known[0]
     return root, TopicPartition(topic, queue)
@@ -262,14 +281,16 @@ def check_compacted(root: str, topic: str) -> None:
     known = read_topics(root)
     if topic not in known:
         raise NotALog(
-            f"no topic {topic} in this store", path=root,
+            f"no topic {topic} in this store",
+            path=root,
             remedy=f"its compaction topics: {_listed(compacted_topics(root)) or 'none'}",
-        )  # fmt: skip
+        )
     if not known[topic].is_compacted:
         raise InvalidConfig(
-            f"topic {topic} is not compacted: a broker serves it from the commit log", path=root,
+            f"topic {topic} is not compacted: a broker serves it from the commit log",
+            path=root,
             remedy="lastwrite dump reads it",
-        )  # fmt: skip
+        )
 
 
 def is_due(root: str, name: TopicPartition) -> bool:

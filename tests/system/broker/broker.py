@@ -63,7 +63,10 @@ def kafka_home() -> Path:
         Unavailable: no Java 17 or newer, or no jars and no Maven to fetch them.
     """
     need_java()
-    home = Path(os.environ.get("LASTWRITE_KAFKA_HOME") or Path.home() / ".cache" / "lastwrite" / f"kafka-{VERSION}")
+    home = Path(
+        os.environ.get("LASTWRITE_KAFKA_HOME")
+        or Path.home() / ".cache" / "lastwrite" / f"kafka-{VERSION}"
+    )
     fetch_jars(home, f"Kafka {VERSION}", POM, f"kafka_2.13-{VERSION}.jar")
     return home
 
@@ -92,23 +95,38 @@ class Broker:
         self._ports = self._ports or free_ports(2)
         port, controller = self._ports
         self.address = f"127.0.0.1:{port}"
-        settings = SETTINGS | {
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "log.dirs": str(self.data),
-        } | self._settings  # fmt: skip
-        self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        settings = (
+            SETTINGS
+            | {
+                "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+                "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+                "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+                "log.dirs": str(self.data),
+            }
+            | self._settings
+        )
+        self._properties.write_text(
+            "".join(f"{name}={value}\n" for name, value in settings.items())
+        )
         self._output_seen = self.output.stat().st_size if self.output.exists() else 0
         if not (self.data / "meta.properties").exists():
-            cluster = base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode().rstrip("=")
+            cluster = (
+                base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode().rstrip("=")
+            )
             subprocess.run(
-                self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)),
-                check=True, stdout=subprocess.DEVNULL, timeout=seconds,
-            )  # fmt: skip
+                self._java(
+                    "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)
+                ),
+                check=True,
+                stdout=subprocess.DEVNULL,
+                timeout=seconds,
+            )
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
-                self._java("kafka.Kafka", str(self._properties)), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                self._java("kafka.Kafka", str(self._properties)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
             )
         try:
             self._wait(time.monotonic() + seconds)
@@ -134,15 +152,27 @@ class Broker:
     def __enter__(self) -> Broker:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.stop() if kind is None else self.kill()
 
     def _java(self, *arguments: str) -> Sequence[str]:
         # The first compiler tier only: half the start-up time, and tests are short.
         return [
-            "java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{self.home}/lib/*", *arguments,
-        ]  # fmt: skip
+            "java",
+            "-Xmx512m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Djava.awt.headless=true",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            f"{self.home}/lib/*",
+            *arguments,
+        ]
 
     def _wait(self, deadline: float) -> None:
         assert self._process is not None
@@ -176,6 +206,8 @@ class Broker:
 if __name__ == "__main__":
     sys.exit(
         run_until_stopped(
-            __doc__, lambda folder, settings: Broker(kafka_home(), folder, settings), lambda broker: broker.address
+            __doc__,
+            lambda folder, settings: Broker(kafka_home(), folder, settings),
+            lambda broker: broker.address,
         )
     )

@@ -56,7 +56,8 @@ def create_topic(broker: Broker, topic: str, settings: Mapping[str, str]) -> Non
 
 def set_topic(broker: Broker, topic: str, settings: Mapping[str, str]) -> None:
     entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin = _admin(broker)  # has to outlive the answer
@@ -65,9 +66,14 @@ def set_topic(broker: Broker, topic: str, settings: Mapping[str, str]) -> None:
 
 
 def produce(
-    broker: Broker, topic: str, records: Iterable[Sent], *, codec: str = "none", batch_records: int = 5,
+    broker: Broker,
+    topic: str,
+    records: Iterable[Sent],
+    *,
+    codec: str = "none",
+    batch_records: int = 5,
     settings: Mapping[str, str | bool] | None = None,
-) -> list[Seen]:  # fmt: skip
+) -> list[Seen]:
     """Append the records in order, in batches of at most ``batch_records``, as a plain producer.
 
     Returns what was stored, by the offsets that the broker answered with. ``settings`` go to the client; with a
@@ -84,23 +90,45 @@ def produce(
             offset = message.offset()
             assert offset is not None
             kind, timestamp_ms = message.timestamp()
-            stored.append(Seen(offset, sent.key, sent.value, timestamp_ms, sent.headers, kind == TIMESTAMP_CREATE_TIME))
+            stored.append(
+                Seen(
+                    offset,
+                    sent.key,
+                    sent.value,
+                    timestamp_ms,
+                    sent.headers,
+                    kind == TIMESTAMP_CREATE_TIME,
+                )
+            )
 
         return delivered
 
-    producer = Producer({
-        "bootstrap.servers": broker.address, "enable.idempotence": False, "compression.type": codec, "acks": "all",
-        "linger.ms": 20, "batch.num.messages": batch_records, "max.in.flight": 1, **(settings or {}),
-    })  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.address,
+            "enable.idempotence": False,
+            "compression.type": codec,
+            "acks": "all",
+            "linger.ms": 20,
+            "batch.num.messages": batch_records,
+            "max.in.flight": 1,
+            **(settings or {}),
+        }
+    )
     transactional = settings is not None and "transactional.id" in settings
     if transactional:
         producer.init_transactions(60)
         producer.begin_transaction()
     for sent in records:
         producer.produce(
-            topic, key=sent.key, value=sent.value, partition=0, timestamp=sent.timestamp_ms,
-            headers=list(sent.headers), on_delivery=note(sent),
-        )  # fmt: skip
+            topic,
+            key=sent.key,
+            value=sent.value,
+            partition=0,
+            timestamp=sent.timestamp_ms,
+            headers=list(sent.headers),
+            on_delivery=note(sent),
+        )
     left = producer.flush(60)
     if transactional:
         producer.commit_transaction(60)
@@ -110,8 +138,13 @@ def produce(
 
 
 def consume(
-    broker: Broker, topic: str, *, start: int = 0, limit: int | None = None, isolation: str = "read_committed"
-) -> list[Seen]:  # fmt: skip
+    broker: Broker,
+    topic: str,
+    *,
+    start: int = 0,
+    limit: int | None = None,
+    isolation: str = "read_committed",
+) -> list[Seen]:
     """Every record from offset ``start`` to the end, or the first ``limit`` of them; checksums are verified.
 
     The end is that of the ``isolation``: ``read_committed`` stops at the first open transaction.
@@ -162,11 +195,17 @@ def _admin(broker: Broker) -> AdminClient:
 
 
 def _consumer(broker: Broker, isolation: str = "read_committed") -> Consumer:
-    return Consumer({
-        "bootstrap.servers": broker.address, "group.id": "lastwrite-tests", "enable.auto.commit": False,
-        "enable.partition.eof": True, "check.crcs": True, "auto.offset.reset": "error",
-        "isolation.level": isolation,
-    })  # fmt: skip
+    return Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "lastwrite-tests",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "auto.offset.reset": "error",
+            "isolation.level": isolation,
+        }
+    )
 
 
 def _seen(message: Message) -> Seen:
@@ -174,4 +213,6 @@ def _seen(message: Message) -> Seen:
     offset = message.offset()
     assert offset is not None
     headers = tuple(cast("list[tuple[str, bytes | None]]", message.headers() or []))
-    return Seen(offset, message.key(), message.value(), timestamp_ms, headers, kind == TIMESTAMP_CREATE_TIME)
+    return Seen(
+        offset, message.key(), message.value(), timestamp_ms, headers, kind == TIMESTAMP_CREATE_TIME
+    )

@@ -12,22 +12,33 @@ from tests.system.broker.broker import Broker
 
 PROTOCOLS = ("classic", "consumer")
 _LOADING = (
-    KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE
-)  # fmt: skip
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 
 
 def join_and_commit(
-    broker: Broker, group: str, commits: Sequence[Mapping[str, int]], *, protocol: str = "classic",
-    subscribe: str | None = None, instance: str | None = None, metadata: str | None = None,
-) -> None:  # fmt: skip
+    broker: Broker,
+    group: str,
+    commits: Sequence[Mapping[str, int]],
+    *,
+    protocol: str = "classic",
+    subscribe: str | None = None,
+    instance: str | None = None,
+    metadata: str | None = None,
+) -> None:
     """Be a member of ``group`` until all of ``commits`` (offsets of partition 0, by topic) were made, then leave.
 
     ``protocol`` "consumer" is that of KIP-848; ``subscribe`` is a pattern in place of the topics' names.
     """
     settings: dict[str, str | bool] = {
-        "bootstrap.servers": broker.address, "group.id": group, "enable.auto.commit": False,
-        "group.protocol": protocol, "client.id": f"client-of-{group}",
-    }  # fmt: skip
+        "bootstrap.servers": broker.address,
+        "group.id": group,
+        "enable.auto.commit": False,
+        "group.protocol": protocol,
+        "client.id": f"client-of-{group}",
+    }
     if instance is not None:
         settings["group.instance.id"] = instance
     consumer = Consumer(settings)
@@ -51,7 +62,9 @@ def committed(broker: Broker, group: str, topics: Sequence[str]) -> dict[str, in
     try:
         while True:
             try:
-                found = consumer.committed([TopicPartition(topic, 0) for topic in topics], timeout=60)
+                found = consumer.committed(
+                    [TopicPartition(topic, 0) for topic in topics], timeout=60
+                )
                 return {place.topic: place.offset for place in found if place.offset >= 0}
             except KafkaException as error:  # a coordinator that has just started
                 if error.args[0].code() not in _LOADING or time.monotonic() > deadline:
@@ -69,9 +82,14 @@ def forget(broker: Broker, *groups: str) -> None:
 
 
 def transact(
-    broker: Broker, transactional_id: str, topic: str, transactions: Sequence[tuple[bool, Sequence[bytes]]], *,
-    group: str | None = None, offset: int = 0,
-) -> None:  # fmt: skip
+    broker: Broker,
+    transactional_id: str,
+    topic: str,
+    transactions: Sequence[tuple[bool, Sequence[bytes]]],
+    *,
+    group: str | None = None,
+    offset: int = 0,
+) -> None:
     """One producer's transactions: whether each is committed, and its records, which are key and value alike.
 
     With ``group`` each also commits an offset of that group in the topic: ``offset``, ``offset`` + 1, and so on.

@@ -47,14 +47,18 @@ class Wire:
     def new_producer(self) -> tuple[int, int]:
         """A producer id that nobody has, and its epoch."""
         # transactional id, its time-out in ms
-        answer = self._ask(INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION, struct.pack(">hi", -1, 60_000))
+        answer = self._ask(
+            INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION, struct.pack(">hi", -1, 60_000)
+        )
         _, error_code, producer_id, epoch = struct.unpack_from(">ihqh", answer)
         assert error_code == 0, error_code
         return producer_id, epoch
 
     def produce(self, topic: str, batch: bytes) -> Answer:
         """Send ``batch`` to partition 0 as a producer does: from offset 0, of no leader epoch."""
-        sent = bytes(8) + batch[8:12] + struct.pack(">i", -1) + batch[16:]  # neither is under the crc
+        sent = (
+            bytes(8) + batch[8:12] + struct.pack(">i", -1) + batch[16:]
+        )  # neither is under the crc
         name = _string(topic.encode())
         # transactional id, acks of all, time-out in ms; one topic, one partition
         body = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + name
@@ -64,7 +68,7 @@ class Wire:
             answer = self._ask(PRODUCE, PRODUCE_VERSION, body)
             topics, partitions, partition, error_code, base_offset = struct.unpack_from(
                 f">i{len(name)}xiihq", answer
-            )  # fmt: skip
+            )
             assert (topics, partitions, partition) == (1, 1, 0)
             if error_code != NOT_LEADER_OR_FOLLOWER or time.monotonic() > deadline:
                 return Answer(error_code, base_offset)
@@ -77,7 +81,10 @@ class Wire:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

@@ -75,14 +75,20 @@ JAVA_OPENS = [
     *(
         f"--add-opens={name}=ALL-UNNAMED"
         for name in (
-            "java.base/java.nio", "java.base/java.lang", "java.base/java.util", "java.base/java.util.zip",
-            "java.base/jdk.internal.misc", "java.base/sun.nio.ch", "java.base/java.net",
-            "java.base/jdk.internal.platform", "java.management/sun.management",
+            "java.base/java.nio",
+            "java.base/java.lang",
+            "java.base/java.util",
+            "java.base/java.util.zip",
+            "java.base/jdk.internal.misc",
+            "java.base/sun.nio.ch",
+            "java.base/java.net",
+            "java.base/jdk.internal.platform",
+            "java.management/sun.management",
             "jdk.management/com.sun.management.internal",
         )
     ),
     "-Dio.netty.tryReflectionSetAccessible=true",
-]  # fmt: skip
+]
 
 LOG4J = """<Configuration status="ERROR">
   <Appenders><Console name="OUT" target="SYSTEM_ERR"><PatternLayout pattern="%d %p %c{1} - %m%n"/></Console></Appenders>
@@ -102,7 +108,13 @@ def pulsar_home() -> Path:
     need_java()
     given = os.environ.get("LASTWRITE_PULSAR_HOME")
     home = Path(given or Path.home() / ".cache" / "lastwrite" / f"pulsar-{VERSION}")
-    fetch_jars(home, f"Pulsar {VERSION}", POM, f"pulsar-broker-{VERSION}.jar", f"-Dpulsar.version={VERSION}")
+    fetch_jars(
+        home,
+        f"Pulsar {VERSION}",
+        POM,
+        f"pulsar-broker-{VERSION}.jar",
+        f"-Dpulsar.version={VERSION}",
+    )
     return home
 
 
@@ -114,9 +126,13 @@ class Broker:
     """
 
     def __init__(
-        self, home: Path, data: Path, settings: Mapping[str, str] | None = None, java: Sequence[str] = SHORT,
+        self,
+        home: Path,
+        data: Path,
+        settings: Mapping[str, str] | None = None,
+        java: Sequence[str] = SHORT,
         bookies: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.home = home
         self.data = data
         self._settings = dict(settings or {})
@@ -158,30 +174,64 @@ class Broker:
         self.data.mkdir(parents=True, exist_ok=True)
         self._ports = self._ports or free_ports(4)
         port, http, zookeeper, bookie = self._ports
-        settings = SETTINGS | {
-            "brokerServicePort": str(port),
-            "webServicePort": str(http),
-            "metadataStoreUrl": f"zk:127.0.0.1:{zookeeper}",
-            "configurationMetadataStoreUrl": f"zk:127.0.0.1:{zookeeper}",
-        } | self._settings  # fmt: skip
-        conf, log4j, output = self.data / "broker.conf", self.data / "log4j2.xml", self.data / "broker.out"
+        settings = (
+            SETTINGS
+            | {
+                "brokerServicePort": str(port),
+                "webServicePort": str(http),
+                "metadataStoreUrl": f"zk:127.0.0.1:{zookeeper}",
+                "configurationMetadataStoreUrl": f"zk:127.0.0.1:{zookeeper}",
+            }
+            | self._settings
+        )
+        conf, log4j, output = (
+            self.data / "broker.conf",
+            self.data / "log4j2.xml",
+            self.data / "broker.out",
+        )
         conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         log4j.write_text(LOG4J)
         command = [
-            "java", *JAVA_OPENS, *self._java, f"-Dlog4j2.configurationFile={log4j}", "-cp", f"{self.home}/lib/*",
-            "org.apache.pulsar.PulsarStandaloneStarter", "-c", str(conf), "-nfw", "-nss", "-a", "127.0.0.1",
-            "--zookeeper-port", str(zookeeper), "--bookkeeper-port", str(bookie), "--num-bookies", str(self._bookies),
-            "--zookeeper-dir", str(self.data / "zookeeper"), "--bookkeeper-dir", str(self.data / "bookkeeper"),
-        ]  # fmt: skip
+            "java",
+            *JAVA_OPENS,
+            *self._java,
+            f"-Dlog4j2.configurationFile={log4j}",
+            "-cp",
+            f"{self.home}/lib/*",
+            "org.apache.pulsar.PulsarStandaloneStarter",
+            "-c",
+            str(conf),
+            "-nfw",
+            "-nss",
+            "-a",
+            "127.0.0.1",
+            "--zookeeper-port",
+            str(zookeeper),
+            "--bookkeeper-port",
+            str(bookie),
+            "--num-bookies",
+            str(self._bookies),
+            "--zookeeper-dir",
+            str(self.data / "zookeeper"),
+            "--bookkeeper-dir",
+            str(self.data / "bookkeeper"),
+        ]
         environment = os.environ | {"PULSAR_STANDALONE_USE_ZOOKEEPER": "1"}
         with output.open("wb") as said:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment, cwd=self.data
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=environment,
+                cwd=self.data,
             )
         try:
             while not self._answers():
                 if self._process.poll() is not None:
-                    raise RuntimeError(f"the standalone ended with {self._process.returncode}:\n{self.said()[-3000:]}")
+                    raise RuntimeError(
+                        f"the standalone ended with {self._process.returncode}:\n{self.said()[-3000:]}"
+                    )
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"the standalone did not start:\n{self.said()[-3000:]}")
                 time.sleep(0.1)
@@ -206,7 +256,12 @@ class Broker:
     def __enter__(self) -> Broker:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.stop() if kind is None else self.kill()
 
     def _answers(self) -> bool:

@@ -55,11 +55,26 @@ class Driver:
         log4j.write_text(LOG4J)
         self._said: IO[bytes] = (broker.data / "driver.out").open("wb")
         self._process = subprocess.Popen(
-            ["java", *JAVA_OPENS, "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
-             f"-Dlog4j2.configurationFile={log4j}", "-cp", f"{broker.home}/lib/*", str(_SOURCE),
-             broker.service_url, broker.admin_url, broker.metadata_store, json.dumps(transactions)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
-        )  # fmt: skip
+            [
+                "java",
+                *JAVA_OPENS,
+                "-Xmx512m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                f"-Dlog4j2.configurationFile={log4j}",
+                "-cp",
+                f"{broker.home}/lib/*",
+                str(_SOURCE),
+                broker.service_url,
+                broker.admin_url,
+                broker.metadata_store,
+                json.dumps(transactions),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+        )
         self._read()
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
@@ -99,13 +114,17 @@ class Driver:
     def ledgers(self, topic: str) -> tuple[bytes, list[RawLedger]]:
         """The ManagedLedgerInfo of a topic as the metadata store holds it, and its raw ledgers in order."""
         answer = self.ask("ledgers", topic=topic)
-        rows = [RawLedger(row["ledger"], row["last"], base64.b64decode(row["metadata"])) for row in answer["ledgers"]]
+        rows = [
+            RawLedger(row["ledger"], row["last"], base64.b64decode(row["metadata"]))
+            for row in answer["ledgers"]
+        ]
         return base64.b64decode(answer["node"]), rows
 
     def dump(self, ledger: int, first: int = 0, last: int = -1) -> list[bytes]:
         """The entries of a ledger from ``first``; of an open one up to ``last``."""
         return [
-            base64.b64decode(text) for text in self.ask("dump", ledger=ledger, **{"from": first}, last=last)["entries"]
+            base64.b64decode(text)
+            for text in self.ask("dump", ledger=ledger, **{"from": first}, last=last)["entries"]
         ]
 
     def export(self, ledger: int, last: int, file: Path) -> list[bytes]:
@@ -119,22 +138,34 @@ class Driver:
         return entries
 
     def read(
-        self, topic: str, *, compacted: bool = False, first: str = "", patience_ms: int = 10_000, may_hang: bool = False
+        self,
+        topic: str,
+        *,
+        compacted: bool = False,
+        first: str = "",
+        patience_ms: int = 10_000,
+        may_hang: bool = False,
     ) -> list[Mapping[str, Any]]:
         """The messages as a Java reader gets them, from the start or from the id ``first`` (``ledger:entry``) on.
 
         Where the last entry is a chunk whose fellows are compacted away, a reader waits for a message that never
         comes: ``may_hang`` takes that for the end.
         """
-        answer = self.ask("read", topic=topic, compacted=compacted, patience=patience_ms, **{"from": first})
-        assert may_hang or "timeout" not in answer, f"a reader of {topic} waits for a message that does not come"
+        answer = self.ask(
+            "read", topic=topic, compacted=compacted, patience=patience_ms, **{"from": first}
+        )
+        assert may_hang or "timeout" not in answer, (
+            f"a reader of {topic} waits for a message that does not come"
+        )
         messages: list[Mapping[str, Any]] = answer["messages"]
         return messages
 
     def attach(self, topic: str, records: Sequence[bytes], ledger: int, entry: int) -> int:
         """Write records into a new ledger and acknowledge it as the compacted one up to a horizon; its id."""
         coded = [base64.b64encode(record).decode() for record in records]
-        made: int = self.ask("attach", topic=topic, records=coded, horizon=[ledger, entry])["ledger"]
+        made: int = self.ask("attach", topic=topic, records=coded, horizon=[ledger, entry])[
+            "ledger"
+        ]
         return made
 
     def close(self) -> None:
@@ -150,7 +181,12 @@ class Driver:
     def __enter__(self) -> Driver:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _read(self) -> dict[str, Any]:

@@ -15,7 +15,16 @@ from types import TracebackType
 from typing import NamedTuple
 
 CONNECT, CONNECTED, PRODUCER, SEND, SEND_RECEIPT, SEND_ERROR = 2, 3, 5, 6, 7, 8
-ERROR, CLOSE_PRODUCER, SUCCESS, PRODUCER_SUCCESS, PING, PONG, LOOKUP, LOOKUP_RESPONSE = 14, 15, 13, 17, 18, 19, 23, 24
+ERROR, CLOSE_PRODUCER, SUCCESS, PRODUCER_SUCCESS, PING, PONG, LOOKUP, LOOKUP_RESPONSE = (
+    14,
+    15,
+    13,
+    17,
+    18,
+    19,
+    23,
+    24,
+)
 
 
 def varint(value: int) -> bytes:
@@ -59,21 +68,34 @@ class Wire:
         self._request += 1
         name = topic.encode()
         self._ask(LOOKUP, message((1, name), (2, self._request)), LOOKUP_RESPONSE)
-        self._ask(PRODUCER, message((1, name), (2, self._request), (3, self._request)), PRODUCER_SUCCESS)
+        self._ask(
+            PRODUCER, message((1, name), (2, self._request), (3, self._request)), PRODUCER_SUCCESS
+        )
         for sequence, frame in enumerate(frames):
-            self._say(SEND, message((1, self._request), (2, sequence), (3, 1), (8, frame.is_marker)), frame.data)
+            self._say(
+                SEND,
+                message((1, self._request), (2, sequence), (3, 1), (8, frame.is_marker)),
+                frame.data,
+            )
             self._await(SEND_RECEIPT)
         self._ask(CLOSE_PRODUCER, message((1, self._request), (2, self._request)), SUCCESS)
 
     def __enter__(self) -> Wire:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._socket.close()
 
     def _say(self, kind: int, body: bytes, frame: bytes = b"") -> None:
         command = message((1, kind), (kind, body))
-        self._socket.sendall(struct.pack(">II", 4 + len(command) + len(frame), len(command)) + command + frame)
+        self._socket.sendall(
+            struct.pack(">II", 4 + len(command) + len(frame), len(command)) + command + frame
+        )
 
     def _ask(self, kind: int, body: bytes, answer: int) -> None:
         self._say(kind, body)

@@ -55,7 +55,9 @@ SETTINGS = {
 SMALL_FILES = {"compactionMappedFileSize": "5060", "compactionCqMappedFileSize": "1024"}
 
 # All that says how large files are: for whoever makes some where a broker left none.
-SIZES = {name: SETTINGS[name] for name in ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")} | SMALL_FILES
+SIZES = {
+    name: SETTINGS[name] for name in ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+} | SMALL_FILES
 
 COMPACTED = {"cleanup.policy": "COMPACTION"}  # the topic's attribute
 
@@ -63,10 +65,14 @@ COMPACTED = {"cleanup.policy": "COMPACTION"}  # the topic's attribute
 _OPENS = [
     f"--add-{how}=java.base/{name}=ALL-UNNAMED"
     for how, name in (
-        ("opens", "java.nio"), ("opens", "sun.nio.ch"), ("opens", "jdk.internal.ref"), ("opens", "java.lang"),
-        ("exports", "jdk.internal.ref"), ("exports", "sun.nio.ch"),
+        ("opens", "java.nio"),
+        ("opens", "sun.nio.ch"),
+        ("opens", "jdk.internal.ref"),
+        ("opens", "java.lang"),
+        ("exports", "jdk.internal.ref"),
+        ("exports", "sun.nio.ch"),
     )
-]  # fmt: skip
+]
 
 # 4.x reads where to log from such a file and does not start without; 5.x brings its own.
 _LOGBACK = """<configuration>
@@ -88,7 +94,9 @@ def rocketmq_home(version: str = VERSION) -> Path:
     """
     need_java()
     variable = "LASTWRITE_ROCKETMQ_HOME" if version == VERSION else "LASTWRITE_ROCKETMQ_OLD_HOME"
-    home = Path(os.environ.get(variable) or Path.home() / ".cache" / "lastwrite" / f"rocketmq-{version}")
+    home = Path(
+        os.environ.get(variable) or Path.home() / ".cache" / "lastwrite" / f"rocketmq-{version}"
+    )
     marker = f"rocketmq-broker-{version}.jar"
     fetch_jars(home, f"RocketMQ {version}", POM, marker, f"-Drocketmq.version={version}")
     return home
@@ -122,22 +130,35 @@ class Broker:
         self._ports = self._ports or [*free_ports(1), _broker_port()]
         namesrv, broker = self._ports
         self.name_server, self.address = f"127.0.0.1:{namesrv}", f"127.0.0.1:{broker}"
-        settings = SETTINGS | {
-            "namesrvAddr": self.name_server,
-            "listenPort": str(broker),
-            "storePathRootDir": str(self.store),
-            "storePathCommitLog": str(self.store / "commitlog"),
-        } | self._settings  # fmt: skip
+        settings = (
+            SETTINGS
+            | {
+                "namesrvAddr": self.name_server,
+                "listenPort": str(broker),
+                "storePathRootDir": str(self.store),
+                "storePathCommitLog": str(self.store / "commitlog"),
+            }
+            | self._settings
+        )
         try:
             self._launch(
-                "namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", "128m",
-                {"listenPort": str(namesrv), "bindAddress": "127.0.0.1"}, deadline,
-            )  # fmt: skip
-            self._launch("broker", "org.apache.rocketmq.broker.BrokerStartup", "512m", settings, deadline)
+                "namesrv",
+                "org.apache.rocketmq.namesrv.NamesrvStartup",
+                "128m",
+                {"listenPort": str(namesrv), "bindAddress": "127.0.0.1"},
+                deadline,
+            )
+            self._launch(
+                "broker", "org.apache.rocketmq.broker.BrokerStartup", "512m", settings, deadline
+            )
             with Client(self.name_server) as client:
-                while not client.masters():  # it tells the name server, with all its topics, a moment after its start
+                while (
+                    not client.masters()
+                ):  # it tells the name server, with all its topics, a moment after its start
                     if time.monotonic() > deadline:
-                        raise TimeoutError(f"the name server does not hear of the broker:\n{self.said()[-3000:]}")
+                        raise TimeoutError(
+                            f"the name server does not hear of the broker:\n{self.said()[-3000:]}"
+                        )
                     time.sleep(0.05)
         except BaseException:
             self.kill()
@@ -173,24 +194,45 @@ class Broker:
     def __enter__(self) -> Broker:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.stop() if kind is None else self.kill()
 
-    def _launch(self, name: str, main: str, heap: str, settings: Mapping[str, str], deadline: float) -> None:
+    def _launch(
+        self, name: str, main: str, heap: str, settings: Mapping[str, str], deadline: float
+    ) -> None:
         conf, output = self.run / f"{name}.conf", self.run / f"{name}.out"
         conf.write_text("".join(f"{setting}={value}\n" for setting, value in settings.items()))
         # The first compiler tier only: half the start-up time, and tests are short.
         command = [
-            "java", *_OPENS, f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={self.run}",
-            f"-Drocketmq.home.dir={self.run}", "-cp", f"{self.home}/lib/*", main, "-c", str(conf),
-        ]  # fmt: skip
+            "java",
+            *_OPENS,
+            f"-Xmx{heap}",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            f"-Duser.home={self.run}",
+            f"-Drocketmq.home.dir={self.run}",
+            "-cp",
+            f"{self.home}/lib/*",
+            main,
+            "-c",
+            str(conf),
+        ]
         environment = os.environ | {"ROCKETMQ_HOME": str(self.run)}
         with output.open("wb") as said:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment)
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment
+            )
         self._running[name] = process
         while "boot success" not in self.said(name):
             if process.poll() is not None:
-                raise RuntimeError(f"the {name} ended with {process.returncode}:\n{self.said(name)[-3000:]}")
+                raise RuntimeError(
+                    f"the {name} ended with {process.returncode}:\n{self.said(name)[-3000:]}"
+                )
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the {name} did not start:\n{self.said(name)[-3000:]}")
             time.sleep(0.05)
@@ -231,4 +273,8 @@ def _addresses(broker: Broker) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_until_stopped(__doc__, lambda folder, settings: Broker(rocketmq_home(), folder, settings), _addresses))
+    sys.exit(
+        run_until_stopped(
+            __doc__, lambda folder, settings: Broker(rocketmq_home(), folder, settings), _addresses
+        )
+    )

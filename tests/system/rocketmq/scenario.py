@@ -35,7 +35,7 @@ class Topic:
 
     def produce(
         self, client: Client, count: int, rng: random.Random, keys: int = 20, prefix: str = "key"
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Send ``count`` seeded messages with our client: deletes, compressed bodies, tags, batches."""
         route = client.route(self.name)
         sent = 0
@@ -44,7 +44,10 @@ class Topic:
             queue = queue_of(str(first.key), route.writable)
             if rng.random() < 0.15:
                 others = [self._message(rng, keys, prefix) for _ in range(4)]
-                members = [first, *(one for one in others if queue_of(str(one.key), route.writable) == queue)]
+                members = [
+                    first,
+                    *(one for one in others if queue_of(str(one.key), route.writable) == queue),
+                ]
                 stored = client.send_batch(queue, members)
             else:
                 members, stored = [first], [client.send(queue, first)]
@@ -52,7 +55,9 @@ class Topic:
                 self._note(queue.queue, place.offset, message)
             sent += len(members)
 
-    def produce_stock(self, stock: StockClient, count: int, rng: random.Random, keys: int = 20) -> None:
+    def produce_stock(
+        self, stock: StockClient, count: int, rng: random.Random, keys: int = 20
+    ) -> None:
         """Send with the stock producer, which knows no deletes."""
         for _ in range(count):
             key, body = f"key-{rng.randrange(keys)}", rng.randbytes(rng.randrange(1, 60))
@@ -65,7 +70,8 @@ class Topic:
         self.messages[queue] = [
             seen
             for seen in self.messages[queue]
-            if seen.offset >= end or (last[seen.key] == seen.offset and (seen.body or not drops_deletes))
+            if seen.offset >= end
+            or (last[seen.key] == seen.offset and (seen.body or not drops_deletes))
         ]
 
     def check(self, stock: StockClient) -> None:
@@ -90,7 +96,9 @@ class Topic:
             return Outgoing(key, None)
         body = bytes(rng.choices(b"abc", k=rng.randrange(1, 150)))
         tag = rng.choice([None, "A", "B"])
-        return Outgoing(key, body, tag, {"p": str(rng.random())}, rng.choice(_CODECS), compress_from=40)
+        return Outgoing(
+            key, body, tag, {"p": str(rng.random())}, rng.choice(_CODECS), compress_from=40
+        )
 
 
 def _difference(topic: str, queue: int, found: Consumed, expected: Sequence[Seen]) -> str:

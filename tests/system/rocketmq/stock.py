@@ -46,10 +46,22 @@ class StockClient:
         broker.run.mkdir(parents=True, exist_ok=True)
         self._said: IO[bytes] = (broker.run / "client.out").open("wb")
         self._process = subprocess.Popen(
-            ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Duser.home={broker.run}",
-             "-cp", f"{broker.home}/lib/*", str(_SOURCE), broker.name_server],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, text=True,
-        )  # fmt: skip
+            [
+                "java",
+                "-Xmx256m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                f"-Duser.home={broker.run}",
+                "-cp",
+                f"{broker.home}/lib/*",
+                str(_SOURCE),
+                broker.name_server,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+        )
         self._ask("", until="ready")
 
     def send(self, topic: str, key: str, body: bytes, tag: str | None = None) -> tuple[int, int]:
@@ -82,7 +94,12 @@ class StockClient:
     def __enter__(self) -> StockClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _ask(self, command: str, until: str = "done") -> list[str]:
@@ -103,7 +120,11 @@ class StockClient:
 
 
 def _coded(value: str | bytes | None) -> str:
-    return "-" if value is None else base64.b64encode(value.encode() if isinstance(value, str) else value).decode()
+    return (
+        "-"
+        if value is None
+        else base64.b64encode(value.encode() if isinstance(value, str) else value).decode()
+    )
 
 
 def _text(word: str) -> str | None:

@@ -87,9 +87,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def _queue(client: Client, name: TopicPartition) -> MessageQueue:
     until = time.monotonic() + 30
-    while name.topic not in client._routes and client.find_route(name.topic) is None and time.monotonic() < until:
+    while (
+        name.topic not in client._routes
+        and client.find_route(name.topic) is None
+        and time.monotonic() < until
+    ):
         time.sleep(0.1)  # a broker tells its name server a moment after its start
-    return next(queue for queue in client.route(name.topic).readable if queue.queue == name.partition)
+    return next(
+        queue for queue in client.route(name.topic).readable if queue.queue == name.partition
+    )
 
 
 def _served(client: Client) -> Served:
@@ -132,11 +138,21 @@ def _change(root: str, name: TopicPartition) -> Change:
         units = batch_units(data)
         log = (logs / file).read_bytes()
         for unit in units[: valid_count(units)]:
-            rows.append((file, unit, decode_message(log, int(unit["physical_offset"]) - int(file), len(log))))
+            rows.append(
+                (
+                    file,
+                    unit,
+                    decode_message(log, int(unit["physical_offset"]) - int(file), len(log)),
+                )
+            )
     last = {message.properties["KEYS"]: message.queue_offset for _, _, message in rows}
     pairs, gone = [], []
     for file in closed:
-        kept = [row for row in rows if row[0] == file and last[row[2].properties["KEYS"]] == row[2].queue_offset]
+        kept = [
+            row
+            for row in rows
+            if row[0] == file and last[row[2].properties["KEYS"]] == row[2].queue_offset
+        ]
         if len(kept) == sum(row[0] == file for row in rows):
             continue
         gone.append(file)
@@ -151,7 +167,9 @@ def _write_pair(folder: str, file: str, kept: list) -> Pair:  # type: ignore[typ
         address = int(file) + len(log)
         record = encode_message(replace(message, physical_offset=address))
         tags, time_ms = int(unit["tags_code"]), message.store_time_ms
-        index += BATCH_UNIT.pack(address, len(record), tags, time_ms, message.queue_offset, 1, -1, 0)
+        index += BATCH_UNIT.pack(
+            address, len(record), tags, time_ms, message.queue_offset, 1, -1, 0
+        )
         log += record
     paths = [os.path.join(folder, f"{file}.{kind}") for kind in ("log", "index")]
     files.write(paths[0], log.ljust(LOG_BYTES, b"\0"))
@@ -186,7 +204,9 @@ def _points(operations: list[str]) -> list[int]:
 # ---------------------------------------------------------------------- the broker judges
 
 
-def test_a_broker_serves_the_old_queues_or_the_new_ones_wherever_the_run_was_killed(made: Made, tmp_path: Path) -> None:
+def test_a_broker_serves_the_old_queues_or_the_new_ones_wherever_the_run_was_killed(
+    made: Made, tmp_path: Path
+) -> None:
     sides = []
     for point in _points(_operations(made, tmp_path)):
         store = fresh(made.store, tmp_path / f"killed-{point}")
@@ -197,7 +217,10 @@ def test_a_broker_serves_the_old_queues_or_the_new_ones_wherever_the_run_was_kil
                 served = _served(client)
                 assert served in (made.old, made.new), point
                 sides.append(served == made.new)
-                more = [client.send(_queue(client, name), Outgoing("k10", b"more")).offset for name in COUNTS]
+                more = [
+                    client.send(_queue(client, name), Outgoing("k10", b"more")).offset
+                    for name in COUNTS
+                ]
                 assert more == [*COUNTS.values()], "offsets go on"
         finally:
             broker.kill()
@@ -206,7 +229,9 @@ def test_a_broker_serves_the_old_queues_or_the_new_ones_wherever_the_run_was_kil
 
 
 @pytest.mark.parametrize("is_after", [pytest.param(False, marks=pytest.mark.long), True])
-def test_after_a_kill_broker_and_run_go_on_in_turns(made: Made, tmp_path: Path, is_after: bool) -> None:
+def test_after_a_kill_broker_and_run_go_on_in_turns(
+    made: Made, tmp_path: Path, is_after: bool
+) -> None:
     operations = _operations(made, tmp_path)
     swap = operations.index("exchange", operations.index("link")) + 1
     store = fresh(made.store, tmp_path / "store")
@@ -215,7 +240,9 @@ def test_after_a_kill_broker_and_run_go_on_in_turns(made: Made, tmp_path: Path, 
     with Broker(made.home, store, SMALL_FILES) as broker, Client(broker.name_server) as client:
         for name in COUNTS:
             client.send(_queue(client, name), Outgoing("fresh", b"more"))
-        expected = {name: [*rows, (COUNTS[name], "fresh", b"more")] for name, rows in made.new.items()}
+        expected = {
+            name: [*rows, (COUNTS[name], "fresh", b"more")] for name, rows in made.new.items()
+        }
     assert not lock.was_killed(str(store))
     _round(store)
     assert not publish.leftovers(str(store))
@@ -239,10 +266,15 @@ def test_a_broker_that_serves_is_seen_and_keeps_us_out(made: Made, tmp_path: Pat
     lock.refuse_unclean(str(store), goes_on=False)
 
 
-def test_a_broker_does_not_start_while_we_work_and_starts_afterwards(made: Made, tmp_path: Path) -> None:
+def test_a_broker_does_not_start_while_we_work_and_starts_afterwards(
+    made: Made, tmp_path: Path
+) -> None:
     store = fresh(made.store, tmp_path / "store")
     broker = Broker(made.home, store, SMALL_FILES)
-    with lock.hold(str(store), [U0]), pytest.raises((RuntimeError, TimeoutError), match="Lock failed"):
+    with (
+        lock.hold(str(store), [U0]),
+        pytest.raises((RuntimeError, TimeoutError), match="Lock failed"),
+    ):
         broker.start(seconds=30)
     assert not publish.leftovers(str(store))
     _round(store)
@@ -250,8 +282,12 @@ def test_a_broker_does_not_start_while_we_work_and_starts_afterwards(made: Made,
         assert _served(client) == made.new
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="sees by /proc how far a broker's start has come")
-def test_a_broker_that_has_begun_to_read_the_store_is_not_robbed_of_it(made: Made, tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self/fd"), reason="sees by /proc how far a broker's start has come"
+)
+def test_a_broker_that_has_begun_to_read_the_store_is_not_robbed_of_it(
+    made: Made, tmp_path: Path
+) -> None:
     store = fresh(made.store, tmp_path / "store")
     broker = Broker(made.home, store, SMALL_FILES)
     outcome: list[BaseException | None] = []
@@ -269,7 +305,10 @@ def test_a_broker_that_has_begun_to_read_the_store_is_not_robbed_of_it(made: Mad
     try:
         with lock.hold(str(store), COUNTS):
             errors = publish.publish(str(store), [_change(str(store), T0)])
-            assert isinstance(errors[0], LogHeld) and "perhaps a broker that is starting" in errors[0].problem
+            assert (
+                isinstance(errors[0], LogHeld)
+                and "perhaps a broker that is starting" in errors[0].problem
+            )
             publish.recover(str(store), T0)
     finally:
         os.kill(process, signal.SIGCONT)
@@ -307,5 +346,7 @@ def _open_files(process: subprocess.Popen[bytes]) -> Iterator[str]:
 
 
 def test_files_are_named_as_the_broker_names_them(made: Made) -> None:
-    names = sorted(path.name for path in Path(publish.queue_folders(str(made.store), T0)[0]).iterdir())
+    names = sorted(
+        path.name for path in Path(publish.queue_folders(str(made.store), T0)[0]).iterdir()
+    )
     assert names == [file_name(n * LOG_BYTES) for n in range(len(names))]

@@ -40,7 +40,9 @@ MAGIC = 2
 LENGTH_END = 12  # what batch_length does not count: itself and the base offset
 CRC_START = 21  # the first byte that the crc covers
 SHORTEST_ENTRY_BYTES = 14  # what the length of any entry, of any magic, must be at least
-SHORTEST_RECORD_BYTES = 7  # a byte each: length, attributes, two deltas, null key, null value, header count
+SHORTEST_RECORD_BYTES = (
+    7  # a byte each: length, attributes, two deltas, null key, null value, header count
+)
 DEFAULT_LIMIT_BYTES = 1 << 30  # of one batch, decompressed
 
 _MAX_I32 = (1 << 31) - 1
@@ -56,22 +58,24 @@ DELETE_HORIZON_BIT = 0x40
 class BatchHeader(NamedTuple):
     """The 61 bytes before the records of a Kafka record batch, magic 2."""
 
-    # fmt: off
     #                                              offset  type
-    base_offset:            Annotated[int, At(0,  I64)]  # of the first record, as first written
-    batch_length:           Annotated[int, At(8,  I32)]  # bytes after this field
-    partition_leader_epoch: Annotated[int, At(12, I32)]  # outside the crc: brokers rewrite it; -1 unknown
-    magic:                  Annotated[int, At(16, I8)]   # 2
-    crc:                    Annotated[int, At(17, U32)]  # CRC-32C of byte 21 to the batch's end
-    attributes:             Annotated[int, At(21, I16)]  # bits: see BatchAttributes
-    last_offset_delta:      Annotated[int, At(23, I32)]  # outlives the record it counts
-    base_timestamp_ms:      Annotated[int, At(27, I64)]  # the delete horizon when bit 6 is set; -1 if empty
-    max_timestamp_ms:       Annotated[int, At(35, I64)]  # -1: none; the append time when bit 3 is set
-    producer_id:            Annotated[int, At(43, I64)]  # -1: not idempotent
-    producer_epoch:         Annotated[int, At(51, I16)]  # -1: none
-    base_sequence:          Annotated[int, At(53, I32)]  # -1: none, and in control batches
-    record_count:           Annotated[int, At(57, I32)]  # present now; compaction lowers it
-    # fmt: on
+    base_offset: Annotated[int, At(0, I64)]  # of the first record, as first written
+    batch_length: Annotated[int, At(8, I32)]  # bytes after this field
+    partition_leader_epoch: Annotated[
+        int, At(12, I32)
+    ]  # outside the crc: brokers rewrite it; -1 unknown
+    magic: Annotated[int, At(16, I8)]  # 2
+    crc: Annotated[int, At(17, U32)]  # CRC-32C of byte 21 to the batch's end
+    attributes: Annotated[int, At(21, I16)]  # bits: see BatchAttributes
+    last_offset_delta: Annotated[int, At(23, I32)]  # outlives the record it counts
+    base_timestamp_ms: Annotated[
+        int, At(27, I64)
+    ]  # the delete horizon when bit 6 is set; -1 if empty
+    max_timestamp_ms: Annotated[int, At(35, I64)]  # -1: none; the append time when bit 3 is set
+    producer_id: Annotated[int, At(43, I64)]  # -1: not idempotent
+    producer_epoch: Annotated[int, At(51, I16)]  # -1: none
+    base_sequence: Annotated[int, At(53, I32)]  # -1: none, and in control batches
+    record_count: Annotated[int, At(57, I32)]  # present now; compaction lowers it
 
     @property
     def size_bytes(self) -> int:
@@ -238,9 +242,13 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     if header.base_offset < 0:
         raise CorruptLog(f"base offset {header.base_offset}", at)
     if header.last_offset_delta < 0 or header.last_offset >= _MAX_I64:
-        raise CorruptLog(f"last offset delta {header.last_offset_delta} from {header.base_offset}", at + 23)
+        raise CorruptLog(
+            f"last offset delta {header.last_offset_delta} from {header.base_offset}", at + 23
+        )
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
-        raise CorruptLog(f"{header.record_count} records in {header.last_offset_delta + 1} offsets", at + 57)
+        raise CorruptLog(
+            f"{header.record_count} records in {header.last_offset_delta + 1} offsets", at + 57
+        )
     return header
 
 
@@ -280,17 +288,23 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
         try:
             plain = decompress(attributes.codec, payload, limit_bytes)
         except LogError as error:
-            raise type(error)(error.problem, start + (error.at or 0), error.path, error.remedy) from error
+            raise type(error)(
+                error.problem, start + (error.at or 0), error.path, error.remedy
+            ) from error
     try:
         return Batch(header, attributes, _decode_records(plain, header, attributes))
     except CorruptLog as error:
         # Stopping early inside a whole batch is damage: the bytes after it are there.
         if attributes.codec is Codec.NONE:
             raise CorruptLog(error.problem, start + (error.at or 0)) from error
-        raise CorruptLog(f"{error.problem}, at byte {error.at} of the decompressed records", start) from error
+        raise CorruptLog(
+            f"{error.problem}, at byte {error.at} of the decompressed records", start
+        ) from error
 
 
-def iter_batches(segment: Buffer, at: int = 0, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[tuple[int, Batch]]:
+def iter_batches(
+    segment: Buffer, at: int = 0, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> Iterator[tuple[int, Batch]]:
     """The batches of ``segment`` from byte ``at`` to its end, each with its position; errors as ``decode_batch``.
 
     A torn tail ends in ``TruncatedLog``, after all whole batches have been given.
@@ -320,7 +334,9 @@ def decode_control_record(record: Record, at: int | None = None) -> ControlRecor
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return ControlRecord(version, kind)
     if record.value is None or len(record.value) < 6:
-        raise CorruptLog(f"transaction marker at offset {record.offset} without coordinator epoch", at)
+        raise CorruptLog(
+            f"transaction marker at offset {record.offset} without coordinator epoch", at
+        )
     if int.from_bytes(record.value[:2], "big", signed=True) < 0:
         raise CorruptLog(f"transaction marker at offset {record.offset} of a version below 0", at)
     return ControlRecord(version, kind, int.from_bytes(record.value[2:6], "big", signed=True))
@@ -331,7 +347,12 @@ def encode_control_record(
 ) -> Record:
     """The record of a transaction marker; its batch is encoded with ``control`` and ``transactional``."""
     key = (0).to_bytes(2, "big") + int(control_type).to_bytes(2, "big")
-    return Record(offset, timestamp_ms, key, (0).to_bytes(2, "big") + coordinator_epoch.to_bytes(4, "big", signed=True))
+    return Record(
+        offset,
+        timestamp_ms,
+        key,
+        (0).to_bytes(2, "big") + coordinator_epoch.to_bytes(4, "big", signed=True),
+    )
 
 
 def encode_batch(
@@ -370,8 +391,12 @@ def encode_batch(
     else:
         base_offset = records[0].offset if base_offset is None else base_offset
         last_offset = records[-1].offset if last_offset is None else last_offset
-        attributes = BatchAttributes(codec, append_time, transactional, control, delete_horizon_ms is not None)
-        base_timestamp_ms = records[0].timestamp_ms if delete_horizon_ms is None else delete_horizon_ms
+        attributes = BatchAttributes(
+            codec, append_time, transactional, control, delete_horizon_ms is not None
+        )
+        base_timestamp_ms = (
+            records[0].timestamp_ms if delete_horizon_ms is None else delete_horizon_ms
+        )
         payload = compress(codec, encode_records(records, base_offset, base_timestamp_ms))
     if max_timestamp_ms is None:
         max_timestamp_ms = max((record.timestamp_ms for record in records), default=-1)
@@ -398,7 +423,9 @@ def encode_batch(
     )
 
 
-def rebuild_batch(header: BatchHeader, kept: Sequence[Record], *, delete_horizon_ms: int | None = None) -> bytes:
+def rebuild_batch(
+    header: BatchHeader, kept: Sequence[Record], *, delete_horizon_ms: int | None = None
+) -> bytes:
     """The batch of ``header`` with only the records ``kept``, as Kafka's cleaner writes it.
 
     Offsets, codec, producer, epoch and control bits stay.  The largest timestamp is that of the kept records,
@@ -467,7 +494,9 @@ def _wrapped(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _decode_records(plain: memoryview, header: BatchHeader, attributes: BatchAttributes) -> tuple[Record, ...]:
+def _decode_records(
+    plain: memoryview, header: BatchHeader, attributes: BatchAttributes
+) -> tuple[Record, ...]:
     """All records of a batch; positions in errors are bytes of ``plain``."""
     if header.record_count * SHORTEST_RECORD_BYTES > len(plain):
         raise CorruptLog(f"{header.record_count} records in {len(plain)} bytes", 0)
@@ -479,7 +508,9 @@ def _decode_records(plain: memoryview, header: BatchHeader, attributes: BatchAtt
         try:
             record, end = _decode_record(plain, at, header, append_time_ms)
         except CorruptLog as error:
-            raise CorruptLog(f"record {ordinal} of {header.record_count}: {error.problem}", error.at) from error
+            raise CorruptLog(
+                f"record {ordinal} of {header.record_count}: {error.problem}", error.at
+            ) from error
         delta = record.offset - header.base_offset
         if not last_delta < delta <= header.last_offset_delta:
             raise CorruptLog(
@@ -495,12 +526,16 @@ def _decode_records(plain: memoryview, header: BatchHeader, attributes: BatchAtt
     return tuple(records)
 
 
-def _decode_record(plain: memoryview, at: int, header: BatchHeader, append_time_ms: int | None) -> tuple[Record, int]:
+def _decode_record(
+    plain: memoryview, at: int, header: BatchHeader, append_time_ms: int | None
+) -> tuple[Record, int]:
     length, start = decode_varint(plain, at)
     if not SHORTEST_RECORD_BYTES - 1 <= length <= len(plain) - start:
         raise CorruptLog(f"length {length}, {len(plain) - start} bytes are left", at)
     end = start + length
-    timestamp_delta, cursor = decode_varlong(plain, start + 1, end)  # 1: the attributes, which say nothing
+    timestamp_delta, cursor = decode_varlong(
+        plain, start + 1, end
+    )  # 1: the attributes, which say nothing
     offset_delta, cursor = decode_varint(plain, cursor, end)
     key, cursor = _decode_nullable(plain, cursor, end, "key")
     value, cursor = _decode_nullable(plain, cursor, end, "value")

@@ -24,7 +24,16 @@ from lastwrite.formats.compression import Codec, Codecs, OutputTooSmall
 from lastwrite.formats.kafka import kernels, packed_kernels
 from lastwrite.formats.kafka.old_chunk import OldConverter
 from lastwrite.formats.kafka.versions import versions
-from lastwrite.model.columns import IS_OLD, REBUILD, BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
+from lastwrite.model.columns import (
+    IS_OLD,
+    REBUILD,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+    Run,
+    UInt64Array,
+    batch_table,
+)
 from lastwrite.model.policy import Policy, Strategy
 
 _WORDS = {
@@ -42,7 +51,9 @@ _CODECS = tuple(Codec)
 _KEEP = "nothing was changed; restore this file from a replica or a backup"
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 _PLAIN_BYTES = 1 << 20  # of the buffer for decompressed batches, until one needs more
-_RUN_BYTES = 1 << 19  # what is decompressed before it is walked: it shall still be in the second-level cache then
+_RUN_BYTES = (
+    1 << 19
+)  # what is decompressed before it is walked: it shall still be in the second-level cache then
 
 
 class Split(NamedTuple):
@@ -50,7 +61,9 @@ class Split(NamedTuple):
 
     table: BatchTable
     consumed: int
-    wanted: int  # bytes of the batch that the chunk cuts short; 0: not known yet; -1: none is cut short
+    wanted: (
+        int  # bytes of the batch that the chunk cuts short; 0: not known yet; -1: none is cut short
+    )
     buffer: ByteArray  # that holds the batches: the chunk's own, or one of converted batches
 
 
@@ -84,7 +97,9 @@ class KafkaFormat:
             CorruptLog: lengths, magic, offsets, counts or a checksum contradict the format.
             OutOfMemoryBudget: an entry of an older format is too large to be converted.
         """
-        rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._table, lowest_offset)
+        rows, consumed, code, at, wanted = kernels.split(
+            buffer, start, end, self._table, lowest_offset
+        )
         if code == kernels.OLD_MAGIC and rows == 0:
             if self._old is None:
                 self._old = OldConverter(self._limit)
@@ -92,9 +107,16 @@ class KafkaFormat:
             return Split(self._table[: found.rows], found.consumed, found.wanted, found.buffer)
         if code not in (kernels.OK, kernels.NEED_MORE) and rows == 0:
             raise _error(code, at)
-        return Split(self._table[:rows], int(consumed), int(wanted) if code == kernels.NEED_MORE else -1, buffer)
+        return Split(
+            self._table[:rows],
+            int(consumed),
+            int(wanted) if code == kernels.NEED_MORE else -1,
+            buffer,
+        )
 
-    def opened(self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None) -> Iterator[Run]:
+    def opened(
+        self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
+    ) -> Iterator[Run]:
         """The batches of ``table`` (those with a non-zero byte in ``wanted``) in runs, records in the clear.
 
         ``buffer`` is the one that ``split`` gave. Sets ``plain_start`` and ``plain_end`` of each batch. A run is
@@ -108,7 +130,11 @@ class KafkaFormat:
         if not chosen.any() and wanted is None:
             yield Run(0, len(table), buffer)
             return
-        kinds = np.where(chosen, 2, 1) if wanted is None else np.where(wanted, np.where(chosen, 2, 1), 0)
+        kinds = (
+            np.where(chosen, 2, 1)
+            if wanted is None
+            else np.where(wanted, np.where(chosen, 2, 1), 0)
+        )
         borders = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(table)]
         for first, last in pairwise(borders if len(table) else ()):
             if kinds[first] == 1:
@@ -153,17 +179,22 @@ class KafkaFormat:
         size = 0
         while True:
             try:
-                size = self._codecs.decompress_into(Codec(int(row["codec"])), buffer[start:end], self._plain[used:])
+                size = self._codecs.decompress_into(
+                    Codec(int(row["codec"])), buffer[start:end], self._plain[used:]
+                )
                 break
             except OutputTooSmall:
                 if used:
                     return -1
                 if len(self._plain) >= self._limit:
                     raise OutOfMemoryBudget(
-                        f"a batch decompresses to more than {self._limit} bytes", int(row["position"]),
+                        f"a batch decompresses to more than {self._limit} bytes",
+                        int(row["position"]),
                         remedy="raise --memory",
-                    ) from None  # fmt: skip
-                self._plain = np.empty(min(self._limit, max(_PLAIN_BYTES, 4 * len(self._plain))), dtype=np.uint8)
+                    ) from None
+                self._plain = np.empty(
+                    min(self._limit, max(_PLAIN_BYTES, 4 * len(self._plain))), dtype=np.uint8
+                )
             except LogError as error:
                 raise CorruptLog(error.problem, int(row["position"]), remedy=_KEEP) from error
         if int(row["records"]) * kernels.SMALLEST_RECORD > size:
@@ -172,9 +203,16 @@ class KafkaFormat:
         return size
 
     def walk(
-        self, run: Run, table: BatchTable, secret: UInt64Array, ordinal: int, states: ByteArray,
-        entries: UInt64Array, filled: int, keys: Int64Array | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        run: Run,
+        table: BatchTable,
+        secret: UInt64Array,
+        ordinal: int,
+        states: ByteArray,
+        entries: UInt64Array,
+        filled: int,
+        keys: Int64Array | None = None,
+    ) -> int:
         """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that has a key.
 
         Returns the rows of ``entries`` that are filled now. ``keys`` takes (position in ``run.plain``,
@@ -184,42 +222,76 @@ class KafkaFormat:
             CorruptLog: a record contradicts the format.
         """
         done, _, code, b, at = kernels.walk(
-            run.plain, table, run.first, run.last, secret, ordinal, states, entries, filled,
+            run.plain,
+            table,
+            run.first,
+            run.last,
+            secret,
+            ordinal,
+            states,
+            entries,
+            filled,
             _NO_KEYS if keys is None else keys,
-        )  # fmt: skip
+        )
         if code != kernels.OK:
             row = table[b]
             raise _error(code, int(row["origin"] if row["codec"] or row["flags"] & IS_OLD else at))
         return int(done)
 
     def add_versions(
-        self, buffer: ByteArray, run: Run, table: BatchTable, policy: Policy, ordinal: int, entries: UInt64Array,
-        start: int, filled: int,
-    ) -> None:  # fmt: skip
+        self,
+        buffer: ByteArray,
+        run: Run,
+        table: BatchTable,
+        policy: Policy,
+        ordinal: int,
+        entries: UInt64Array,
+        start: int,
+        filled: int,
+    ) -> None:
         """Write to the third column of ``entries[start:filled]``, which ``walk`` made of ``run``, their versions."""
         name = np.frombuffer(policy.strategy_header.encode(), dtype=np.uint8)
         versions(
-            buffer, run.plain, table, run.first, run.last, ordinal, policy.strategy is Strategy.HEADER, name,
-            entries, start, filled,
-        )  # fmt: skip
+            buffer,
+            run.plain,
+            table,
+            run.first,
+            run.last,
+            ordinal,
+            policy.strategy is Strategy.HEADER,
+            name,
+            entries,
+            start,
+            filled,
+        )
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int:
         """How many records of one batch of ``run`` lie below ``offset``."""
         return int(
             kernels.records_below(
-                run.plain, int(row["plain_start"]), int(row["plain_end"]), int(row["records"]),
-                int(row["base_offset"]), offset,
+                run.plain,
+                int(row["plain_start"]),
+                int(row["plain_end"]),
+                int(row["records"]),
+                int(row["base_offset"]),
+                offset,
             )
-        )  # fmt: skip
+        )
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
         """Bytes that ``rebuild`` may need at most for ``table``, save for compressed batches that grow."""
         return int(table["size"].sum()) + 12 * records + kernels.HEADER_BYTES * len(table)
 
     def rebuild(
-        self, buffer: ByteArray, table: BatchTable, actions: ByteArray, horizons: Int64Array, keep: ByteArray,
-        out: ByteArray, rows: Int64Array,
-    ) -> tuple[ByteArray, int, int]:  # fmt: skip
+        self,
+        buffer: ByteArray,
+        table: BatchTable,
+        actions: ByteArray,
+        horizons: Int64Array,
+        keep: ByteArray,
+        out: ByteArray,
+        rows: Int64Array,
+    ) -> tuple[ByteArray, int, int]:
         """Carry out ``actions`` on the batches of ``table``.
 
         Writes to ``out`` (from its begin) and a row (position, size, next offset, largest timestamp, base offset) to
@@ -233,7 +305,18 @@ class KafkaFormat:
         b = keep_at = at = filled = 0
         while True:
             b, keep_at, at, filled, code, place = kernels.rebuild(
-                buffer, table, b, len(table), actions, horizons, keep, keep_at, out, at, rows, filled
+                buffer,
+                table,
+                b,
+                len(table),
+                actions,
+                horizons,
+                keep,
+                keep_at,
+                out,
+                at,
+                rows,
+                filled,
             )
             if code != kernels.OK:
                 raise _error(code, int(table[b]["origin"] if table[b]["flags"] & IS_OLD else place))
@@ -243,15 +326,35 @@ class KafkaFormat:
             while last < len(table) and actions[last] == REBUILD and table[last]["codec"]:
                 last += 1
             last, keep_at, out, stop = self._rebuild_packed(
-                buffer, table, int(b), last, horizons, keep, int(keep_at), out, int(at), rows, int(filled)
+                buffer,
+                table,
+                int(b),
+                last,
+                horizons,
+                keep,
+                int(keep_at),
+                out,
+                int(at),
+                rows,
+                int(filled),
             )
             filled += last - b
             b, at = last, stop
 
     def _rebuild_packed(
-        self, buffer: ByteArray, table: BatchTable, first: int, last: int, horizons: Int64Array, keep: ByteArray,
-        keep_at: int, out: ByteArray, at: int, rows: Int64Array, filled: int,
-    ) -> tuple[int, int, ByteArray, int]:  # fmt: skip
+        self,
+        buffer: ByteArray,
+        table: BatchTable,
+        first: int,
+        last: int,
+        horizons: Int64Array,
+        keep: ByteArray,
+        keep_at: int,
+        out: ByteArray,
+        at: int,
+        rows: Int64Array,
+        filled: int,
+    ) -> tuple[int, int, ByteArray, int]:
         """Thin and compress a run of the compressed batches ``table[first:last]``.
 
         Returns (where the run ends, keep_at, the output buffer, position in it).
@@ -289,7 +392,9 @@ class KafkaFormat:
             view[stop + kernels.HEADER_BYTES : behind] = packed
             sizes[i] = behind - stop
             stop = behind
-        packed_kernels.seal_many(buffer, table, first, last, horizons, self._thinned, out, at, sizes, rows, filled)
+        packed_kernels.seal_many(
+            buffer, table, first, last, horizons, self._thinned, out, at, sizes, rows, filled
+        )
         return last, int(keep_at), out, stop
 
 

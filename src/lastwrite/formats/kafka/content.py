@@ -106,7 +106,12 @@ class KafkaContents:
     """
 
     def __init__(
-        self, seed: UInt64Array | None, is_after: bool, now_ms: int | None, order: int = BY_OFFSET, header: str = ""
+        self,
+        seed: UInt64Array | None,
+        is_after: bool,
+        now_ms: int | None,
+        order: int = BY_OFFSET,
+        header: str = "",
     ) -> None:
         self._order = order
         self._header: ByteArray = np.frombuffer(header.encode(), dtype=np.uint8)
@@ -117,9 +122,16 @@ class KafkaContents:
         self.is_old_due = False  # the file is old enough for deletes of older formats to be missing
 
     def take(
-        self, run: Run, table: BatchTable, buffer: ByteArray, rows: UInt64Array, filled: int, tally: Int64Array,
-        facts: Int64Array, noted: int,
-    ) -> tuple[int, int]:  # fmt: skip
+        self,
+        run: Run,
+        table: BatchTable,
+        buffer: ByteArray,
+        rows: UInt64Array,
+        filled: int,
+        tally: Int64Array,
+        facts: Int64Array,
+        noted: int,
+    ) -> tuple[int, int]:
         """Visit every record of ``run``, whose batches lie in ``buffer``; rows go to ``rows`` from ``filled`` on.
 
         ``facts`` takes those of the batches from ``noted`` on; it has room for all. Adds to ``tally``; returns the rows
@@ -129,9 +141,24 @@ class KafkaContents:
             CorruptLog: a record contradicts the format; the position is one of ``buffer``.
         """
         done, noted, code, b, at = contents(
-            run.plain, buffer, table, run.first, run.last, self._seed, self._side, self._now_ms, self.is_old_due,
-            self._emits, self._order, self._header, rows, filled, tally, facts, noted,
-        )  # fmt: skip
+            run.plain,
+            buffer,
+            table,
+            run.first,
+            run.last,
+            self._seed,
+            self._side,
+            self._now_ms,
+            self.is_old_due,
+            self._emits,
+            self._order,
+            self._header,
+            rows,
+            filled,
+            tally,
+            facts,
+            noted,
+        )
         if code != kernels.OK:
             row = table[b]
             if row["codec"] == 0:
@@ -192,9 +219,24 @@ def _version(data, at, end, name):
 
 @njit(cache=True, nogil=True)
 def contents(
-    plain, buffer, table, first, last, seed, side, now_ms, is_old_due, emits, order, header, rows, filled, tally, facts,
+    plain,
+    buffer,
+    table,
+    first,
+    last,
+    seed,
+    side,
+    now_ms,
+    is_old_due,
+    emits,
+    order,
+    header,
+    rows,
+    filled,
+    tally,
+    facts,
     noted,
-):  # fmt: skip
+):
     """The rows and facts of the batches ``table[first:last]``; headers lie in ``buffer``, records in ``plain``.
 
     Returns (rows filled, facts noted, code, batch at fault, position in ``plain``).
@@ -218,7 +260,9 @@ def contents(
         top = row.next_offset - 1 - row.base_offset
         latest = NO_HORIZON
         for _ in range(row.records):
-            stop, stamp, offset_at, delta, key_at, key_length, value_length = kernels._record(plain, at, end)
+            stop, stamp, offset_at, delta, key_at, key_length, value_length = kernels._record(
+                plain, at, end
+            )
             if stop < 0:
                 return filled, noted, kernels.BAD_RECORD, b, at
             if delta <= before or delta > top:
@@ -242,7 +286,9 @@ def contents(
             if emits:
                 offset = np.uint64(row.base_offset + delta)
                 if flags & (CONTROL | KEYLESS):
-                    one, two = _joined(seed[0], seed[1], offset, np.uint64(flags & (CONTROL | KEYLESS)), seed)
+                    one, two = _joined(
+                        seed[0], seed[1], offset, np.uint64(flags & (CONTROL | KEYLESS)), seed
+                    )
                 else:
                     one, two = digest(plain, key_at, key_at + key_length, seed)
                 rows[filled, 0] = one
@@ -252,11 +298,15 @@ def contents(
                 if flags & CONTROL:  # its key says what it is
                     one, two = digest(plain, key_at, key_at + max(key_length, 0), seed)
                     said, also = said ^ one, also + two
-                rows[filled, 3], rows[filled, 4] = _joined(said, also, np.uint64(time), np.uint64(0), seed)
+                rows[filled, 3], rows[filled, 4] = _joined(
+                    said, also, np.uint64(time), np.uint64(0), seed
+                )
                 if order == BY_TIMESTAMP:
                     rows[filled, 4] = np.uint64(time)
                 elif order == BY_HEADER:
-                    rows[filled, 4] = np.uint64(_version(plain, key_at + max(key_length, 0), stop, header))
+                    rows[filled, 4] = np.uint64(
+                        _version(plain, key_at + max(key_length, 0), stop, header)
+                    )
                 filled += 1
             at = stop
         if at != end:
@@ -305,7 +355,9 @@ def contents(
             rows[filled, 1] = two & _LANE | np.uint64(flags)
             rows[filled, 2] = base
             rows[filled, 3] = np.uint64(row.horizon)
-            one, two = digest(buffer, head + 43, head + 57, seed)  # producer id, epoch, base sequence
+            one, two = digest(
+                buffer, head + 43, head + 57, seed
+            )  # producer id, epoch, base sequence
             one, two = _joined(one, two, np.uint64(top), epoch, seed)
             time = row.max_timestamp if append_time else np.int64(0)
             one, two = _joined(one, two, np.uint64(attributes & _KINDS), np.uint64(time), seed)

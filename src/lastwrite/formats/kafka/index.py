@@ -41,34 +41,30 @@ NO_TIMESTAMP_MS = -1
 class OffsetEntry(NamedTuple):
     """A run of bytes from ``position`` on ends with a batch whose last offset is this one."""
 
-    # fmt: off
     #                                       offset  type
     relative_offset: Annotated[int, At(0, I32)]  # above the segment's base offset
-    position:        Annotated[int, At(4, I32)]
-    # fmt: on
+    position: Annotated[int, At(4, I32)]
 
 
 class TimeEntry(NamedTuple):
     """Every record with a later timestamp has a greater offset."""
 
-    # fmt: off
     #                                       offset  type
-    timestamp_ms:    Annotated[int, At(0, I64)]
+    timestamp_ms: Annotated[int, At(0, I64)]
     relative_offset: Annotated[int, At(8, I32)]  # above the segment's base offset
-    # fmt: on
 
 
 class AbortedTransaction(NamedTuple):
     """A transaction that wrote data and was aborted; offsets are absolute."""
 
-    # fmt: off
     #                                           offset  type
-    version:            Annotated[int, At(0,  I16)]  # 0
-    producer_id:        Annotated[int, At(2,  I64)]
-    first_offset:       Annotated[int, At(10, I64)]  # may lie in an earlier segment
-    last_offset:        Annotated[int, At(18, I64)]  # of the marker, in this segment
-    last_stable_offset: Annotated[int, At(26, I64)]  # first of another one still open, else marker + 1
-    # fmt: on
+    version: Annotated[int, At(0, I16)]  # 0
+    producer_id: Annotated[int, At(2, I64)]
+    first_offset: Annotated[int, At(10, I64)]  # may lie in an earlier segment
+    last_offset: Annotated[int, At(18, I64)]  # of the marker, in this segment
+    last_stable_offset: Annotated[
+        int, At(26, I64)
+    ]  # first of another one still open, else marker + 1
 
 
 OFFSET_ENTRY = layout(OffsetEntry, byte_order=">", size=8)
@@ -96,7 +92,9 @@ class OffsetIndex:
         No batch that holds ``offset`` or follows it begins before that position.
         """
         row = int(np.searchsorted(self.offsets, offset, side="right")) - 1
-        return (self.base_offset, 0) if row < 0 else (int(self.offsets[row]), int(self.positions[row]))
+        return (
+            (self.base_offset, 0) if row < 0 else (int(self.offsets[row]), int(self.positions[row]))
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +120,9 @@ class TimeIndex:
         """
         row = int(np.searchsorted(self.timestamps_ms, timestamp_ms, side="right")) - 1
         return (
-            (NO_TIMESTAMP_MS, self.base_offset) if row < 0 else (int(self.timestamps_ms[row]), int(self.offsets[row]))
+            (NO_TIMESTAMP_MS, self.base_offset)
+            if row < 0
+            else (int(self.timestamps_ms[row]), int(self.offsets[row]))
         )
 
 
@@ -139,7 +139,9 @@ def decode_offset_index(data: Buffer, base_offset: int) -> OffsetIndex:
     # Relative offset 0 is no entry: the first batch never gets one, and the second ends above the base.
     count = _rising(relative, 0)
     _check_zeros(data, count * OFFSET_ENTRY.size, "offset index")
-    _check_never_falls(positions[:count], OFFSET_ENTRY.size, OFFSET_ENTRY.offset_of("position"), "position")
+    _check_never_falls(
+        positions[:count], OFFSET_ENTRY.size, OFFSET_ENTRY.offset_of("position"), "position"
+    )
     return OffsetIndex(base_offset, relative[:count] + base_offset, positions[:count])
 
 
@@ -172,7 +174,9 @@ def decode_time_index(data: Buffer, base_offset: int) -> TimeIndex:
     if count == 1 and len(entries) > 1 and timestamps_ms[0] == 0 and relative[0] == 0:
         count = 0
     _check_zeros(data, count * TIME_ENTRY.size, "time index")
-    _check_never_falls(relative[:count], TIME_ENTRY.size, TIME_ENTRY.offset_of("relative_offset"), "offset")
+    _check_never_falls(
+        relative[:count], TIME_ENTRY.size, TIME_ENTRY.offset_of("relative_offset"), "offset"
+    )
     return TimeIndex(base_offset, timestamps_ms[:count], relative[:count] + base_offset)
 
 
@@ -257,7 +261,9 @@ class SegmentIndexer:
         largest = int(self._state[1])
         return None if largest == NO_TIMESTAMP_MS else largest
 
-    def append(self, positions: Int64s, sizes: Int64s, last_offsets: Int64s, max_timestamps_ms: Int64s) -> None:
+    def append(
+        self, positions: Int64s, sizes: Int64s, last_offsets: Int64s, max_timestamps_ms: Int64s
+    ) -> None:
         """Take the next batches, one row each: first byte, bytes, last offset, header's largest timestamp.
 
         A batch that compaction thinned counts with its last offset, not with that of its last record.
@@ -272,7 +278,14 @@ class SegmentIndexer:
         offset_rows = np.empty((len(positions), 2), np.int64)
         time_rows = np.empty((len(positions), 2), np.int64)
         offset_count, time_count = _mark(
-            positions, sizes, last_offsets, max_timestamps_ms, self._interval_bytes, self._state, offset_rows, time_rows
+            positions,
+            sizes,
+            last_offsets,
+            max_timestamps_ms,
+            self._interval_bytes,
+            self._state,
+            offset_rows,
+            time_rows,
         )
         # Copied, so that the few entries do not keep the room for many.
         self._offset_rows.append(offset_rows[:offset_count].copy())
@@ -284,9 +297,13 @@ class SegmentIndexer:
         """The bytes of ``.index`` and ``.timeindex`` for a segment that ends here, closing time entry included."""
         offset_rows = np.concatenate([np.empty((0, 2), np.int64), *self._offset_rows])
         closing = [self._state[1:3]] if self._state[1] > self._state[3] else []
-        time_rows = np.concatenate([np.empty((0, 2), np.int64), *self._time_rows, *(row[None] for row in closing)])
+        time_rows = np.concatenate(
+            [np.empty((0, 2), np.int64), *self._time_rows, *(row[None] for row in closing)]
+        )
         return (
-            encode_offset_index(OffsetIndex(self._base_offset, offset_rows[:, 0], offset_rows[:, 1])),
+            encode_offset_index(
+                OffsetIndex(self._base_offset, offset_rows[:, 0], offset_rows[:, 1])
+            ),
             encode_time_index(TimeIndex(self._base_offset, time_rows[:, 0], time_rows[:, 1])),
         )
 
@@ -294,17 +311,23 @@ class SegmentIndexer:
         falls = last_offsets[1:] <= last_offsets[:-1]
         if last_offsets[0] < self._end_offset or falls.any():
             row = 0 if last_offsets[0] < self._end_offset else int(falls.argmax()) + 1
-            raise CorruptLog(f"batch ends at offset {last_offsets[row]}, no later than before", int(positions[row]))
+            raise CorruptLog(
+                f"batch ends at offset {last_offsets[row]}, no later than before",
+                int(positions[row]),
+            )
         if int(last_offsets[-1]) - self._base_offset > MAX_RELATIVE_OFFSET:
             raise CorruptLog(
-                f"offset {last_offsets[-1]} is too far above the segment's base {self._base_offset}", int(positions[-1])
+                f"offset {last_offsets[-1]} is too far above the segment's base {self._base_offset}",
+                int(positions[-1]),
             )
         overlaps = positions[1:] < positions[:-1] + sizes[:-1]
         if positions[0] < self._end_position or overlaps.any():
             row = 0 if positions[0] < self._end_position else int(overlaps.argmax()) + 1
             raise CorruptLog("batch begins before the one before it ends", int(positions[row]))
         if int(positions[-1]) > MAX_POSITION:
-            raise CorruptLog("batch begins beyond 2 GiB, where no index can point", int(positions[-1]))
+            raise CorruptLog(
+                "batch begins beyond 2 GiB, where no index can point", int(positions[-1])
+            )
 
 
 @njit(cache=True, nogil=True)
@@ -344,7 +367,9 @@ def _mark(
 def _entries(data: Buffer, dtype: np.dtype[np.void], what: str) -> npt.NDArray[np.void]:
     surplus = len(data) % dtype.itemsize
     if surplus:
-        raise CorruptLog(f"{what} of {len(data)} bytes, no multiple of {dtype.itemsize}", len(data) - surplus)
+        raise CorruptLog(
+            f"{what} of {len(data)} bytes, no multiple of {dtype.itemsize}", len(data) - surplus
+        )
     return np.frombuffer(data, dtype)
 
 

@@ -67,14 +67,22 @@ def false_offset_entry(
 
 
 def false_time_entry(
-    times: Int64s, offsets: Int64s, last_offsets: Int64s, max_timestamps: Int64s, reached: int, last_before: int
+    times: Int64s,
+    offsets: Int64s,
+    last_offsets: Int64s,
+    max_timestamps: Int64s,
+    reached: int,
+    last_before: int,
 ) -> Lie | None:
     """The first entry that some record up to its offset belies, among those from ``last_before`` to these batches' end.
 
     ``reached``: the largest timestamp of the batches before these; ``last_before``: their last offset. An entry inside
     a batch counts with the batch before it; one that names a batch's last offset must have that batch's time.
     """
-    first, behind = int(offsets.searchsorted(last_before)), int(offsets.searchsorted(last_offsets[-1], side="right"))
+    first, behind = (
+        int(offsets.searchsorted(last_before)),
+        int(offsets.searchsorted(last_offsets[-1], side="right")),
+    )
     if first >= behind:
         return None
     chosen, said = offsets[first:behind], times[first:behind]
@@ -90,10 +98,15 @@ def false_time_entry(
     if found[n] > times[row]:
         return _time_lie(row, times, offsets, int(found[n]))
     time, right = int(times[row]), int(max_timestamps[batch[n]])
-    return Lie(row, f"the entry says that the batch up to offset {int(offsets[row])} is at {time}; it is at {right}")
+    return Lie(
+        row,
+        f"the entry says that the batch up to offset {int(offsets[row])} is at {time}; it is at {right}",
+    )
 
 
-def hidden_from_time_entry(times: Int64s, offsets: Int64s, next_offset: int, reached: int) -> Lie | None:
+def hidden_from_time_entry(
+    times: Int64s, offsets: Int64s, next_offset: int, reached: int
+) -> Lie | None:
     """The first entry at or behind ``next_offset`` that a record before it belies; ``reached``: the largest there."""
     row = int(np.searchsorted(offsets, next_offset - 1))
     if row < len(times) and int(times[row]) < reached:
@@ -109,7 +122,9 @@ def _time_lie(row: int, times: Int64s, offsets: Int64s, found: int) -> Lie:
     )
 
 
-def entry_beyond(offsets: Int64s, positions: Int64s, size_bytes: int, next_offset: int) -> Lie | None:
+def entry_beyond(
+    offsets: Int64s, positions: Int64s, size_bytes: int, next_offset: int
+) -> Lie | None:
     """The first offset entry that leads behind the segment's last byte or names an offset behind its last."""
     beyond = np.flatnonzero((positions >= size_bytes) | (offsets >= next_offset))
     if not len(beyond):
@@ -131,9 +146,15 @@ def wrong_last_time(times: Int64s, offsets: Int64s, next_offset: int, largest: i
         return None
     row = len(times) - 1
     if int(offsets[row]) >= next_offset:
-        return Lie(row, f"the entry's offset {int(offsets[row])} lies behind the segment's last, {next_offset - 1}")
+        return Lie(
+            row,
+            f"the entry's offset {int(offsets[row])} lies behind the segment's last, {next_offset - 1}",
+        )
     if int(times[row]) != largest:
-        return Lie(row, f"the last entry says that the segment ends at time {int(times[row])}; it does at {largest}")
+        return Lie(
+            row,
+            f"the last entry says that the segment ends at time {int(times[row])}; it does at {largest}",
+        )
     return None
 
 
@@ -164,23 +185,37 @@ class TransactionTruth:
         begins = np.append(begins, _NEVER if first_open is None else first_open)
         # Of the transactions from here on, the first offset of the earliest.
         self._earliest = np.minimum.accumulate(begins[::-1])[::-1]
-        committed = transactions[(transactions[:, VERDICT] == COMMIT_MARKER) & (transactions[:, LEFT] > 0)]
+        committed = transactions[
+            (transactions[:, VERDICT] == COMMIT_MARKER) & (transactions[:, LEFT] > 0)
+        ]
         self._committed = committed[np.lexsort((committed[:, MARKER], committed[:, OWNER]))]
 
-    def first_lie(self, entries: Sequence[tuple[int, int, int, int]], base_offset: int, end_offset: int) -> Lie | None:
+    def first_lie(
+        self, entries: Sequence[tuple[int, int, int, int]], base_offset: int, end_offset: int
+    ) -> Lie | None:
         """The first wrong entry of the segment of these offsets, or the place where one is missing.
 
         ``entries``: (producer, first offset, last offset, last stable offset), by last offset.
         """
         named = set()
         for row, (producer, first, last, stable) in enumerate(entries):
-            words = self._lie(producer, first, last, stable, end_offset) if last >= self._log_start else None
+            words = (
+                self._lie(producer, first, last, stable, end_offset)
+                if last >= self._log_start
+                else None
+            )
             if words is not None:
-                return Lie(row, f"the entry (producer {producer}, offsets {first} to {last}) {words}")
+                return Lie(
+                    row, f"the entry (producer {producer}, offsets {first} to {last}) {words}"
+                )
             named.add(last)
         low, high = np.searchsorted(self._markers, [base_offset, end_offset])
         here = self._transactions[low:high]
-        needed = (here[:, VERDICT] == ABORT_MARKER) & (here[:, LEFT] > 0) & (here[:, LAST_LEFT] >= self._log_start)
+        needed = (
+            (here[:, VERDICT] == ABORT_MARKER)
+            & (here[:, LEFT] > 0)
+            & (here[:, LAST_LEFT] >= self._log_start)
+        )
         for found in here[needed].tolist():
             if found[MARKER] not in named:
                 row = sum(last < found[MARKER] for _, _, last, _ in entries)
@@ -191,12 +226,18 @@ class TransactionTruth:
                 )
         return None
 
-    def _lie(self, producer: int, first: int, last: int, stable: int, end_offset: int) -> str | None:
+    def _lie(
+        self, producer: int, first: int, last: int, stable: int, end_offset: int
+    ) -> str | None:
         if last >= end_offset:
             return f"lies behind its segment, which ends before offset {end_offset}"
         at = int(np.searchsorted(self._markers, last))
         found = self._transactions[at] if at < len(self._transactions) else None
-        if found is None or tuple(found[[MARKER, OWNER, VERDICT]]) != (last, producer, ABORT_MARKER):
+        if found is None or tuple(found[[MARKER, OWNER, VERDICT]]) != (
+            last,
+            producer,
+            ABORT_MARKER,
+        ):
             return "names a marker that is not there"
         if found[LEFT] and found[FIRST_LEFT] < first:
             return f"begins behind data of its transaction, at offset {int(found[FIRST_LEFT])}"

@@ -137,7 +137,9 @@ def split(data, start, end, table, lowest_offset):
             flags |= HAS_PRODUCER
         row.flags = flags
         row.producer_id = producer_id
-        row.producer_epoch = np.int64(np.int16((np.int64(data[at + 51]) << 8) | np.int64(data[at + 52])))
+        row.producer_epoch = np.int64(
+            np.int16((np.int64(data[at + 51]) << 8) | np.int64(data[at + 52]))
+        )
         row.codec = codec
         row.plain_start = at + HEADER_BYTES
         row.plain_end = at + size
@@ -220,7 +222,9 @@ def _record(data, at, end):
         return bad, zero, zero, zero, zero, zero, zero
     place += max(value_length, zero)
     # Nearly every record ends with a header count of 0.
-    if (place + 1 != stop or load8(data, place) != np.uint64(0)) and _headers_end(data, place, stop) != stop:
+    if (place + 1 != stop or load8(data, place) != np.uint64(0)) and _headers_end(
+        data, place, stop
+    ) != stop:
         return bad, zero, zero, zero, zero, zero, zero
     return stop, stamp, offset_at, delta, key_at, key_length, value_length
 
@@ -255,7 +259,9 @@ def walk(plain, table, first, last, secret, ordinal, states, entries, filled, ke
         before = np.int64(-1)
         top = row.next_offset - 1 - row.base_offset
         for _ in range(row.records):
-            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(source, at, end)
+            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(
+                source, at, end
+            )
             if stop < 0:
                 return filled, seen, BAD_RECORD, b, at
             if delta <= before or delta > top:
@@ -278,7 +284,9 @@ def walk(plain, table, first, last, secret, ordinal, states, entries, filled, ke
                 states[seen] = TOMBSTONE if value_length < 0 else 0
                 one, two = fingerprint(source, key_at, key_length, secret)
                 entries[filled, 0] = one
-                entries[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
+                entries[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(
+                    ordinal + seen
+                )
                 if len(keys) > 0:
                     keys[filled, 0] = key_at
                     keys[filled, 1] = key_length
@@ -393,7 +401,9 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
 
 
 @njit(cache=True, nogil=True)
-def seal(header, header_at, out, at, end, count, reference, largest, horizon, base_offset, last_delta):
+def seal(
+    header, header_at, out, at, end, count, reference, largest, horizon, base_offset, last_delta
+):
     """Write the header of the rebuilt batch ``out[at:end]``, whose records are in place, and its checksum.
 
     Everything that compaction leaves alone comes from the old header.
@@ -439,18 +449,32 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
             if row.codec != 0:
                 return b, keep_at, at, filled, OK, 0
             at, kept, reference, largest, code, place, first_delta, last_delta = thin(
-                data, data, row.position, row.plain_start, row.plain_end, row.records,
-                keep, keep_at, horizons[b], old, out, at + HEADER_BYTES,
-            )  # fmt: skip
+                data,
+                data,
+                row.position,
+                row.plain_start,
+                row.plain_end,
+                row.records,
+                keep,
+                keep_at,
+                horizons[b],
+                old,
+                out,
+                at + HEADER_BYTES,
+            )
             if code != OK:
                 return b, keep_at, begin, filled, code, place
             if old:
                 base += first_delta
                 top = (top if row.flags & KEEPS_LAST else last_delta) - first_delta
-            seal(data, row.position, out, begin, at, kept, reference, largest, horizons[b], base, top)
+            seal(
+                data, row.position, out, begin, at, kept, reference, largest, horizons[b], base, top
+            )
         elif action == 2:
             at += HEADER_BYTES
-            seal(data, row.position, out, begin, at, 0, np.int64(-1), largest, NO_HORIZON, base, top)
+            seal(
+                data, row.position, out, begin, at, 0, np.int64(-1), largest, NO_HORIZON, base, top
+            )
         if action != 3:
             rows[filled, 0] = begin
             rows[filled, 1] = at - begin

@@ -109,7 +109,9 @@ class MessageReader:
         """The next ``count`` bytes.  TruncatedLog: there are fewer."""
         left = len(self._data) - self.position
         if not 0 <= count <= left:
-            raise TruncatedLog(f"message cut short: {count} bytes wanted, {left} there", self.position)
+            raise TruncatedLog(
+                f"message cut short: {count} bytes wanted, {left} there", self.position
+            )
         self.position += count
         return bytes(self._data[self.position - count : self.position])
 
@@ -146,9 +148,15 @@ class _Decoder:
 
     def fields(self, table: tuple[Field, ...]) -> dict[str, Any]:
         there = [field for field in table if field.since <= self.version <= field.until]
-        found = {field.name: self.value(field.type) for field in there if field.tag is None or not self.flexible}
+        found = {
+            field.name: self.value(field.type)
+            for field in there
+            if field.tag is None or not self.flexible
+        }
         if self.flexible:
-            found.update(self._tagged({field.tag: field for field in there if field.tag is not None}))
+            found.update(
+                self._tagged({field.tag: field for field in there if field.tag is not None})
+            )
         return found
 
     def value(self, kind: Type) -> Any:
@@ -178,7 +186,9 @@ class _Decoder:
 
     def bytes(self) -> str | None:
         length = self.length(4)
-        return None if length is None else base64.b64encode(self.reader.take(length)).decode("ascii")
+        return (
+            None if length is None else base64.b64encode(self.reader.take(length)).decode("ascii")
+        )
 
     def uuid(self) -> str:
         return topic_id_text(self.reader.take(_UUID_BYTES))
@@ -188,7 +198,9 @@ class _Decoder:
         if length is None:
             return None
         found = []
-        for _ in range(length):  # a count that lies ends with the bytes: every element takes at least one
+        for _ in range(
+            length
+        ):  # a count that lies ends with the bytes: every element takes at least one
             found.append(self.value(kind.of))
         return found
 

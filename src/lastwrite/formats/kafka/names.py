@@ -118,8 +118,12 @@ _SEGMENT_FILE = re.compile(
     r"(?P<offset>[0-9]{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
     r"(?:(?:\.(?P<attempt>[0-9A-Za-z_-]+))?(?P<cleaned>\.cleaned)|(?P<other>\.swap|\.deleted))?"
 )
-_KEPT = re.compile(r"(?:(?P<offset>[0-9]{20})\.kept|lastwrite\.secret)(?:\.(?P<attempt>[0-9A-Za-z_-]+)(?P<tmp>\.tmp))?")
-_METADATA_SNAPSHOT = re.compile(r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<suffix>\.deleted|\.part)?")
+_KEPT = re.compile(
+    r"(?:(?P<offset>[0-9]{20})\.kept|lastwrite\.secret)(?:\.(?P<attempt>[0-9A-Za-z_-]+)(?P<tmp>\.tmp))?"
+)
+_METADATA_SNAPSHOT = re.compile(
+    r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<suffix>\.deleted|\.part)?"
+)
 _FOLDER = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})"
     r"(?:\.[0-9a-f]{32}-(?P<state>delete|future|stray))?"
@@ -127,7 +131,9 @@ _FOLDER = re.compile(
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def segment_file_name(offset: int, kind: FileKind, suffix: Suffix = Suffix.LIVE, *, attempt: str | None = None) -> str:
+def segment_file_name(
+    offset: int, kind: FileKind, suffix: Suffix = Suffix.LIVE, *, attempt: str | None = None
+) -> str:
     """The name of a segment's file or of a snapshot: 20 digits, extension, suffix.
 
     ``attempt`` goes with ``.cleaned`` only: letters, digits, ``_`` and ``-``.
@@ -167,7 +173,9 @@ def classify(name: str) -> FileName:
             return FileName(kind, Suffix.TEMPORARY)
     match = _METADATA_SNAPSHOT.fullmatch(name)
     if match is not None and int(match["offset"]) <= _MAX_I64:
-        suffix = {None: Suffix.LIVE, ".deleted": Suffix.DELETED}.get(match["suffix"], Suffix.TEMPORARY)
+        suffix = {None: Suffix.LIVE, ".deleted": Suffix.DELETED}.get(
+            match["suffix"], Suffix.TEMPORARY
+        )
         return FileName(FileKind.METADATA_SNAPSHOT, suffix, int(match["offset"]))
     match = _KEPT.fullmatch(name)
     if match is not None and int(match["offset"] or 0) <= _MAX_I64:
@@ -199,5 +207,6 @@ def decode_folder_name(name: str) -> FolderName | None:
     if match is None or match["topic"] in (".", "..") or int(match["partition"]) > _MAX_I32:
         return None
     return FolderName(
-        TopicPartition(match["topic"], int(match["partition"])), FolderState(match["state"] or FolderState.LIVE)
+        TopicPartition(match["topic"], int(match["partition"])),
+        FolderState(match["state"] or FolderState.LIVE),
     )

@@ -59,7 +59,6 @@ class MessageV0(NamedTuple):
     magic: Annotated[int, At(16, I8)]  # 0
     attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec
     key_length: Annotated[int, At(18, I32)]  # -1: null, and in wrappers
-    # fmt: on
 
 
 class MessageV1(NamedTuple):
@@ -71,9 +70,10 @@ class MessageV1(NamedTuple):
     crc: Annotated[int, At(12, U32)]
     magic: Annotated[int, At(16, I8)]  # 1
     attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec; 3: the timestamp is the append time
-    timestamp_ms: Annotated[int, At(18, I64)]  # -1: none; of a wrapper: the largest inside, or the append time
+    timestamp_ms: Annotated[
+        int, At(18, I64)
+    ]  # -1: none; of a wrapper: the largest inside, or the append time
     key_length: Annotated[int, At(26, I32)]
-    # fmt: on
 
 
 MESSAGE_V0 = layout(MessageV0, byte_order=">", size=22)
@@ -109,7 +109,15 @@ def decode_old_header(segment: Buffer, at: int) -> BatchHeader:
     bits = _bits(fields, at)
     timestamp_ms = fields.timestamp_ms if isinstance(fields, MessageV1) else NO_TIMESTAMP
     return _header(
-        fields.offset, fields.offset, fields.size, fields.magic, fields.crc, bits, timestamp_ms, timestamp_ms, 1
+        fields.offset,
+        fields.offset,
+        fields.size,
+        fields.magic,
+        fields.crc,
+        bits,
+        timestamp_ms,
+        timestamp_ms,
+        1,
     )
 
 
@@ -139,14 +147,29 @@ def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_
     if last - first.offset > _MAX_I32:
         raise CorruptLog(f"wrapper from offset {first.offset} to {last}", at)
     header = _header(
-        first.offset, last, message.size_bytes - LENGTH_END, message.magic, message.crc, message.bits,
-        first.timestamp_ms, message.timestamp_ms, len(records),
-    )  # fmt: skip
+        first.offset,
+        last,
+        message.size_bytes - LENGTH_END,
+        message.magic,
+        message.crc,
+        message.bits,
+        first.timestamp_ms,
+        message.timestamp_ms,
+        len(records),
+    )
     return Batch(header, decode_attributes(message.bits), tuple(records))
 
 
 def _header(
-    base: int, last: int, length: int, magic: int, crc: int, bits: int, timestamp_ms: int, latest_ms: int, count: int
+    base: int,
+    last: int,
+    length: int,
+    magic: int,
+    crc: int,
+    bits: int,
+    timestamp_ms: int,
+    latest_ms: int,
+    count: int,
 ) -> BatchHeader:
     return BatchHeader(
         base_offset=base,
@@ -169,7 +192,10 @@ def _bits(fields: MessageV0 | MessageV1, at: int) -> int:
     """The attributes that mean something: the codec, and in v1 the kind of timestamp."""
     codec = fields.attributes & CODEC_BITS
     if codec > Codec.LZ4:
-        raise CorruptLog(f"codec {codec} in message format v{fields.magic}, which has none above {Codec.LZ4}", at + 17)
+        raise CorruptLog(
+            f"codec {codec} in message format v{fields.magic}, which has none above {Codec.LZ4}",
+            at + 17,
+        )
     return codec | (fields.attributes & APPEND_TIME_BIT if fields.magic else 0)
 
 
@@ -203,21 +229,30 @@ def _decode_message(data: memoryview, at: int) -> _Message:
         raise TruncatedLog(f"message cut short: {len(data) - at} of {size} bytes", at)
     crc = zlib.crc32(data[at + CRC_START : end])
     if crc != fields.crc:
-        raise CorruptLog(f"message with crc {fields.crc:#010x} whose bytes give {crc:#010x}", at + 12)
+        raise CorruptLog(
+            f"message with crc {fields.crc:#010x} whose bytes give {crc:#010x}", at + 12
+        )
     bits = _bits(fields, at)
     timestamp_ms = fields.timestamp_ms if isinstance(fields, MessageV1) else NO_TIMESTAMP
     length_at = at + (MESSAGE_V1 if fields.magic else MESSAGE_V0).size
     key_length = fields.key_length
     if not -1 <= key_length <= end - length_at - _LENGTH_BYTES:
-        raise CorruptLog(f"key of length {key_length}, {end - length_at} bytes are left", length_at - _LENGTH_BYTES)
+        raise CorruptLog(
+            f"key of length {key_length}, {end - length_at} bytes are left",
+            length_at - _LENGTH_BYTES,
+        )
     key = None if key_length < 0 else bytes(data[length_at : length_at + key_length])
     length_at += max(key_length, 0)
     value_at = length_at + _LENGTH_BYTES
     value_length = int.from_bytes(data[length_at:value_at], "big", signed=True)
     if value_length < -1 or max(value_length, 0) != end - value_at:
-        raise CorruptLog(f"value of length {value_length} where {end - value_at} bytes are left", length_at)
+        raise CorruptLog(
+            f"value of length {value_length} where {end - value_at} bytes are left", length_at
+        )
     value = None if value_length < 0 else data[value_at:end]
-    return _Message(fields.offset, size, crc, fields.magic, bits, timestamp_ms, key, value, value_at)
+    return _Message(
+        fields.offset, size, crc, fields.magic, bits, timestamp_ms, key, value, value_at
+    )
 
 
 def _open(wrapper: _Message, codec: Codec, limit_bytes: int) -> list[Record]:
@@ -231,11 +266,15 @@ def _open(wrapper: _Message, codec: Codec, limit_bytes: int) -> list[Record]:
     try:
         plain = decompress(codec, blob, limit_bytes)
     except LogError as error:
-        raise type(error)(error.problem, start + (error.at or 0), error.path, error.remedy) from error
+        raise type(error)(
+            error.problem, start + (error.at or 0), error.path, error.remedy
+        ) from error
     try:
         inside = _messages_inside(plain)
     except CorruptLog as error:
-        raise CorruptLog(f"{error.problem}, at byte {error.at} of the decompressed messages", start) from error
+        raise CorruptLog(
+            f"{error.problem}, at byte {error.at} of the decompressed messages", start
+        ) from error
     last = inside[-1].offset
     if 0 < wrapper.offset < last:
         raise CorruptLog(f"wrapper at offset {wrapper.offset} that ends at {last}", start)
@@ -260,7 +299,9 @@ def _messages_inside(plain: memoryview) -> list[_Message]:
     while at < len(plain):
         try:
             message = _decode_message(plain, at)
-        except TruncatedLog as error:  # inside a whole wrapper that is damage: the bytes after it are there
+        except (
+            TruncatedLog
+        ) as error:  # inside a whole wrapper that is damage: the bytes after it are there
             raise CorruptLog(error.problem, error.at) from error
         if message.bits & CODEC_BITS:
             raise CorruptLog("a wrapper inside a wrapper", at)
@@ -285,7 +326,14 @@ def encode_message(record: Record, magic: int, *, append_time: bool = False) -> 
     """
     if record.headers:
         raise ValueError(f"a message of magic {magic} has no headers")
-    return _encode(record.offset, magic, APPEND_TIME_BIT * append_time, record.timestamp_ms, record.key, record.value)
+    return _encode(
+        record.offset,
+        magic,
+        APPEND_TIME_BIT * append_time,
+        record.timestamp_ms,
+        record.key,
+        record.value,
+    )
 
 
 def encode_wrapper(
@@ -306,7 +354,11 @@ def encode_wrapper(
     Raises:
         ValueError: no codec of these formats, no records, headers, or offsets that do not rise.
     """
-    if not Codec.NONE < codec <= Codec.LZ4 or not records or any(a.offset >= b.offset for a, b in pairwise(records)):
+    if (
+        not Codec.NONE < codec <= Codec.LZ4
+        or not records
+        or any(a.offset >= b.offset for a, b in pairwise(records))
+    ):
         raise ValueError(f"no wrapper of {codec!r} around {len(records)} records")
     if inner_offsets is None:
         inner_offsets = [record.offset - (records[0].offset if magic else 0) for record in records]
@@ -314,20 +366,25 @@ def encode_wrapper(
     append_time = append_time_ms is not None
     plain = b"".join(
         encode_message(
-            Record(place, record.timestamp_ms, record.key, record.value, record.headers), inner_magic,
+            Record(place, record.timestamp_ms, record.key, record.value, record.headers),
+            inner_magic,
             append_time=append_time,
         )
         for place, record in zip(inner_offsets, records, strict=True)
-    )  # fmt: skip
+    )
     blob = compress(codec, plain)
     if codec is Codec.LZ4 and magic == 0:
         blob = with_lz4_header_checksum(blob, covers_magic=True)
-    latest_ms = max(record.timestamp_ms for record in records) if append_time_ms is None else append_time_ms
+    latest_ms = (
+        max(record.timestamp_ms for record in records) if append_time_ms is None else append_time_ms
+    )
     last = records[-1].offset if offset is None else offset
     return _encode(last, magic, codec | APPEND_TIME_BIT * append_time, latest_ms, None, blob)
 
 
-def _encode(offset: int, magic: int, bits: int, timestamp_ms: int, key: bytes | None, value: bytes | None) -> bytes:
+def _encode(
+    offset: int, magic: int, bits: int, timestamp_ms: int, key: bytes | None, value: bytes | None
+) -> bytes:
     key_length, value_length = -1 if key is None else len(key), -1 if value is None else len(value)
     tail = (key or b"") + value_length.to_bytes(4, "big", signed=True) + (value or b"")
     if magic:

@@ -11,7 +11,12 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
 from lastwrite.formats.checksum import check_crc32_against_library
-from lastwrite.formats.compression import Codec, OutputTooSmall, decompress_into, with_lz4_header_checksum
+from lastwrite.formats.compression import (
+    Codec,
+    OutputTooSmall,
+    decompress_into,
+    with_lz4_header_checksum,
+)
 from lastwrite.formats.kafka import kernels, old_kernels
 from lastwrite.formats.layout import Buffer
 from lastwrite.model.columns import BatchTable, ByteArray
@@ -36,7 +41,9 @@ class Converted(NamedTuple):
 
     rows: int
     consumed: int
-    wanted: int  # bytes of the entry that the chunk cuts short; 0: not known yet; -1: none is cut short
+    wanted: (
+        int  # bytes of the entry that the chunk cuts short; 0: not known yet; -1: none is cut short
+    )
     buffer: ByteArray
 
 
@@ -49,7 +56,9 @@ class OldConverter:
         self._plain = np.empty(0, dtype=np.uint8)
         self._out = np.empty(0, dtype=np.uint8)
 
-    def convert(self, buffer: ByteArray, start: int, end: int, lowest_offset: int, table: BatchTable) -> Converted:
+    def convert(
+        self, buffer: ByteArray, start: int, end: int, lowest_offset: int, table: BatchTable
+    ) -> Converted:
         """Convert the old entries at the begin of ``buffer[start:end]``, one row of ``table`` each.
 
         Stops in front of a batch of magic 2, where the table or the output is full, and in front of what is at
@@ -66,7 +75,9 @@ class OldConverter:
             )
             try:
                 if code == old_kernels.WRAPPER:
-                    made, floor = self._wrapper(buffer, int(at), int(wanted), int(floor), table, rows, int(to))
+                    made, floor = self._wrapper(
+                        buffer, int(at), int(wanted), int(floor), table, rows, int(to)
+                    )
                     if made:
                         rows, at, to = rows + 1, at + wanted, to + made
                         continue
@@ -77,12 +88,23 @@ class OldConverter:
                 elif code not in (kernels.OK, kernels.NEED_MORE, old_kernels.NEW_MAGIC):
                     raise _error(code, place)
             except LogError:
-                if not rows:  # else the next call comes upon it again, with what lies before it handed on
+                if (
+                    not rows
+                ):  # else the next call comes upon it again, with what lies before it handed on
                     raise
-            return Converted(rows, int(at), int(wanted) if code == kernels.NEED_MORE else -1, self._out)
+            return Converted(
+                rows, int(at), int(wanted) if code == kernels.NEED_MORE else -1, self._out
+            )
 
     def _wrapper(
-        self, buffer: ByteArray, at: int, size: int, floor: int, table: BatchTable, rows: int, to: int
+        self,
+        buffer: ByteArray,
+        at: int,
+        size: int,
+        floor: int,
+        table: BatchTable,
+        rows: int,
+        to: int,
     ) -> tuple[int, int]:
         """Convert the wrapper ``buffer[at:at + size]``; returns the bytes made and the floor behind it.
 
@@ -101,7 +123,9 @@ class OldConverter:
             self._plain, plain_size, buffer, at
         )
         if code != kernels.OK:
-            raise CorruptLog(f"{_WORDS[code]}, at byte {place} of the decompressed messages", at, remedy=_KEEP)
+            raise CorruptLog(
+                f"{_WORDS[code]}, at byte {place} of the decompressed messages", at, remedy=_KEEP
+            )
         # Some clients left the offset 0 on wrappers whose messages count from 0.
         shift = offset - int(last) if magic and offset else 0
         base, top = int(first) + shift, max(offset, int(last) + shift)
@@ -113,9 +137,22 @@ class OldConverter:
                 return 0, floor
             self._make_room(need, at)
         old_kernels.convert_wrapper(
-            self._plain, plain_size, buffer, at, size, base, top, first, base_time, count, made,
-            table, rows, self._out, to,
-        )  # fmt: skip
+            self._plain,
+            plain_size,
+            buffer,
+            at,
+            size,
+            base,
+            top,
+            first,
+            base_time,
+            count,
+            made,
+            table,
+            rows,
+            self._out,
+            to,
+        )
         return need, top + 1
 
     def _decompress(self, codec: Codec, blob: Buffer, at: int) -> int:
@@ -126,15 +163,21 @@ class OldConverter:
                 return decompress_into(codec, blob, self._plain)
             except OutputTooSmall:
                 if len(self._plain) >= limit:
-                    raise _too_large(f"a compressed message holds more than {limit} bytes", at) from None
-                self._plain = np.empty(min(limit, max(1 << 20, 4 * len(self._plain))), dtype=np.uint8)
+                    raise _too_large(
+                        f"a compressed message holds more than {limit} bytes", at
+                    ) from None
+                self._plain = np.empty(
+                    min(limit, max(1 << 20, 4 * len(self._plain))), dtype=np.uint8
+                )
             except LogError as error:
                 raise CorruptLog(error.problem, at, remedy=_KEEP) from error
 
     def _make_room(self, need: int, at: int) -> None:
         """An output of ``need`` bytes or more; what is in it is lost."""
         if need > self._limit:
-            raise _too_large(f"a message of {need} bytes is larger than the {self._limit} that memory allows", at)
+            raise _too_large(
+                f"a message of {need} bytes is larger than the {self._limit} that memory allows", at
+            )
         self._out = np.empty(max(need, min(self._limit, _OUT_BYTES)), dtype=np.uint8)
 
 

@@ -85,7 +85,13 @@ def _nullable_size(length):
 @njit(cache=True, nogil=True, inline="always")
 def _body_size(stamp, delta, key_length, value_length):
     """What a record without headers takes behind its length: attributes and header count are a byte each."""
-    return 2 + _varint_size(stamp) + _varint_size(delta) + _nullable_size(key_length) + _nullable_size(value_length)
+    return (
+        2
+        + _varint_size(stamp)
+        + _varint_size(delta)
+        + _nullable_size(key_length)
+        + _nullable_size(value_length)
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -198,8 +204,16 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
             return rows, at, NEED_ROOM, at, to + made, floor, to
         _put_header(out, to, made, offset, zero, _bits(attributes, magic), time, time, 1)
         _put_record(
-            address(out), to + HEADER_BYTES, source, zero, zero, key_at, key_length, value_at, value_length
-        )  # fmt: skip
+            address(out),
+            to + HEADER_BYTES,
+            source,
+            zero,
+            zero,
+            key_at,
+            key_length,
+            value_at,
+            value_length,
+        )
         _put_row(table, rows, to, made, at, size, offset, offset + 1, 1, time, 0)
         to += made
         rows += 1
@@ -260,7 +274,9 @@ def measure_wrapper(plain, size, data, at):
 
 
 @njit(cache=True, nogil=True)
-def convert_wrapper(plain, size, data, at, taken, base, last, first, base_time, count, made, table, rows, out, to):
+def convert_wrapper(
+    plain, size, data, at, taken, base, last, first, base_time, count, made, table, rows, out, to
+):
     """Write the measured messages ``plain[:size]`` as the batch ``base`` .. ``last`` to ``out`` from ``to`` on.
 
     ``at``, ``taken``: where the wrapper lies in ``data``; the others are what ``measure_wrapper`` found.
@@ -278,9 +294,13 @@ def convert_wrapper(plain, size, data, at, taken, base, last, first, base_time, 
         time, key_at, key_length, value_at, value_length = _fields(source, place, stop)
         stamp = np.int64(0) if append_time else time - base_time
         delta = i64(source, place) - first
-        end = _put_record(target, end, source, stamp, delta, key_at, key_length, value_at, value_length)
+        end = _put_record(
+            target, end, source, stamp, delta, key_at, key_length, value_at, value_length
+        )
         place = stop
-    _put_row(table, rows, to, HEADER_BYTES + made, at, taken, base, last + 1, count, max_time, bits & 7)
+    _put_row(
+        table, rows, to, HEADER_BYTES + made, at, taken, base, last + 1, count, max_time, bits & 7
+    )
 
 
 @njit(cache=True, nogil=True)

@@ -43,7 +43,13 @@ def open_lz4(data, table, first, last, plain, used, enough):
         if row.codec != LZ4:
             break
         end = decode_frame(
-            source, row.position + HEADER_BYTES, row.position + row.size, len(data), target, used, len(plain)
+            source,
+            row.position + HEADER_BYTES,
+            row.position + row.size,
+            len(data),
+            target,
+            used,
+            len(plain),
         )
         if end < 0 or row.records * SMALLEST_RECORD > end - used:
             break
@@ -68,9 +74,19 @@ def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thi
         row = table[b]
         begin = at
         at, kept, reference, largest, code, place, first_delta, last_delta = thin(
-            plain, data, row.position, row.plain_start, row.plain_end, row.records, keep, keep_at, horizons[b],
-            (row.flags & IS_OLD) != 0, out, at,
-        )  # fmt: skip
+            plain,
+            data,
+            row.position,
+            row.plain_start,
+            row.plain_end,
+            row.records,
+            keep,
+            keep_at,
+            horizons[b],
+            (row.flags & IS_OLD) != 0,
+            out,
+            at,
+        )
         if code != OK:
             return b, keep_at, code
         note = thinned[b - first]
@@ -100,9 +116,18 @@ def seal_many(data, table, first, last, horizons, thinned, out, at, sizes, rows,
             base += note[FIRST]
             top = (top if row.flags & KEEPS_LAST else note[LAST]) - note[FIRST]
         seal(
-            data, row.position, out, at, at + sizes[i], note[KEPT], note[REFERENCE], note[LARGEST],
-            horizons[first + i], base, top,
-        )  # fmt: skip
+            data,
+            row.position,
+            out,
+            at,
+            at + sizes[i],
+            note[KEPT],
+            note[REFERENCE],
+            note[LARGEST],
+            horizons[first + i],
+            base,
+            top,
+        )
         rows[filled, 0] = at
         rows[filled, 1] = sizes[i]
         rows[filled, 2] = base + top + 1

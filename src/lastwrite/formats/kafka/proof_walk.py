@@ -76,7 +76,9 @@ def _walk(data, left, rows):
         if magic < 2:
             if crc32(data, at + 16, at + size) != np.uint64(u32(data, at + 12)):
                 return filled, at, size, CORRUPT
-        elif size < HEADER_BYTES or crc32c(data, at + 21, at + size) != np.uint64(u32(data, at + 17)):
+        elif size < HEADER_BYTES or crc32c(data, at + 21, at + size) != np.uint64(
+            u32(data, at + 17)
+        ):
             return filled, at, size, CORRUPT
         describe(data, at, size, rows[filled])
         filled += 1

@@ -23,28 +23,24 @@ CRC_START = 6  # the first byte that the crc covers
 class SnapshotHeader(NamedTuple):
     """The 10 bytes before the producers."""
 
-    # fmt: off
     #                                      offset  type
-    version:        Annotated[int, At(0, I16)]  # 1
-    crc:            Annotated[int, At(2, U32)]  # CRC-32C of byte 6 to the end
+    version: Annotated[int, At(0, I16)]  # 1
+    crc: Annotated[int, At(2, U32)]  # CRC-32C of byte 6 to the end
     producer_count: Annotated[int, At(6, I32)]
-    # fmt: on
 
 
 class ProducerEntry(NamedTuple):
     """What a broker knows of one producer."""
 
-    # fmt: off
     #                                                offset  type
-    producer_id:              Annotated[int, At(0,  I64)]
-    producer_epoch:           Annotated[int, At(8,  I16)]
-    last_sequence:            Annotated[int, At(10, I32)]  # -1: none
-    last_offset:              Annotated[int, At(14, I64)]  # of its last batch; -1: none in this epoch
-    offset_delta:             Annotated[int, At(22, I32)]  # that batch's last offset less its first
-    timestamp_ms:             Annotated[int, At(26, I64)]  # of its last batch or marker
-    coordinator_epoch:        Annotated[int, At(34, I32)]  # -1: none
+    producer_id: Annotated[int, At(0, I64)]
+    producer_epoch: Annotated[int, At(8, I16)]
+    last_sequence: Annotated[int, At(10, I32)]  # -1: none
+    last_offset: Annotated[int, At(14, I64)]  # of its last batch; -1: none in this epoch
+    offset_delta: Annotated[int, At(22, I32)]  # that batch's last offset less its first
+    timestamp_ms: Annotated[int, At(26, I64)]  # of its last batch or marker
+    coordinator_epoch: Annotated[int, At(34, I32)]  # -1: none
     current_txn_first_offset: Annotated[int, At(38, I64)]  # -1: no open transaction
-    # fmt: on
 
 
 SNAPSHOT_HEADER = layout(SnapshotHeader, byte_order=">", size=10)
@@ -74,7 +70,9 @@ def decode_snapshot(data: Buffer) -> tuple[ProducerEntry, ...]:
         raise CorruptLog(f"{len(view) - end} bytes behind the last producer", end)
     crc = google_crc32c.value(bytes(view[CRC_START:]))
     if crc != header.crc:
-        raise CorruptLog(f"producer snapshot with crc {header.crc:#010x} whose bytes give {crc:#010x}", 2)
+        raise CorruptLog(
+            f"producer snapshot with crc {header.crc:#010x} whose bytes give {crc:#010x}", 2
+        )
     return tuple(map(ProducerEntry._make, PRODUCER_ENTRY.iter_unpack(view[SNAPSHOT_HEADER.size :])))
 
 

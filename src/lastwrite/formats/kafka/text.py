@@ -79,7 +79,9 @@ def decode_leader_epochs(text: bytes) -> tuple[LeaderEpoch, ...]:
     epochs: list[LeaderEpoch] = []
     for at, (epoch, start_offset) in _entries(text, 2):
         entry = LeaderEpoch(_number(epoch, at, _MAX_I32), _number(start_offset, at, _MAX_I64))
-        if epochs and (entry.epoch <= epochs[-1].epoch or entry.start_offset <= epochs[-1].start_offset):
+        if epochs and (
+            entry.epoch <= epochs[-1].epoch or entry.start_offset <= epochs[-1].start_offset
+        ):
             raise CorruptLog(f"epoch {entry.epoch} from {entry.start_offset} does not rise", at)
         epochs.append(entry)
     return tuple(epochs)
@@ -98,7 +100,9 @@ def encode_leader_epochs(epochs: Sequence[LeaderEpoch]) -> bytes:
     return _framed(f"{entry.epoch} {entry.start_offset}" for entry in epochs)
 
 
-def with_leader_epoch(epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int) -> tuple[LeaderEpoch, ...]:
+def with_leader_epoch(
+    epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int
+) -> tuple[LeaderEpoch, ...]:
     """The entries after a batch of ``epoch`` was appended at ``start_offset``.
 
     Nothing changes where the last entry says so already; entries at the end that contradict the new one go.
@@ -208,9 +212,13 @@ def _entries(text: bytes, width: int) -> Iterator[tuple[int, list[bytes]]]:
         raise TruncatedLog("checkpoint without a number of entries", len(text))
     count = _number(lines[1][1], lines[1][0], _MAX_I32)
     if len(lines) - 2 < count:
-        raise TruncatedLog(f"checkpoint announces {count} entries and has {len(lines) - 2}", len(text))
+        raise TruncatedLog(
+            f"checkpoint announces {count} entries and has {len(lines) - 2}", len(text)
+        )
     if len(lines) - 2 > count:
-        raise CorruptLog(f"checkpoint announces {count} entries and has {len(lines) - 2}", lines[2 + count][0])
+        raise CorruptLog(
+            f"checkpoint announces {count} entries and has {len(lines) - 2}", lines[2 + count][0]
+        )
     for at, line in lines[2:]:
         fields = _SPACES.split(line)
         if len(fields) != width or not all(fields):

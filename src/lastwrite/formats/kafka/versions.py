@@ -66,7 +66,9 @@ def versions(buffer, plain, table, first, last, ordinal, by_header, name, entrie
         at = row.plain_start
         end = row.plain_end
         for _ in range(row.records):
-            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(source, at, end)
+            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(
+                source, at, end
+            )
             if entry < filled and np.int64(entries[entry, 1] & np.uint64(0xFFFFFFFF)) == seen:
                 if by_header:
                     length, place = _varint(source, key_at + key_length, stop)

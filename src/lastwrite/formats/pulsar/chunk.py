@@ -34,7 +34,15 @@ from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, Unsupporte
 from lastwrite.formats.checksum import check_against_library
 from lastwrite.formats.pulsar import kernels
 from lastwrite.formats.pulsar.codecs import Codec, Codecs
-from lastwrite.model.columns import COPY, BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
+from lastwrite.model.columns import (
+    COPY,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+    Run,
+    UInt64Array,
+    batch_table,
+)
 from lastwrite.model.policy import Policy
 
 LIKE_BROKER = kernels.LIKE_BROKER
@@ -61,7 +69,9 @@ _UNSUPPORTED = (kernels.TOO_FAR, kernels.BAD_TRANSACTION)
 _CODECS = tuple(Codec)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 _PLAIN_BYTES = 1 << 20  # of the buffer for opened payloads, until one needs more
-_RUN_BYTES = 1 << 19  # what is opened before it is walked: it shall still be in the second-level cache then
+_RUN_BYTES = (
+    1 << 19
+)  # what is opened before it is walked: it shall still be in the second-level cache then
 
 
 class _Fault(NamedTuple):
@@ -81,7 +91,9 @@ class PulsarFormat:
     """
 
     name = "pulsar"
-    cut_remedy = "nothing was changed; restore the data object and its index from a replica or a backup"
+    cut_remedy = (
+        "nothing was changed; restore the data object and its index from a replica or a backup"
+    )
 
     def __init__(self, plain_limit: int = 64 << 20, reading: int = 0, checks: bool = True) -> None:
         check_against_library()
@@ -119,11 +131,21 @@ class PulsarFormat:
         """
         fault, self._fault = self._fault, None
         if fault is not None and (fault.buffer is buffer, fault.start, fault.lowest_offset) == (
-            True, start, lowest_offset,
-        ):  # fmt: skip
+            True,
+            start,
+            lowest_offset,
+        ):
             raise fault.error
         rows, consumed, code, at, wanted = kernels.split(
-            buffer, start, end, self._table, self._entries, lowest_offset, self._limit, self._reading, self._checks
+            buffer,
+            start,
+            end,
+            self._table,
+            self._entries,
+            lowest_offset,
+            self._limit,
+            self._reading,
+            self._checks,
         )
         table, consumed, self._held = self._table[:rows], int(consumed), buffer
         if code in (kernels.OK, kernels.NEED_MORE):
@@ -134,7 +156,9 @@ class PulsarFormat:
         self._fault = _Fault(buffer, consumed, int(table["next_offset"][-1]), error)
         return table, consumed, -1, buffer
 
-    def opened(self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None) -> Iterator[Run]:
+    def opened(
+        self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
+    ) -> Iterator[Run]:
         """What is walked of the entries of ``table`` (those with a non-zero byte in ``wanted``), in runs.
 
         Sets ``plain_start`` and ``plain_end``. A run is valid until the next is asked for. A batch that does not open,
@@ -171,7 +195,9 @@ class PulsarFormat:
             self._plain = np.empty(max(1, min(self._limit, _PLAIN_BYTES)), dtype=np.uint8)
         b, used = first, 0
         while b < last and used < _RUN_BYTES:
-            b, used = kernels.open_many(buffer, table, self._entries, b, last, self._plain, used, _RUN_BYTES)
+            b, used = kernels.open_many(
+                buffer, table, self._entries, b, last, self._plain, used, _RUN_BYTES
+            )
             if b == last or used >= _RUN_BYTES:
                 break
             stop, used = self._open_by_library(buffer, table, int(b), last, int(used))
@@ -201,16 +227,21 @@ class PulsarFormat:
         places = [used]
         for b, (codec, start, stop, size) in enumerate(
             zip(
-                part["codec"].tolist(), entries["payload_at"].tolist(), (part["position"] + part["size"]).tolist(),
-                np.where(entries["marks"] & kernels.IS_DROPPED, 0, entries["plain_size"]).tolist(), strict=True,
+                part["codec"].tolist(),
+                entries["payload_at"].tolist(),
+                (part["position"] + part["size"]).tolist(),
+                np.where(entries["marks"] & kernels.IS_DROPPED, 0, entries["plain_size"]).tolist(),
+                strict=True,
             ),
             first,
-        ):  # fmt: skip
+        ):
             if used + size > most or used >= _RUN_BYTES:
                 break
             try:
                 if size:  # else it is dropped
-                    self._codecs.open_into(_CODECS[codec], held[start:stop], size, plain[used : used + size])
+                    self._codecs.open_into(
+                        _CODECS[codec], held[start:stop], size, plain[used : used + size]
+                    )
                 used += size
             except LogError:
                 self._entries["kind"][b] = kernels.WHOLE
@@ -225,7 +256,10 @@ class PulsarFormat:
         if entry["kind"] != kernels.BATCH or not row["codec"]:
             start, size = int(entry["key_at"]), max(int(entry["key_length"]), 0)
             if entry["kind"] == kernels.BATCH:
-                start, size = int(entry["payload_at"]), int(row["position"] + row["size"] - entry["payload_at"])
+                start, size = (
+                    int(entry["payload_at"]),
+                    int(row["position"] + row["size"] - entry["payload_at"]),
+                )
             if used:
                 return -1
             self._plain = np.empty(size, dtype=np.uint8)
@@ -246,17 +280,27 @@ class PulsarFormat:
                 return -1
             if len(self._plain) >= min(self._limit, size):
                 raise OutOfMemoryBudget(
-                    f"a batch opens to {size} bytes, more than {self._limit}", int(row["origin"]),
+                    f"a batch opens to {size} bytes, more than {self._limit}",
+                    int(row["origin"]),
                     remedy="raise --memory",
-                )  # fmt: skip
-            self._plain = np.empty(min(self._limit, size, max(_PLAIN_BYTES, 4 * len(self._plain))), dtype=np.uint8)
+                )
+            self._plain = np.empty(
+                min(self._limit, size, max(_PLAIN_BYTES, 4 * len(self._plain))), dtype=np.uint8
+            )
         row["plain_start"], row["plain_end"] = used, used + size
         return size
 
     def walk(
-        self, run: Run, table: BatchTable, secret: UInt64Array, ordinal: int, states: ByteArray,
-        entries: UInt64Array, filled: int, keys: Int64Array | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        run: Run,
+        table: BatchTable,
+        secret: UInt64Array,
+        ordinal: int,
+        states: ByteArray,
+        entries: UInt64Array,
+        filled: int,
+        keys: Int64Array | None = None,
+    ) -> int:
         """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that competes for its key.
 
         Returns the rows of ``entries`` that are filled now. Where a row has a third word it takes the version (see
@@ -264,15 +308,33 @@ class PulsarFormat:
         """
         return int(
             kernels.walk(
-                run.plain, self._held, table, self._entries, run.first, run.last, self._reading, secret, ordinal,
-                states, entries, filled, _NO_KEYS if keys is None else keys,
+                run.plain,
+                self._held,
+                table,
+                self._entries,
+                run.first,
+                run.last,
+                self._reading,
+                secret,
+                ordinal,
+                states,
+                entries,
+                filled,
+                _NO_KEYS if keys is None else keys,
             )
-        )  # fmt: skip
+        )
 
     def add_versions(
-        self, buffer: ByteArray, run: Run, table: BatchTable, policy: Policy, ordinal: int, entries: UInt64Array,
-        start: int, filled: int,
-    ) -> None:  # fmt: skip
+        self,
+        buffer: ByteArray,
+        run: Run,
+        table: BatchTable,
+        policy: Policy,
+        ordinal: int,
+        entries: UInt64Array,
+        start: int,
+        filled: int,
+    ) -> None:
         """Nothing: ``walk`` passes by the event times and has written the versions.
 
         A version is the event time above the bits IS_SINGLE (no member of a batch) and IS_DELETE. An event time that
@@ -289,9 +351,15 @@ class PulsarFormat:
         return int(kernels.rebuilt_size(table, self._entries, len(table)))
 
     def rebuild(
-        self, buffer: ByteArray, table: BatchTable, actions: ByteArray, horizons: Int64Array, keep: ByteArray,
-        out: ByteArray, rows: Int64Array,
-    ) -> tuple[ByteArray, int, int]:  # fmt: skip
+        self,
+        buffer: ByteArray,
+        table: BatchTable,
+        actions: ByteArray,
+        horizons: Int64Array,
+        keep: ByteArray,
+        out: ByteArray,
+        rows: Int64Array,
+    ) -> tuple[ByteArray, int, int]:
         """Carry out ``actions`` on the entries of ``table``.
 
         Writes framed entries to ``out`` (from its begin), one behind the other, and a row (position, size, next offset,
@@ -306,9 +374,23 @@ class PulsarFormat:
         b = keep_at = at = filled = 0
         while True:
             b, keep_at, at, filled, code = kernels.rebuild(
-                buffer, table, self._entries, b, len(table), actions, keep, keep_at, keeps_prefix, self._plain,
-                self._thin, self._indexes, out, at, rows, filled,
-            )  # fmt: skip
+                buffer,
+                table,
+                self._entries,
+                b,
+                len(table),
+                actions,
+                keep,
+                keep_at,
+                keeps_prefix,
+                self._plain,
+                self._thin,
+                self._indexes,
+                out,
+                at,
+                rows,
+                filled,
+            )
             if code == kernels.CHANGED:
                 raise _error(code, int(table["origin"][b]))
             if code == kernels.NEED_ROOM:
@@ -340,36 +422,74 @@ class PulsarFormat:
             self._indexes = np.empty(2 * records, dtype=np.int64)
 
     def _rebuild_packed(
-        self, buffer: ByteArray, table: BatchTable, first: int, actions: ByteArray, keep: ByteArray, keep_at: int,
-        out: ByteArray, at: int, rows: Int64Array, filled: int,
-    ) -> tuple[int, int, ByteArray, int, int]:  # fmt: skip
+        self,
+        buffer: ByteArray,
+        table: BatchTable,
+        first: int,
+        actions: ByteArray,
+        keep: ByteArray,
+        keep_at: int,
+        out: ByteArray,
+        at: int,
+        rows: Int64Array,
+        filled: int,
+    ) -> tuple[int, int, ByteArray, int, int]:
         """Thin a run of the compressed batches from ``table[first]`` on, and compress what changed of them.
 
         Returns (where the run ends, keep_at, the output buffer, position in it, rows filled).
         """
-        last = self._open(buffer, table, first, int(kernels.packed_end(table, self._entries, first, actions)))
-        last, payloads, heads, records = map(int, kernels.rooms(table, self._entries, first, last, 2 * _RUN_BYTES))
+        last = self._open(
+            buffer, table, first, int(kernels.packed_end(table, self._entries, first, actions))
+        )
+        last, payloads, heads, records = map(
+            int, kernels.rooms(table, self._entries, first, last, 2 * _RUN_BYTES)
+        )
         self._make_scratch(payloads, records, heads)
         if len(self._notes) < last - first:
             self._notes = np.empty((2 * (last - first), kernels.THINNED), dtype=np.int64)
         done, keep_at, code = kernels.thin_many(
-            self._plain, buffer, table, self._entries, first, last, actions, keep, keep_at,
-            bool(self._reading & KEEPS_PREFIX), self._thin, self._indexes, self._heads, self._notes,
-        )  # fmt: skip
+            self._plain,
+            buffer,
+            table,
+            self._entries,
+            first,
+            last,
+            actions,
+            keep,
+            keep_at,
+            bool(self._reading & KEEPS_PREFIX),
+            self._thin,
+            self._indexes,
+            self._heads,
+            self._notes,
+        )
         if code != kernels.OK:
             raise _error(code, int(table["origin"][done]))
         out, stop, sizes = self._pack(buffer, table, first, last, actions, out, at)
-        filled = kernels.seal_many(table, first, last, self._heads, self._notes, out, at, sizes, rows, filled)
+        filled = kernels.seal_many(
+            table, first, last, self._heads, self._notes, out, at, sizes, rows, filled
+        )
         return last, int(keep_at), out, stop, int(filled)
 
     def _pack(
-        self, buffer: ByteArray, table: BatchTable, first: int, last: int, actions: ByteArray, out: ByteArray, at: int
+        self,
+        buffer: ByteArray,
+        table: BatchTable,
+        first: int,
+        last: int,
+        actions: ByteArray,
+        out: ByteArray,
+        at: int,
     ) -> tuple[ByteArray, int, Int64Array]:
         """Write the payloads of batches that ``thin_many`` thinned to ``out`` from ``at`` on, with room for heads.
 
         Returns (``out``, grown if it had to be; position behind; the size of each with its head).
         """
-        part, entries, notes = table[first:last], self._entries[first:last], self._notes[: last - first]
+        part, entries, notes = (
+            table[first:last],
+            self._entries[first:last],
+            self._notes[: last - first],
+        )
         thin, held, view, stop = memoryview(self._thin), memoryview(buffer), memoryview(out), at
         begins = entries["framed_at"] if not self._reading & KEEPS_PREFIX else part["position"]
         heads = np.diff(notes[:, kernels.HEAD], prepend=0)
@@ -377,16 +497,28 @@ class PulsarFormat:
         thinned = notes[:, kernels.END] - notes[:, kernels.START]
         same = (actions[first:last] == COPY) & (thinned == part["plain_end"] - part["plain_start"])
         behinds = part["position"] + part["size"]
-        copied = np.where(entries["kind"] == kernels.WHOLE, begins, np.where(same, entries["payload_at"], -1))
+        copied = np.where(
+            entries["kind"] == kernels.WHOLE, begins, np.where(same, entries["payload_at"], -1)
+        )
         copied = np.where(notes[:, kernels.KEPT] < 0, behinds, copied)
         sizes = np.empty(last - first, dtype=np.int64)
         for n, (codec, start, end, head, copy, behind, size) in enumerate(
             zip(
-                part["codec"].tolist(), notes[:, kernels.START].tolist(), notes[:, kernels.END].tolist(),
-                heads.tolist(), copied.tolist(), behinds.tolist(), part["size"].tolist(), strict=True,
+                part["codec"].tolist(),
+                notes[:, kernels.START].tolist(),
+                notes[:, kernels.END].tolist(),
+                heads.tolist(),
+                copied.tolist(),
+                behinds.tolist(),
+                part["size"].tolist(),
+                strict=True,
             )
-        ):  # fmt: skip
-            packed = held[copy:behind] if copy >= 0 else self._codecs.compress(_CODECS[codec], thin[start:end])
+        ):
+            packed = (
+                held[copy:behind]
+                if copy >= 0
+                else self._codecs.compress(_CODECS[codec], thin[start:end])
+            )
             begin = stop + head
             stop = begin + len(packed)
             slack = len(view) - begin - size  # room promised to the entries behind this one

@@ -71,7 +71,9 @@ class Codecs:
         self._zstd_opener = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
         self._zstd_packer = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
 
-    def open_into(self, codec: Codec, data: Buffer, size: int, out: npt.NDArray[np.uint8] | memoryview) -> bool:
+    def open_into(
+        self, codec: Codec, data: Buffer, size: int, out: npt.NDArray[np.uint8] | memoryview
+    ) -> bool:
         """Decompress ``data``, which is to give ``size`` bytes, to the front of ``out``.
 
         False where ``out`` is too small and it is not known yet whether the claim is true; its content is undefined
@@ -116,7 +118,9 @@ class Codecs:
                 return out[:size].tobytes()
             if room >= min(size, limit_bytes):
                 raise OutOfMemoryBudget(
-                    f"a payload claims to hold {size} bytes, more than {limit_bytes}", 0, remedy="raise --memory"
+                    f"a payload claims to hold {size} bytes, more than {limit_bytes}",
+                    0,
+                    remedy="raise --memory",
                 )
             room = min(limit_bytes, size, 4 * room)
 
@@ -135,11 +139,15 @@ class Codecs:
             return bytes(cramjam.snappy.compress_raw(view))
         return bytes(view)
 
-    def _open_zstd(self, data: memoryview, size: int, out: npt.NDArray[np.uint8] | memoryview) -> bool:
+    def _open_zstd(
+        self, data: memoryview, size: int, out: npt.NDArray[np.uint8] | memoryview
+    ) -> bool:
         if size <= min(len(out), max(_FIRST_GUESS_BYTES, _LIKELY_RATIO * len(data))) and size:
             try:
                 if zstandard.frame_content_size(data) == size:
-                    memoryview(out)[:size] = self._zstd_opener.decompress(data, allow_extra_data=False)
+                    memoryview(out)[:size] = self._zstd_opener.decompress(
+                        data, allow_extra_data=False
+                    )
                     return True
             except zstandard.ZstdError:
                 pass  # what is wrong, if anything is, the stream says
@@ -159,7 +167,9 @@ class Codecs:
         if held == len(room) < size and more:
             return False
         if held != size or more:
-            raise CorruptLog(f"zstd data claim to hold {size} bytes and hold {'more' if more else held}", 0)
+            raise CorruptLog(
+                f"zstd data claim to hold {size} bytes and hold {'more' if more else held}", 0
+            )
         return True
 
     @staticmethod

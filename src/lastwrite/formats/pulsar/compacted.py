@@ -38,15 +38,13 @@ _LEDGER_TAG = 0x08
 class MessageId(Message):
     """MessageIdData."""
 
-    # fmt: off
-    ledger_id:              Annotated[int, Field(1, UINT64, required=True)]
-    entry_id:               Annotated[int, Field(2, UINT64, required=True)]
-    partition:              Annotated[int | None, Field(3, INT32)] = None
-    batch_index:            Annotated[int | None, Field(4, INT32)] = None
-    ack_set:                Annotated[tuple[int, ...], Field(5, INT64, repeated=True)] = ()
-    batch_size:             Annotated[int | None, Field(6, INT32)] = None
+    ledger_id: Annotated[int, Field(1, UINT64, required=True)]
+    entry_id: Annotated[int, Field(2, UINT64, required=True)]
+    partition: Annotated[int | None, Field(3, INT32)] = None
+    batch_index: Annotated[int | None, Field(4, INT32)] = None
+    ack_set: Annotated[tuple[int, ...], Field(5, INT64, repeated=True)] = ()
+    batch_size: Annotated[int | None, Field(6, INT32)] = None
     first_chunk_message_id: Annotated[bytes | None, Field(7, BYTES)] = None
-    # fmt: on
 
     @property
     def position(self) -> Position:
@@ -63,7 +61,9 @@ def encode_record(position: Position, partition: int | None, body: bytes) -> byt
 
     A broker gives -1 as the partition of a topic without partitions; None leaves it out.
     """
-    found = MessageId(ledger_id=position.ledger, entry_id=position.entry, partition=partition).encode()
+    found = MessageId(
+        ledger_id=position.ledger, entry_id=position.entry, partition=partition
+    ).encode()
     return len(found).to_bytes(4, "big") + found + len(body).to_bytes(4, "big") + body
 
 
@@ -99,7 +99,10 @@ def ledger_custom_metadata(topic: str, to: Position, partition: int = -1) -> dic
     partition -1, which is left out.
     """
     last = MessageId(
-        ledger_id=to.ledger, entry_id=to.entry, partition=partition if partition >= 0 else None, batch_size=0
+        ledger_id=to.ledger,
+        entry_id=to.entry,
+        partition=partition if partition >= 0 else None,
+        batch_size=0,
     )
     return {
         APPLICATION: APPLICATION_PULSAR,

@@ -98,38 +98,40 @@ class EncryptionKey(ProtobufMessage):
 class Metadata(ProtobufMessage):
     """MessageMetadata. What lies in ``property_fields`` and ``encryption_keys`` is not looked into until asked."""
 
-    # fmt: off
-    producer_name:             Annotated[str, Field(1, STRING, required=True)]
-    sequence_id:               Annotated[int, Field(2, UINT64, required=True)]  # of a batch its first message's
-    publish_time:              Annotated[int, Field(3, UINT64, required=True)]  # ms, the producer's clock
-    property_fields:           Annotated[tuple[bytes, ...], Field(4, BYTES, repeated=True)] = ()
-    replicated_from:           Annotated[str | None, Field(5, STRING)] = None
-    partition_key:             Annotated[bytes | None, Field(6, BYTES)] = None  # text; of bytes their Base64
-    replicate_to:              Annotated[tuple[str, ...], Field(7, STRING, repeated=True)] = ()
-    compression:               Annotated[int | None, Field(8, INT32)] = None  # see Codec
-    uncompressed_size:         Annotated[int | None, Field(9, UINT32)] = None
-    num_messages_in_batch:     Annotated[int | None, Field(11, INT32)] = None  # its presence makes a batch
-    event_time:                Annotated[int | None, Field(12, UINT64)] = None
-    encryption_keys:           Annotated[tuple[bytes, ...], Field(13, BYTES, repeated=True)] = ()
-    encryption_algo:           Annotated[str | None, Field(14, STRING)] = None
-    encryption_param:          Annotated[bytes | None, Field(15, BYTES)] = None
-    schema_version:            Annotated[bytes | None, Field(16, BYTES)] = None
+    producer_name: Annotated[str, Field(1, STRING, required=True)]
+    sequence_id: Annotated[int, Field(2, UINT64, required=True)]  # of a batch its first message's
+    publish_time: Annotated[int, Field(3, UINT64, required=True)]  # ms, the producer's clock
+    property_fields: Annotated[tuple[bytes, ...], Field(4, BYTES, repeated=True)] = ()
+    replicated_from: Annotated[str | None, Field(5, STRING)] = None
+    partition_key: Annotated[bytes | None, Field(6, BYTES)] = None  # text; of bytes their Base64
+    replicate_to: Annotated[tuple[str, ...], Field(7, STRING, repeated=True)] = ()
+    compression: Annotated[int | None, Field(8, INT32)] = None  # see Codec
+    uncompressed_size: Annotated[int | None, Field(9, UINT32)] = None
+    num_messages_in_batch: Annotated[int | None, Field(11, INT32)] = (
+        None  # its presence makes a batch
+    )
+    event_time: Annotated[int | None, Field(12, UINT64)] = None
+    encryption_keys: Annotated[tuple[bytes, ...], Field(13, BYTES, repeated=True)] = ()
+    encryption_algo: Annotated[str | None, Field(14, STRING)] = None
+    encryption_param: Annotated[bytes | None, Field(15, BYTES)] = None
+    schema_version: Annotated[bytes | None, Field(16, BYTES)] = None
     partition_key_b64_encoded: Annotated[bool | None, Field(17, BOOL)] = None
-    ordering_key:              Annotated[bytes | None, Field(18, BYTES)] = None
-    deliver_at_time:           Annotated[int | None, Field(19, INT64)] = None
-    marker_type:               Annotated[int | None, Field(20, INT32)] = None  # its presence makes a marker
-    txnid_least_bits:          Annotated[int | None, Field(22, UINT64)] = None
-    txnid_most_bits:           Annotated[int | None, Field(23, UINT64)] = None
-    highest_sequence_id:       Annotated[int | None, Field(24, UINT64)] = None  # of a batch its last message's
-    null_value:                Annotated[bool | None, Field(25, BOOL)] = None
-    uuid:                      Annotated[str | None, Field(26, STRING)] = None  # of a chunked message
-    num_chunks_from_msg:       Annotated[int | None, Field(27, INT32)] = None
-    total_chunk_msg_size:      Annotated[int | None, Field(28, INT32)] = None
-    chunk_id:                  Annotated[int | None, Field(29, INT32)] = None
-    null_partition_key:        Annotated[bool | None, Field(30, BOOL)] = None
-    compacted_batch_indexes:   Annotated[tuple[int, ...], Field(31, INT32, repeated=True)] = ()
-    schema_id:                 Annotated[bytes | None, Field(32, BYTES)] = None
-    # fmt: on
+    ordering_key: Annotated[bytes | None, Field(18, BYTES)] = None
+    deliver_at_time: Annotated[int | None, Field(19, INT64)] = None
+    marker_type: Annotated[int | None, Field(20, INT32)] = None  # its presence makes a marker
+    txnid_least_bits: Annotated[int | None, Field(22, UINT64)] = None
+    txnid_most_bits: Annotated[int | None, Field(23, UINT64)] = None
+    highest_sequence_id: Annotated[int | None, Field(24, UINT64)] = (
+        None  # of a batch its last message's
+    )
+    null_value: Annotated[bool | None, Field(25, BOOL)] = None
+    uuid: Annotated[str | None, Field(26, STRING)] = None  # of a chunked message
+    num_chunks_from_msg: Annotated[int | None, Field(27, INT32)] = None
+    total_chunk_msg_size: Annotated[int | None, Field(28, INT32)] = None
+    chunk_id: Annotated[int | None, Field(29, INT32)] = None
+    null_partition_key: Annotated[bool | None, Field(30, BOOL)] = None
+    compacted_batch_indexes: Annotated[tuple[int, ...], Field(31, INT32, repeated=True)] = ()
+    schema_id: Annotated[bytes | None, Field(32, BYTES)] = None
 
     @property
     def properties(self) -> tuple[tuple[str, str], ...]:
@@ -170,18 +172,16 @@ class Metadata(ProtobufMessage):
 class SingleMetadata(ProtobufMessage):
     """SingleMessageMetadata: of one message in a batch."""
 
-    # fmt: off
-    property_fields:           Annotated[tuple[bytes, ...], Field(1, BYTES, repeated=True)] = ()
-    partition_key:             Annotated[bytes | None, Field(2, BYTES)] = None
-    payload_size:              Annotated[int, Field(3, INT32, required=True)]
-    compacted_out:             Annotated[bool | None, Field(4, BOOL)] = None
-    event_time:                Annotated[int | None, Field(5, UINT64)] = None
+    property_fields: Annotated[tuple[bytes, ...], Field(1, BYTES, repeated=True)] = ()
+    partition_key: Annotated[bytes | None, Field(2, BYTES)] = None
+    payload_size: Annotated[int, Field(3, INT32, required=True)]
+    compacted_out: Annotated[bool | None, Field(4, BOOL)] = None
+    event_time: Annotated[int | None, Field(5, UINT64)] = None
     partition_key_b64_encoded: Annotated[bool | None, Field(6, BOOL)] = None
-    ordering_key:              Annotated[bytes | None, Field(7, BYTES)] = None
-    sequence_id:               Annotated[int | None, Field(8, UINT64)] = None
-    null_value:                Annotated[bool | None, Field(9, BOOL)] = None
-    null_partition_key:        Annotated[bool | None, Field(10, BOOL)] = None
-    # fmt: on
+    ordering_key: Annotated[bytes | None, Field(7, BYTES)] = None
+    sequence_id: Annotated[int | None, Field(8, UINT64)] = None
+    null_value: Annotated[bool | None, Field(9, BOOL)] = None
+    null_partition_key: Annotated[bool | None, Field(10, BOOL)] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,14 +394,18 @@ def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata,
     # Before a list of that many is thought of: each message takes a few bytes.
     most = len(plain) // SMALLEST_MESSAGE_BYTES
     if not 0 <= count <= (max(most, MOST_DENSE) if kept else most) or len(kept) > min(count, most):
-        raise CorruptLog(f"batch of {count} messages, {len(kept)} of them kept, in {len(plain)} bytes", 0)
+        raise CorruptLog(
+            f"batch of {count} messages, {len(kept)} of them kept, in {len(plain)} bytes", 0
+        )
     found: list[tuple[SingleMetadata, bytes, bytes]] = []
     at = 0
     while at < len(plain):
         begin = at + 4 + _length(plain, at, "message's metadata")
         single = SingleMetadata.decode(plain, at + 4, begin)
         if not 0 <= single.payload_size <= len(plain) - begin:
-            raise CorruptLog(f"message of {single.payload_size} bytes, {len(plain) - begin} are left", at)
+            raise CorruptLog(
+                f"message of {single.payload_size} bytes, {len(plain) - begin} are left", at
+            )
         end = begin + single.payload_size
         found.append((single, plain[begin:end], plain[at:end]))
         at = end
@@ -416,14 +420,20 @@ def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata,
 
 
 def encode_entry(
-    metadata: Metadata | bytes, payload: bytes = b"", *, broker: BrokerMetadata | None = None, checksum: bool = True
+    metadata: Metadata | bytes,
+    payload: bytes = b"",
+    *,
+    broker: BrokerMetadata | None = None,
+    checksum: bool = True,
 ) -> bytes:
     """A framed entry; ``payload`` as it shall lie, compressed and encrypted already."""
     prefix = b""
     if broker is not None:
         encoded = broker.encode()
         prefix = MAGIC_BROKER + len(encoded).to_bytes(4, "big") + encoded
-    return prefix + framed(metadata if isinstance(metadata, bytes) else metadata.encode(), payload, checksum=checksum)
+    return prefix + framed(
+        metadata if isinstance(metadata, bytes) else metadata.encode(), payload, checksum=checksum
+    )
 
 
 def framed(metadata: bytes, payload: bytes, *, checksum: bool = True) -> bytes:
@@ -435,7 +445,11 @@ def framed(metadata: bytes, payload: bytes, *, checksum: bool = True) -> bytes:
 
 
 def encode_single(
-    message: Message, *, codec: Codec = Codec.NONE, states_size: bool = True, producer_name: str = "p-1"
+    message: Message,
+    *,
+    codec: Codec = Codec.NONE,
+    states_size: bool = True,
+    producer_name: str = "p-1",
 ) -> tuple[Metadata, bytes]:
     """Metadata and payload of a message that is sent alone, as the Java client makes them.
 
@@ -499,14 +513,18 @@ def encode_part(message: Message) -> bytes:
     return len(single).to_bytes(4, "big") + single + message.value
 
 
-def rebatched(entry: Entry, keeps: Callable[[int], bool], limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes | None:
+def rebatched(
+    entry: Entry, keeps: Callable[[int], bool], limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> bytes | None:
     """The framed entry of a readable batch of which the messages stay that ``keeps`` says, by index; None if none does.
 
     Every index stays: a message that goes becomes a placeholder, and one that was gone remains one. A broker's prefix
     stays. Errors as ``messages_of``; a batch that cannot be read is kept whole by who calls this.
     """
     parts = batch_parts(entry.metadata, plain_payload(entry, limit_bytes))
-    held = {index: data for index, single, _, data in parts if not single.compacted_out and keeps(index)}
+    held = {
+        index: data for index, single, _, data in parts if not single.compacted_out and keeps(index)
+    }
     if not held:
         return None
     count = entry.metadata.num_messages_in_batch or 0
@@ -520,7 +538,11 @@ def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> 
     """A batch's metadata with who stayed and the new size of the payload; every other byte as it was."""
     rest = without(metadata, UNCOMPRESSED_SIZE, COMPACTED_BATCH_INDEXES)
     rest = inserted(rest, UNCOMPRESSED_SIZE, put(UNCOMPRESSED_SIZE, uncompressed_size))
-    return inserted(rest, COMPACTED_BATCH_INDEXES, b"".join(put(COMPACTED_BATCH_INDEXES, index) for index in indexes))
+    return inserted(
+        rest,
+        COMPACTED_BATCH_INDEXES,
+        b"".join(put(COMPACTED_BATCH_INDEXES, index) for index in indexes),
+    )
 
 
 def checked(entry: Entry) -> Entry:
@@ -531,7 +553,8 @@ def checked(entry: Entry) -> Entry:
     """
     if entry.crc_holds is False:
         raise CorruptLog(
-            f"entry {entry.ledger}:{entry.entry} has checksum {entry.checksum:08x}, which does not hold", 0
+            f"entry {entry.ledger}:{entry.entry} has checksum {entry.checksum:08x}, which does not hold",
+            0,
         )
     return entry
 

@@ -56,23 +56,19 @@ _IDS_BYTES = 16
 class LogHeader(NamedTuple):
     """What an entry log begins with."""
 
-    # fmt: off
-    magic:   Annotated[int, At(0,  U32)]
-    version: Annotated[int, At(4,  I32)]
-    map_at:  Annotated[int, At(8,  I64)]  # 0: there is none
+    magic: Annotated[int, At(0, U32)]
+    version: Annotated[int, At(4, I32)]
+    map_at: Annotated[int, At(8, I64)]  # 0: there is none
     ledgers: Annotated[int, At(16, I32)]  # in the map
-    # fmt: on
 
 
 class RecordHead(NamedTuple):
     """What a record's digest covers before the payload; behind the record's size."""
 
-    # fmt: off
-    ledger:         Annotated[int, At(0,  I64)]
-    entry:          Annotated[int, At(8,  I64)]
+    ledger: Annotated[int, At(0, I64)]
+    entry: Annotated[int, At(8, I64)]
     last_confirmed: Annotated[int, At(16, I64)]
-    length:         Annotated[int, At(24, I64)]  # payload bytes of the ledger, this entry's included
-    # fmt: on
+    length: Annotated[int, At(24, I64)]  # payload bytes of the ledger, this entry's included
 
 
 HEADER = layout(LogHeader, byte_order=">", size=20)
@@ -87,7 +83,9 @@ class LogRecord(NamedTuple):
     entry: int
     last_confirmed: int
     length: int
-    digest: Digest | None  # the one that holds; None: neither CRC-32C nor CRC-32, and none was named
+    digest: (
+        Digest | None
+    )  # the one that holds; None: neither CRC-32C nor CRC-32, and none was named
     at: int
     size: int
 
@@ -113,7 +111,9 @@ def decode_header(data: Buffer) -> LogHeader:
 
 
 def walk_entry_log(
-    data: Buffer, digests: Mapping[int, Digest] | None = None, passwords: Mapping[int, bytes] | None = None
+    data: Buffer,
+    digests: Mapping[int, Digest] | None = None,
+    passwords: Mapping[int, bytes] | None = None,
 ) -> Iterator[LogRecord]:
     """The entries of a log in the order in which they were written; a log of 0 bytes has none.
 
@@ -157,7 +157,12 @@ def _behind_padding(data: Buffer, at: int, end: int, behind_gap: bool) -> tuple[
 
 
 def _is_record(
-    data: Buffer, at: int, end: int, size: int, digests: Mapping[int, Digest], passwords: Mapping[int, bytes]
+    data: Buffer,
+    at: int,
+    end: int,
+    size: int,
+    digests: Mapping[int, Digest],
+    passwords: Mapping[int, bytes],
 ) -> bool:
     if size > end - at - 4:
         return False

@@ -23,7 +23,10 @@ STORED = np.dtype(
     [
         ("ledger", np.int64),
         ("entry", np.int64),
-        ("confirmed", np.int64),  # the last entry that the writer knew to be safe when it added this one; -1: none
+        (
+            "confirmed",
+            np.int64,
+        ),  # the last entry that the writer knew to be safe when it added this one; -1: none
         ("length", np.int64),  # payload bytes of the ledger up to and with this entry
         ("at", np.int64),  # of the payload, in the file
         ("size", np.int64),
@@ -46,7 +49,9 @@ WRITTEN_END = 4  # of a journal: what follows was never written
 
 FRAME_BYTES = 12  # before an entry in a data object: its size and its id
 _HEAD_BYTES = 32  # what a digest covers besides the payload
-_SMALLEST_BYTES = 16  # ledger and entry: a bookie's own records may have no more; a size below is padding
+_SMALLEST_BYTES = (
+    16  # ledger and entry: a bookie's own records may have no more; a size below is padding
+)
 _PADDING_BYTE = 0xF0  # of the writer for direct I/O, up to the next multiple
 _ALIGNMENT = 4096
 _MOST_TO_PROVE = 64 << 20

@@ -103,7 +103,12 @@ def renumber(data, at, end, shift):
     while at < end:
         if end - at < ENTRY_HEAD_BYTES:
             return -1
-        size = np.int64(data[at]) << 24 | np.int64(data[at + 1]) << 16 | np.int64(data[at + 2]) << 8 | data[at + 3]
+        size = (
+            np.int64(data[at]) << 24
+            | np.int64(data[at + 1]) << 16
+            | np.int64(data[at + 2]) << 8
+            | data[at + 3]
+        )
         if size > end - at - ENTRY_HEAD_BYTES:
             return -1
         number = np.int64(0)

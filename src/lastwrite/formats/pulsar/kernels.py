@@ -33,7 +33,16 @@ from lastwrite.formats.big_endian import i64, u16, u32
 from lastwrite.formats.checksum import crc32c
 from lastwrite.formats.fingerprint import fingerprint
 from lastwrite.formats.lz4_frame import decode_block
-from lastwrite.intrinsics import address, copy_bytes, load8, store8, store16, store32, store64, swap32
+from lastwrite.intrinsics import (
+    address,
+    copy_bytes,
+    load8,
+    store8,
+    store16,
+    store32,
+    store64,
+    swap32,
+)
 from lastwrite.model.columns import (
     ABORTED,
     COPY,
@@ -94,7 +103,9 @@ IS_CHUNKED = 128  # a chunk of a message that has more
 IS_DROPPED = 256  # nothing of it is asked for
 
 # How entries are read, as bits (``Policy.reading``).
-LIKE_BROKER = 1  # as release 4.2.4 counts: each chunk competes, and a value is empty by its length alone
+LIKE_BROKER = (
+    1  # as release 4.2.4 counts: each chunk competes, and a value is empty by its length alone
+)
 KEEPS_PREFIX = 2  # a broker's metadata stay in front of an entry
 TELLS_GROUPS = 4  # a record's version says which message in chunks it is of
 
@@ -419,7 +430,12 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading, che
         entry = entries[rows]
         entry.marks = 0
         framed = u16(data, body)
-        if size > 8 and framed != 0x0E01 and framed != 0x0E02 and load8(data, body + 4) == np.uint64(8):
+        if (
+            size > 8
+            and framed != 0x0E01
+            and framed != 0x0E02
+            and load8(data, body + 4) == np.uint64(8)
+        ):
             length = u32(data, body)
             inner = body + 8 + length
             if length > size - 8 or u32(data, inner - 4) != stop - inner:
@@ -471,7 +487,9 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading, che
         row.base_offset = base
         row.next_offset = base + 1
         row.horizon = 0  # a delete acts at once
-        row.flags = IS_TRANSACTIONAL if entry.marks & HAS_TRANSACTION and entry.kind != MARKER else 0
+        row.flags = (
+            IS_TRANSACTIONAL if entry.marks & HAS_TRANSACTION and entry.kind != MARKER else 0
+        )
         row.producer_epoch = -1
         if entry.kind == BATCH:
             row.plain_start = entry.payload_at
@@ -536,7 +554,9 @@ def library_end(table, entries, first, last):
     while b < last:
         codec = table[b].codec
         marks = entries[b].marks
-        if marks & IS_DROPPED == 0 and (entries[b].kind != BATCH or marks & IS_HUGE or codec == 0 or codec == _LZ4):
+        if marks & IS_DROPPED == 0 and (
+            entries[b].kind != BATCH or marks & IS_HUGE or codec == 0 or codec == _LZ4
+        ):
             break
         b += 1
     return b
@@ -639,11 +659,27 @@ def _group(data, entry, secret):
 def _version(event_time, is_single, is_tombstone):
     """See ``PulsarFormat.add_versions``."""
     held = min(max(event_time, np.int64(0)), np.int64(_MOST_TIME))
-    return np.uint64(held << TIME_SHIFT | (IS_SINGLE if is_single else 0) | (IS_DELETE if is_tombstone else 0))
+    return np.uint64(
+        held << TIME_SHIFT | (IS_SINGLE if is_single else 0) | (IS_DELETE if is_tombstone else 0)
+    )
 
 
 @njit(cache=True, nogil=True)
-def walk(plain, buffer, table, entries, first, last, reading, secret, ordinal, states, found, filled, keys):
+def walk(
+    plain,
+    buffer,
+    table,
+    entries,
+    first,
+    last,
+    reading,
+    secret,
+    ordinal,
+    states,
+    found,
+    filled,
+    keys,
+):
     """Visit every record of the entries ``table[first:last]`` of ``buffer``, whose keys or messages lie in ``plain``.
 
     Writes a state byte a record from ``states[0]`` on, and for each that competes for its key a row of ``found`` from
@@ -720,7 +756,9 @@ def walk(plain, buffer, table, entries, first, last, reading, secret, ordinal, s
                 found[filled, 0] = one
                 found[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
                 if timed:
-                    found[filled, 2] = np.uint64(0) if grouped else _version(event_time, False, is_tombstone)
+                    found[filled, 2] = (
+                        np.uint64(0) if grouped else _version(event_time, False, is_tombstone)
+                    )
                 if exact:
                     keys[filled, 0] = key_at
                     keys[filled, 1] = key_length
@@ -867,7 +905,13 @@ def put_head(data, row, entry, size, indexes, kept, keeps_prefix, out, at):
         field = place
         tag, place = _varint(data, place, entry.payload_at)
         place = _skip(data, tag & 7, place, entry.payload_at)
-        if (not sized and tag >= 80) or (not listed and tag >= 256) or tag == 72 or tag == 248 or tag == 250:
+        if (
+            (not sized and tag >= 80)
+            or (not listed and tag >= 256)
+            or tag == 72
+            or tag == 248
+            or tag == 250
+        ):
             copy_bytes(out, at, data, begin, field - begin)
             at += field - begin
             begin = field
@@ -917,9 +961,23 @@ def stays_as_it_is(row, entry, action):
 
 @njit(cache=True, nogil=True)
 def rebuild(
-    buffer, table, entries, first, last, actions, keep, keep_at, keeps_prefix, plain, thinned, indexes, out, at, rows,
+    buffer,
+    table,
+    entries,
+    first,
+    last,
+    actions,
+    keep,
+    keep_at,
+    keeps_prefix,
+    plain,
+    thinned,
+    indexes,
+    out,
+    at,
+    rows,
     filled,
-):  # fmt: skip
+):
     """Carry out the actions on ``table[first:last]`` up to the first batch that must be opened or packed elsewhere.
 
     Writes to ``out`` from ``at`` on and a row (see ROW_COLUMNS; the sixth is how many records are left) an entry to
@@ -960,12 +1018,29 @@ def rebuild(
                 if payload > len(plain):
                     return b, keep_at, at, filled, NEED_ROOM
                 if payload != decode_block(
-                    data, entry.payload_at, stop, len(buffer), opened, np.int64(0), len(plain), payload
+                    data,
+                    entry.payload_at,
+                    stop,
+                    len(buffer),
+                    opened,
+                    np.int64(0),
+                    len(plain),
+                    payload,
                 ):
                     return b, keep_at, at, filled, OK
                 source, start, end = opened, np.int64(0), payload
             size, kept = thin(
-                source, start, end, data, entry, row.records, keep, keep_at, scratch, np.int64(0), indexes
+                source,
+                start,
+                end,
+                data,
+                entry,
+                row.records,
+                keep,
+                keep_at,
+                scratch,
+                np.int64(0),
+                indexes,
             )
             if packed and size >= 0 and size != payload:
                 return b, keep_at, at, filled, OK
@@ -976,7 +1051,9 @@ def rebuild(
                 whole = True
                 kept = row.records
             else:
-                frame, at = put_head(data, row, entry, size, indexes, kept, keeps_prefix, target, at)
+                frame, at = put_head(
+                    data, row, entry, size, indexes, kept, keeps_prefix, target, at
+                )
                 if packed:
                     size = stop - entry.payload_at
                     copy_bytes(target, at, data, entry.payload_at, size)
@@ -1008,8 +1085,21 @@ THINNED = 5  # columns
 
 @njit(cache=True, nogil=True)
 def thin_many(
-    plain, buffer, table, entries, first, last, actions, keep, keep_at, keeps_prefix, out, indexes, heads, notes
-):  # fmt: skip
+    plain,
+    buffer,
+    table,
+    entries,
+    first,
+    last,
+    actions,
+    keep,
+    keep_at,
+    keeps_prefix,
+    out,
+    indexes,
+    heads,
+    notes,
+):
     """Write what stays of the batches ``table[first:last]``, opened in ``plain``, one behind the other to ``out``, and
     what shall stand before each payload to ``heads``; ``notes`` takes a row a batch.
 
@@ -1036,7 +1126,17 @@ def thin_many(
         kept = 0
         if entry.kind == BATCH:
             size, kept = thin(
-                source, row.plain_start, row.plain_end, data, entry, row.records, keep, keep_at, target, to, indexes
+                source,
+                row.plain_start,
+                row.plain_end,
+                data,
+                entry,
+                row.records,
+                keep,
+                keep_at,
+                target,
+                to,
+                indexes,
             )
         if size < 0:
             if actions[b] != COPY:
@@ -1048,7 +1148,9 @@ def thin_many(
         note[KEPT] = kept if entry.kind == BATCH else row.records
         note[FRAME] = at
         if entry.kind == BATCH:
-            note[FRAME], at = put_head(data, row, entry, size - to, indexes, kept, keeps_prefix, front, at)
+            note[FRAME], at = put_head(
+                data, row, entry, size - to, indexes, kept, keeps_prefix, front, at
+            )
         note[HEAD] = at
         to = size
         keep_at += row.records

@@ -17,7 +17,16 @@ from typing import Annotated, Any
 
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
 from lastwrite.formats.pulsar.compacted import COMPACTED_TOPIC, COMPONENT, COMPONENT_COMPACTED
-from lastwrite.formats.pulsar.protobuf import BYTES, INT32, INT64, STRING, Field, Message, decode_varint, put_varint
+from lastwrite.formats.pulsar.protobuf import (
+    BYTES,
+    INT32,
+    INT64,
+    STRING,
+    Field,
+    Message,
+    decode_varint,
+    put_varint,
+)
 
 NODE_HEAD = b"BookieMetadataFormatVersion\t"
 NODE_VERSION = 3
@@ -61,20 +70,22 @@ class CustomMetadata(Message):
 class LedgerMetadata(Message):
     """LedgerMetadataFormat."""
 
-    # fmt: off
-    quorum:        Annotated[int, Field(1, INT32, required=True)]   # bookies that get an entry
-    ensemble:      Annotated[int, Field(2, INT32, required=True)]
-    length:        Annotated[int, Field(3, INT64, required=True)]   # bytes of all entries, of a closed ledger
-    last_entry:    Annotated[int | None, Field(4, INT64)] = None    # -1: none
-    state:         Annotated[int, Field(5, INT32, required=True)]   # see LedgerState
-    ensembles:     Annotated[tuple[Ensemble, ...], Field(6, Ensemble, repeated=True)] = ()
-    digest:        Annotated[int | None, Field(7, INT32)] = None    # see Digest
-    password:      Annotated[bytes | None, Field(8, BYTES)] = None
-    ack_quorum:    Annotated[int | None, Field(9, INT32)] = None
-    ctime_ms:      Annotated[int | None, Field(10, INT64)] = None
-    custom_items:  Annotated[tuple[CustomMetadata, ...], Field(11, CustomMetadata, repeated=True)] = ()
-    ctoken:        Annotated[int | None, Field(12, INT64)] = None
-    # fmt: on
+    quorum: Annotated[int, Field(1, INT32, required=True)]  # bookies that get an entry
+    ensemble: Annotated[int, Field(2, INT32, required=True)]
+    length: Annotated[
+        int, Field(3, INT64, required=True)
+    ]  # bytes of all entries, of a closed ledger
+    last_entry: Annotated[int | None, Field(4, INT64)] = None  # -1: none
+    state: Annotated[int, Field(5, INT32, required=True)]  # see LedgerState
+    ensembles: Annotated[tuple[Ensemble, ...], Field(6, Ensemble, repeated=True)] = ()
+    digest: Annotated[int | None, Field(7, INT32)] = None  # see Digest
+    password: Annotated[bytes | None, Field(8, BYTES)] = None
+    ack_quorum: Annotated[int | None, Field(9, INT32)] = None
+    ctime_ms: Annotated[int | None, Field(10, INT64)] = None
+    custom_items: Annotated[
+        tuple[CustomMetadata, ...], Field(11, CustomMetadata, repeated=True)
+    ] = ()
+    ctoken: Annotated[int | None, Field(12, INT64)] = None
 
     @property
     def is_closed(self) -> bool:
@@ -110,7 +121,9 @@ class LedgerMetadata(Message):
             return cls(**_of_text(rest.decode(errors="replace"), begin))
         if int(version) != NODE_VERSION:
             raise UnsupportedFormat(
-                f"ledger metadata of version {int(version)}", 0, remedy="versions 2 and 3 are read; export it as JSON"
+                f"ledger metadata of version {int(version)}",
+                0,
+                remedy="versions 2 and 3 are read; export it as JSON",
             )
         size, at = decode_varint(data, begin, len(data))
         if size > len(data) - at:
@@ -156,7 +169,9 @@ def _of_text(text: str, begin: int) -> dict[str, Any]:
     custom: list[CustomMetadata] = []
     for name, value in _text_items(text, begin):
         if name == "segment" and isinstance(value, list):
-            bookies = tuple(_text_bytes(v).decode(errors="replace") for n, v in value if n == "ensembleMember")
+            bookies = tuple(
+                _text_bytes(v).decode(errors="replace") for n, v in value if n == "ensembleMember"
+            )
             first = next((_text_number(v, begin) for n, v in value if n == "firstEntryId"), 0)
             ensembles.append(Ensemble(bookies=bookies, first_entry=first))
         elif name == "customMetadata" and isinstance(value, list):
@@ -172,7 +187,9 @@ def _of_text(text: str, begin: int) -> dict[str, Any]:
             if name == "password":
                 found["password"] = _text_bytes(value)
             else:
-                found[_NAMES[name]] = int(number) if number is not None else _text_number(value, begin)
+                found[_NAMES[name]] = (
+                    int(number) if number is not None else _text_number(value, begin)
+                )
     for name in ("quorum", "ensemble", "length", "state"):
         if name not in found:
             raise CorruptLog(f"LedgerMetadata without {name}", begin)
@@ -211,7 +228,9 @@ def _text_number(value: str, begin: int) -> int:
     try:
         return int(value)
     except ValueError:
-        raise CorruptLog(f"ledger metadata with {value[:40]!r} where a number belongs", begin) from None
+        raise CorruptLog(
+            f"ledger metadata with {value[:40]!r} where a number belongs", begin
+        ) from None
 
 
 def _text_bytes(value: str) -> bytes:
@@ -225,4 +244,6 @@ def _text_bytes(value: str) -> bytes:
             return chr(int(code[1:], 16))
         return _LETTERS.get(code, code)
 
-    return _ESCAPE.sub(plain, value[1:-1] if value[:1] == '"' else value).encode("latin-1", errors="replace")
+    return _ESCAPE.sub(plain, value[1:-1] if value[:1] == '"' else value).encode(
+        "latin-1", errors="replace"
+    )

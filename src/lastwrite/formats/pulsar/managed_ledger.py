@@ -55,7 +55,9 @@ def unwrapped(data: bytes) -> bytes:
     if size < 0:
         raise CorruptLog(f"compressed metadata with a head of {size} bytes", 2)
     head = CompressionInfo.decode(data, 6, 6 + size)
-    return Codecs().decompress(Codec.of(head.codec), data[6 + size :], head.uncompressed_size, _LIMIT_BYTES)
+    return Codecs().decompress(
+        Codec.of(head.codec), data[6 + size :], head.uncompressed_size, _LIMIT_BYTES
+    )
 
 
 def wrapped(message: bytes, codec: Codec) -> bytes:
@@ -106,15 +108,13 @@ class DriverMetadata(Message):
 class OffloadSegment(Message):
     """Part of a ledger that a streaming offloader wrote, up to ``end_entry``."""
 
-    # fmt: off
-    uid_msb:         Annotated[int | None, Field(1, INT64)] = None
-    uid_lsb:         Annotated[int | None, Field(2, INT64)] = None
-    complete:        Annotated[bool | None, Field(3, BOOL)] = None
-    assigned_ms:     Annotated[int | None, Field(4, INT64)] = None
-    offloaded_ms:    Annotated[int | None, Field(5, INT64)] = None
-    end_entry:       Annotated[int | None, Field(6, INT64)] = None
-    driver:          Annotated[DriverMetadata | None, Field(7, DriverMetadata)] = None
-    # fmt: on
+    uid_msb: Annotated[int | None, Field(1, INT64)] = None
+    uid_lsb: Annotated[int | None, Field(2, INT64)] = None
+    complete: Annotated[bool | None, Field(3, BOOL)] = None
+    assigned_ms: Annotated[int | None, Field(4, INT64)] = None
+    offloaded_ms: Annotated[int | None, Field(5, INT64)] = None
+    end_entry: Annotated[int | None, Field(6, INT64)] = None
+    driver: Annotated[DriverMetadata | None, Field(7, DriverMetadata)] = None
 
     @property
     def uuid(self) -> UUID | None:
@@ -125,15 +125,13 @@ class OffloadSegment(Message):
 class OffloadContext(Message):
     """Where a ledger was offloaded to, and whether all of it was."""
 
-    # fmt: off
-    uid_msb:            Annotated[int | None, Field(1, INT64)] = None
-    uid_lsb:            Annotated[int | None, Field(2, INT64)] = None
-    complete:           Annotated[bool | None, Field(3, BOOL)] = None
+    uid_msb: Annotated[int | None, Field(1, INT64)] = None
+    uid_lsb: Annotated[int | None, Field(2, INT64)] = None
+    complete: Annotated[bool | None, Field(3, BOOL)] = None
     bookkeeper_deleted: Annotated[bool | None, Field(4, BOOL)] = None
-    timestamp_ms:       Annotated[int | None, Field(5, INT64)] = None
-    driver:             Annotated[DriverMetadata | None, Field(6, DriverMetadata)] = None
-    segments:           Annotated[tuple[OffloadSegment, ...], Field(7, OffloadSegment, repeated=True)] = ()
-    # fmt: on
+    timestamp_ms: Annotated[int | None, Field(5, INT64)] = None
+    driver: Annotated[DriverMetadata | None, Field(6, DriverMetadata)] = None
+    segments: Annotated[tuple[OffloadSegment, ...], Field(7, OffloadSegment, repeated=True)] = ()
 
     @property
     def uuid(self) -> UUID | None:
@@ -142,21 +140,21 @@ class OffloadContext(Message):
     @classmethod
     def of_uuid(cls, uuid: UUID, *, complete: bool = True) -> OffloadContext:
         """The context of a ledger whose objects have that uuid in their names."""
-        return cls(uid_msb=_signed(uuid.int >> 64), uid_lsb=_signed(uuid.int & _U64), complete=complete)
+        return cls(
+            uid_msb=_signed(uuid.int >> 64), uid_lsb=_signed(uuid.int & _U64), complete=complete
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerInfo(Message):
     """One ledger of a topic. The open one has neither entries nor size nor a time; ask the ledger itself."""
 
-    # fmt: off
-    ledger:     Annotated[int, Field(1, INT64, required=True)]
-    entries:    Annotated[int | None, Field(2, INT64)] = None
+    ledger: Annotated[int, Field(1, INT64, required=True)]
+    entries: Annotated[int | None, Field(2, INT64)] = None
     size_bytes: Annotated[int | None, Field(3, INT64)] = None
-    closed_ms:  Annotated[int | None, Field(4, INT64)] = None
-    offload:    Annotated[OffloadContext | None, Field(5, OffloadContext)] = None
+    closed_ms: Annotated[int | None, Field(4, INT64)] = None
+    offload: Annotated[OffloadContext | None, Field(5, OffloadContext)] = None
     properties: Annotated[tuple[Property, ...], Field(6, Property, repeated=True)] = ()
-    # fmt: on
 
     @property
     def is_closed(self) -> bool:
@@ -173,11 +171,9 @@ class LedgerInfo(Message):
 class ManagedLedgerInfo(Message):
     """The ledgers of a topic. A broker writes them in no order; ``decode_node`` gives them in that of their ids."""
 
-    # fmt: off
-    ledgers:    Annotated[tuple[LedgerInfo, ...], Field(1, LedgerInfo, repeated=True)] = ()
+    ledgers: Annotated[tuple[LedgerInfo, ...], Field(1, LedgerInfo, repeated=True)] = ()
     terminated: Annotated[NestedPosition | None, Field(2, NestedPosition)] = None
     properties: Annotated[tuple[Property, ...], Field(3, Property, repeated=True)] = ()
-    # fmt: on
 
     @classmethod
     def decode_node(cls, data: bytes) -> ManagedLedgerInfo:
@@ -194,16 +190,14 @@ class ManagedLedgerInfo(Message):
 class CursorInfo(Message):
     """ManagedCursorInfo; ``cursors_ledger`` -1: the rest is the truth, else that ledger's last entry is."""
 
-    # fmt: off
-    cursors_ledger:     Annotated[int, Field(1, INT64, required=True)]
+    cursors_ledger: Annotated[int, Field(1, INT64, required=True)]
     mark_delete_ledger: Annotated[int | None, Field(2, INT64)] = None
-    mark_delete_entry:  Annotated[int | None, Field(3, INT64)] = None
+    mark_delete_entry: Annotated[int | None, Field(3, INT64)] = None
     individual_deleted: Annotated[tuple[bytes, ...], Field(4, BYTES, repeated=True)] = ()
-    properties:         Annotated[tuple[LongProperty, ...], Field(5, LongProperty, repeated=True)] = ()
-    last_active_ms:     Annotated[int | None, Field(6, INT64)] = None
-    batch_deletions:    Annotated[tuple[bytes, ...], Field(7, BYTES, repeated=True)] = ()
-    cursor_properties:  Annotated[tuple[Property, ...], Field(8, Property, repeated=True)] = ()
-    # fmt: on
+    properties: Annotated[tuple[LongProperty, ...], Field(5, LongProperty, repeated=True)] = ()
+    last_active_ms: Annotated[int | None, Field(6, INT64)] = None
+    batch_deletions: Annotated[tuple[bytes, ...], Field(7, BYTES, repeated=True)] = ()
+    cursor_properties: Annotated[tuple[Property, ...], Field(8, Property, repeated=True)] = ()
 
     @property
     def horizon(self) -> Position | None:
@@ -227,14 +221,12 @@ class CursorInfo(Message):
 class PositionInfo(Message):
     """An entry of a cursor's ledger; the last one counts."""
 
-    # fmt: off
-    ledger:                    Annotated[int, Field(1, INT64, required=True)]
-    entry:                     Annotated[int, Field(2, INT64, required=True)]
-    individual_deleted:        Annotated[tuple[bytes, ...], Field(3, BYTES, repeated=True)] = ()
-    properties:                Annotated[tuple[LongProperty, ...], Field(4, LongProperty, repeated=True)] = ()
-    batch_deletions:           Annotated[tuple[bytes, ...], Field(5, BYTES, repeated=True)] = ()
+    ledger: Annotated[int, Field(1, INT64, required=True)]
+    entry: Annotated[int, Field(2, INT64, required=True)]
+    individual_deleted: Annotated[tuple[bytes, ...], Field(3, BYTES, repeated=True)] = ()
+    properties: Annotated[tuple[LongProperty, ...], Field(4, LongProperty, repeated=True)] = ()
+    batch_deletions: Annotated[tuple[bytes, ...], Field(5, BYTES, repeated=True)] = ()
     individual_deleted_ranges: Annotated[tuple[bytes, ...], Field(6, BYTES, repeated=True)] = ()
-    # fmt: on
 
     @property
     def horizon(self) -> Position:
@@ -276,7 +268,9 @@ class Exported:
     info: ManagedLedgerInfo
     horizon: Position | None = None  # of the cursor __compaction
     compacted_ledger: int | None = None
-    last_confirmed: Position | None = None  # the topic's last entry; entry -1 of a ledger without any
+    last_confirmed: Position | None = (
+        None  # the topic's last entry; entry -1 of a ledger without any
+    )
 
 
 def from_json(text: str) -> Exported:
@@ -303,7 +297,9 @@ def from_json(text: str) -> Exported:
     except LogError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        raise CorruptLog(f"exported metadata with a field that is missing or of another type: {error!r}") from None
+        raise CorruptLog(
+            f"exported metadata with a field that is missing or of another type: {error!r}"
+        ) from None
 
 
 def _of_messages(document: dict[str, Any]) -> Exported:
@@ -329,7 +325,9 @@ def _ledger_of_messages(item: dict[str, Any]) -> LedgerInfo:
             timestamp_ms=_number(offload.get("timestamp")),
             driver=None
             if driver is None
-            else DriverMetadata(name=str(driver["name"]), properties=_properties(driver.get("properties"))),
+            else DriverMetadata(
+                name=str(driver["name"]), properties=_properties(driver.get("properties"))
+            ),
             segments=tuple(
                 OffloadSegment(
                     uid_msb=_number(part.get("uidMsb")),
@@ -359,7 +357,11 @@ def _of_admin(document: dict[str, Any]) -> Exported:
     ledgers = []
     for n, item in enumerate(document["ledgers"]):
         uuid = item.get("offloadedContextUuid")
-        entries, size, closed = _number(item.get("entries")), _number(item.get("size")), _number(item.get("timestamp"))
+        entries, size, closed = (
+            _number(item.get("entries")),
+            _number(item.get("size")),
+            _number(item.get("timestamp")),
+        )
         if is_stats:
             # Times are not printed; the last ledger of a topic that is not closed is the open one.
             is_open = n == count - 1 and not entries and document.get("state") != "ClosedLedger"

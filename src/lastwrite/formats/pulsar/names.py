@@ -75,7 +75,8 @@ class TopicName:
         if "://" in text:
             if not text.startswith(SCHEME):
                 raise InvalidConfig(
-                    f"topic {text!r} is not persistent", remedy=f"only {SCHEME}tenant/namespace/name has a log"
+                    f"topic {text!r} is not persistent",
+                    remedy=f"only {SCHEME}tenant/namespace/name has a log",
                 )
             rest = text[len(SCHEME) :]
             if rest.count("/") != 2:
@@ -104,7 +105,12 @@ class TopicName:
 
     @classmethod
     def _of_parts(cls, text: str, tenant: str, namespace: str, local: str) -> TopicName:
-        if not (_is_entity(tenant) and _is_entity(namespace)) or not local or local in (".", "..") or "\0" in local:
+        if (
+            not (_is_entity(tenant) and _is_entity(namespace))
+            or not local
+            or local in (".", "..")
+            or "\0" in local
+        ):
             raise _no_topic(text)
         base, mark, number = local.rpartition(PARTITION_MARK)
         if mark and base and _NUMBER.fullmatch(number) and int(number) <= _MAX_I32:
@@ -124,7 +130,9 @@ class TopicName:
     @property
     def managed_ledger(self) -> str:
         """The managed ledger's name, also the topic folder's path in an archive."""
-        local = self.local if self.partition < 0 else f"{self.local}{PARTITION_MARK}{self.partition}"
+        local = (
+            self.local if self.partition < 0 else f"{self.local}{PARTITION_MARK}{self.partition}"
+        )
         return f"{self.tenant}/{self.namespace}/{PERSISTENT}/{encode_local(local)}"
 
     @property
@@ -145,7 +153,8 @@ def _is_entity(name: str) -> bool:
 
 def _no_topic(text: str) -> InvalidConfig:
     return InvalidConfig(
-        f"{text!r} names no topic", remedy=f"give {SCHEME}tenant/namespace/name, tenant/namespace/name, or a name alone"
+        f"{text!r} names no topic",
+        remedy=f"give {SCHEME}tenant/namespace/name, tenant/namespace/name, or a name alone",
     )
 
 

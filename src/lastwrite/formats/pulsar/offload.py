@@ -47,75 +47,63 @@ _MAX_I32 = (1 << 31) - 1
 class BlockHeader(NamedTuple):
     """What a block begins with; zeros follow up to byte 128."""
 
-    # fmt: off
-    magic:        Annotated[int, At(0,  U32)]
-    header_bytes: Annotated[int, At(4,  I64)]  # 128
-    block_bytes:  Annotated[int, At(12, I64)]  # header and padding included
-    first_entry:  Annotated[int, At(20, I64)]
-    # fmt: on
+    magic: Annotated[int, At(0, U32)]
+    header_bytes: Annotated[int, At(4, I64)]  # 128
+    block_bytes: Annotated[int, At(12, I64)]  # header and padding included
+    first_entry: Annotated[int, At(20, I64)]
 
 
 class StreamedBlockHeader(NamedTuple):
     """The same in layout V2."""
 
-    # fmt: off
-    magic:        Annotated[int, At(0,  U32)]
-    header_bytes: Annotated[int, At(4,  I64)]
-    block_bytes:  Annotated[int, At(12, I64)]
-    first_entry:  Annotated[int, At(20, I64)]
-    ledger:       Annotated[int, At(28, I64)]
-    # fmt: on
+    magic: Annotated[int, At(0, U32)]
+    header_bytes: Annotated[int, At(4, I64)]
+    block_bytes: Annotated[int, At(12, I64)]
+    first_entry: Annotated[int, At(20, I64)]
+    ledger: Annotated[int, At(28, I64)]
 
 
 class EntryHead(NamedTuple):
     """What an entry begins with."""
 
-    size:  Annotated[int, At(0, I32)]  # of the bytes behind; negative: padding  # fmt: skip
+    size: Annotated[int, At(0, I32)]  # of the bytes behind; negative: padding
     entry: Annotated[int, At(4, I64)]
 
 
 class IndexHead(NamedTuple):
     """What an index object begins with; the ledger's metadata follow, then the blocks."""
 
-    # fmt: off
-    magic:          Annotated[int, At(0,  U32)]
-    index_bytes:    Annotated[int, At(4,  I32)]  # of the whole object
-    data_bytes:     Annotated[int, At(8,  I64)]  # of the data object
-    header_bytes:   Annotated[int, At(16, I64)]  # of a block's header
-    blocks:         Annotated[int, At(24, I32)]
+    magic: Annotated[int, At(0, U32)]
+    index_bytes: Annotated[int, At(4, I32)]  # of the whole object
+    data_bytes: Annotated[int, At(8, I64)]  # of the data object
+    header_bytes: Annotated[int, At(16, I64)]  # of a block's header
+    blocks: Annotated[int, At(24, I32)]
     metadata_bytes: Annotated[int, At(28, I32)]
-    # fmt: on
 
 
 class StreamedIndexHead(NamedTuple):
     """The same in layout V2; ledgers follow up to the object's end."""
 
-    # fmt: off
-    magic:          Annotated[int, At(0,  U32)]
-    index_bytes:    Annotated[int, At(4,  I32)]
-    data_bytes:     Annotated[int, At(8,  I64)]
-    header_bytes:   Annotated[int, At(16, I64)]
-    # fmt: on
+    magic: Annotated[int, At(0, U32)]
+    index_bytes: Annotated[int, At(4, I32)]
+    data_bytes: Annotated[int, At(8, I64)]
+    header_bytes: Annotated[int, At(16, I64)]
 
 
 class StreamedLedgerHead(NamedTuple):
     """One ledger of a V2 index: a LedgerInfo follows, then its blocks."""
 
-    # fmt: off
-    ledger:         Annotated[int, At(0,  I64)]
-    blocks:         Annotated[int, At(8,  I32)]
+    ledger: Annotated[int, At(0, I64)]
+    blocks: Annotated[int, At(8, I32)]
     metadata_bytes: Annotated[int, At(12, I32)]
-    # fmt: on
 
 
 class IndexEntry(NamedTuple):
     """Where a block lies."""
 
-    # fmt: off
-    first_entry: Annotated[int, At(0,  I64)]
-    part:        Annotated[int, At(8,  I32)]  # of the upload, from 1
-    offset:      Annotated[int, At(12, I64)]  # of the block's header in the data object
-    # fmt: on
+    first_entry: Annotated[int, At(0, I64)]
+    part: Annotated[int, At(8, I32)]  # of the upload, from 1
+    offset: Annotated[int, At(12, I64)]  # of the block's header in the data object
 
 
 BLOCK = layout(BlockHeader, byte_order=">", size=28)
@@ -135,7 +123,9 @@ def block_header(block_bytes: int, first_entry: int, ledger: int | None = None) 
     if ledger is None:
         head = BLOCK.pack(BLOCK_MAGIC, BLOCK_HEADER_BYTES, block_bytes, first_entry)
     else:
-        head = STREAMED_BLOCK.pack(STREAMED_BLOCK_MAGIC, BLOCK_HEADER_BYTES, block_bytes, first_entry, ledger)
+        head = STREAMED_BLOCK.pack(
+            STREAMED_BLOCK_MAGIC, BLOCK_HEADER_BYTES, block_bytes, first_entry, ledger
+        )
     return head.ljust(BLOCK_HEADER_BYTES, b"\0")
 
 
@@ -147,14 +137,28 @@ def parse_block_header(data: Buffer, at: int, end: int) -> BlockHeader:
         CorruptLog: another magic, another length of the header, a block shorter than its header, an entry below 0.
     """
     header = BlockHeader._make(_head(BLOCK.unpack_from, data, at, end))
-    _check_block(header.magic, BLOCK_MAGIC, header.header_bytes, header.block_bytes, header.first_entry, at, end)
+    _check_block(
+        header.magic,
+        BLOCK_MAGIC,
+        header.header_bytes,
+        header.block_bytes,
+        header.first_entry,
+        at,
+        end,
+    )
     return header
 
 
 def _parse_streamed_header(data: Buffer, at: int, end: int) -> StreamedBlockHeader:
     header = StreamedBlockHeader._make(_head(STREAMED_BLOCK.unpack_from, data, at, end))
     _check_block(
-        header.magic, STREAMED_BLOCK_MAGIC, header.header_bytes, header.block_bytes, header.first_entry, at, end
+        header.magic,
+        STREAMED_BLOCK_MAGIC,
+        header.header_bytes,
+        header.block_bytes,
+        header.first_entry,
+        at,
+        end,
     )
     if header.ledger < 0:
         raise CorruptLog(f"block of ledger {header.ledger}", at + 28)
@@ -168,7 +172,9 @@ def _head(unpack: object, data: Buffer, at: int, end: int) -> tuple[int, ...]:
     return values
 
 
-def _check_block(magic: int, right: int, header_bytes: int, block_bytes: int, first: int, at: int, end: int) -> None:
+def _check_block(
+    magic: int, right: int, header_bytes: int, block_bytes: int, first: int, at: int, end: int
+) -> None:
     if magic != right:
         raise CorruptLog(f"no block of an offloaded ledger: magic {magic:08x}", at)
     if header_bytes != BLOCK_HEADER_BYTES:
@@ -201,7 +207,9 @@ def walk_data(data: Buffer) -> Iterator[tuple[int, int, int]]:
     while at < len(data):
         header = parse_block_header(data, at, len(data))
         if expected is not None and header.first_entry != expected:
-            raise CorruptLog(f"block begins with entry {header.first_entry}, not {expected}", at + 20)
+            raise CorruptLog(
+                f"block begins with entry {header.first_entry}, not {expected}", at + 20
+            )
         expected = header.first_entry
         for entry, begin, size in _entries(data, at, header.block_bytes, expected):
             yield entry, begin, size
@@ -225,14 +233,18 @@ def walk_streamed(data: Buffer) -> Iterator[tuple[int, int, int, int]]:
         at += header.block_bytes
 
 
-def _entries(data: Buffer, block: int, block_bytes: int, expected: int) -> Iterator[tuple[int, int, int]]:
+def _entries(
+    data: Buffer, block: int, block_bytes: int, expected: int
+) -> Iterator[tuple[int, int, int]]:
     at, end = block + BLOCK_HEADER_BYTES, block + block_bytes
     while end - at >= ENTRY_HEAD_BYTES:
         head = EntryHead._make(ENTRY_HEAD.unpack_from(data, at))
         if head.size < 0:
             break
         if head.size > end - at - ENTRY_HEAD_BYTES:
-            raise CorruptLog(f"entry of {head.size} bytes, its block has {end - at - ENTRY_HEAD_BYTES} left", at)
+            raise CorruptLog(
+                f"entry of {head.size} bytes, its block has {end - at - ENTRY_HEAD_BYTES} left", at
+            )
         if head.entry != expected:
             raise CorruptLog(f"entry {head.entry} where {expected} belongs", at + 4)
         yield head.entry, at + ENTRY_HEAD_BYTES, head.size
@@ -262,7 +274,9 @@ def encode_data(
         blocks.append(IndexEntry(first_entry + done, FIRST_PART + len(blocks), begin))
         out += block_header(size, first_entry + done)
         before = done
-        while done < len(entries) and len(out) - begin + ENTRY_HEAD_BYTES + len(entries[done]) <= size:
+        while (
+            done < len(entries) and len(out) - begin + ENTRY_HEAD_BYTES + len(entries[done]) <= size
+        ):
             out += ENTRY_HEAD.pack(len(entries[done]), first_entry + done) + entries[done]
             left -= ENTRY_HEAD_BYTES + len(entries[done])
             done += 1
@@ -329,13 +343,18 @@ class IndexObject:
         head = IndexHead._make(INDEX_HEAD.unpack_from(data))
         if head.magic == STREAMED_INDEX_MAGIC:
             raise UnsupportedFormat("an index of layout V2", 0)
-        _check_index(head.magic, INDEX_MAGIC, head.index_bytes, head.data_bytes, head.header_bytes, data)
+        _check_index(
+            head.magic, INDEX_MAGIC, head.index_bytes, head.data_bytes, head.header_bytes, data
+        )
         if head.blocks < 0 or head.metadata_bytes < 0:
-            raise CorruptLog(f"index of {head.blocks} blocks, with metadata of {head.metadata_bytes} bytes", 24)
+            raise CorruptLog(
+                f"index of {head.blocks} blocks, with metadata of {head.metadata_bytes} bytes", 24
+            )
         blocks_at = INDEX_HEAD.size + head.metadata_bytes
         if blocks_at + head.blocks * INDEX_ENTRY.size != len(data):
             raise CorruptLog(
-                f"index of {len(data)} bytes with metadata of {head.metadata_bytes} and {head.blocks} blocks", 24
+                f"index of {len(data)} bytes with metadata of {head.metadata_bytes} and {head.blocks} blocks",
+                24,
             )
         return cls(
             data_bytes=head.data_bytes,
@@ -349,9 +368,16 @@ class IndexObject:
         if size > _MAX_I32:
             raise ValueError(f"an index of {size} bytes")
         head = INDEX_HEAD.pack(
-            INDEX_MAGIC, size, self.data_bytes, BLOCK_HEADER_BYTES, len(self.blocks), len(self.metadata_bytes)
+            INDEX_MAGIC,
+            size,
+            self.data_bytes,
+            BLOCK_HEADER_BYTES,
+            len(self.blocks),
+            len(self.metadata_bytes),
         )
-        return head + self.metadata_bytes + b"".join(INDEX_ENTRY.pack(*block) for block in self.blocks)
+        return (
+            head + self.metadata_bytes + b"".join(INDEX_ENTRY.pack(*block) for block in self.blocks)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +407,14 @@ class StreamedIndexObject:
         if len(data) < STREAMED_INDEX_HEAD.size:
             raise TruncatedLog(f"index of {len(data)} bytes", 0)
         head = StreamedIndexHead._make(STREAMED_INDEX_HEAD.unpack_from(data))
-        _check_index(head.magic, STREAMED_INDEX_MAGIC, head.index_bytes, head.data_bytes, head.header_bytes, data)
+        _check_index(
+            head.magic,
+            STREAMED_INDEX_MAGIC,
+            head.index_bytes,
+            head.data_bytes,
+            head.header_bytes,
+            data,
+        )
         ledgers: list[StreamedLedger] = []
         at = STREAMED_INDEX_HEAD.size
         while at < len(data):
@@ -391,7 +424,9 @@ class StreamedIndexObject:
             one = StreamedLedgerHead._make(STREAMED_LEDGER_HEAD.unpack_from(data, at))
             size = one.metadata_bytes + one.blocks * INDEX_ENTRY.size
             if one.metadata_bytes < 0 or one.blocks < 0 or size > left:
-                raise CorruptLog(f"ledger {one.ledger} of {one.blocks} blocks, {left} bytes are left", at)
+                raise CorruptLog(
+                    f"ledger {one.ledger} of {one.blocks} blocks, {left} bytes are left", at
+                )
             at += STREAMED_LEDGER_HEAD.size
             ledgers.append(
                 StreamedLedger(
@@ -412,10 +447,17 @@ class StreamedIndexObject:
             for one in self.ledgers
         )
         size = STREAMED_INDEX_HEAD.size + len(body)
-        return STREAMED_INDEX_HEAD.pack(STREAMED_INDEX_MAGIC, size, self.data_bytes, BLOCK_HEADER_BYTES) + body
+        return (
+            STREAMED_INDEX_HEAD.pack(
+                STREAMED_INDEX_MAGIC, size, self.data_bytes, BLOCK_HEADER_BYTES
+            )
+            + body
+        )
 
 
-def _check_index(magic: int, right: int, index_bytes: int, data_bytes: int, header_bytes: int, data: Buffer) -> None:
+def _check_index(
+    magic: int, right: int, index_bytes: int, data_bytes: int, header_bytes: int, data: Buffer
+) -> None:
     if magic != right:
         raise CorruptLog(f"no index of an offloaded ledger: magic {magic:08x}", 0)
     if index_bytes > len(data):
@@ -434,8 +476,14 @@ def _blocks(data: Buffer, at: int, count: int, data_bytes: int) -> tuple[IndexEn
     blocks = tuple(IndexEntry._make(values) for values in INDEX_ENTRY.iter_unpack(found))
     for n, block in enumerate(blocks):
         if block.first_entry < 0 or not 0 <= block.offset < data_bytes:
-            raise CorruptLog(f"block of entry {block.first_entry} at byte {block.offset} of {data_bytes}", at + 20 * n)
+            raise CorruptLog(
+                f"block of entry {block.first_entry} at byte {block.offset} of {data_bytes}",
+                at + 20 * n,
+            )
     for n, (low, high) in enumerate(pairwise(blocks)):
         if low.first_entry >= high.first_entry or low.offset >= high.offset:
-            raise CorruptLog(f"blocks of entries {low.first_entry} and {high.first_entry} out of order", at + 20 * n)
+            raise CorruptLog(
+                f"blocks of entries {low.first_entry} and {high.first_entry} out of order",
+                at + 20 * n,
+            )
     return blocks

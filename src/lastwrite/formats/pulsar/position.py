@@ -37,7 +37,8 @@ class Position(NamedTuple):
         """
         if not (-1 <= self.ledger <= MAX_LEDGER and -1 <= self.entry <= MAX_ENTRY):
             raise UnsupportedFormat(
-                f"entry {self} does not fit an offset", remedy=f"ledgers up to {MAX_LEDGER} can be compacted"
+                f"entry {self} does not fit an offset",
+                remedy=f"ledgers up to {MAX_LEDGER} can be compacted",
             )
         return (self.ledger << ENTRY_BITS) + self.entry
 

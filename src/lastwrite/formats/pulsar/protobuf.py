@@ -143,7 +143,9 @@ def fields(data: Buffer, at: int = 0, end: int | None = None) -> Pairs:
 
 def integer(pairs: Pairs, number: int, default: int = 0) -> int:
     """The last varint of field ``number``, unsigned."""
-    return next((value for n, value in reversed(pairs) if n == number and isinstance(value, int)), default)
+    return next(
+        (value for n, value in reversed(pairs) if n == number and isinstance(value, int)), default
+    )
 
 
 def integers(pairs: Pairs, number: int) -> list[int]:
@@ -153,7 +155,9 @@ def integers(pairs: Pairs, number: int) -> list[int]:
 
 def blob(pairs: Pairs, number: int) -> bytes | None:
     """The last bytes of field ``number``, None where it is absent."""
-    return next((value for n, value in reversed(pairs) if n == number and isinstance(value, bytes)), None)
+    return next(
+        (value for n, value in reversed(pairs) if n == number and isinstance(value, bytes)), None
+    )
 
 
 def blobs(pairs: Pairs, number: int) -> list[bytes]:
@@ -294,9 +298,15 @@ def _table(message: type[Message]) -> dict[int, tuple[str, Field]]:
         if field.name == "unknown":
             continue
         hint = hints[field.name]
-        places = [a for a in get_args(hint)[1:] if isinstance(a, Field)] if get_origin(hint) is Annotated else []
+        places = (
+            [a for a in get_args(hint)[1:] if isinstance(a, Field)]
+            if get_origin(hint) is Annotated
+            else []
+        )
         if len(places) != 1 or places[0].number in table:
-            raise TypeError(f"{message.__name__}.{field.name} does not say which field it is, or one that is taken")
+            raise TypeError(
+                f"{message.__name__}.{field.name} does not say which field it is, or one that is taken"
+            )
         table[places[0].number] = field.name, places[0]
     _TABLES[message] = table
     return table
@@ -313,7 +323,9 @@ def _packed(field: Field, data: Buffer, span: Span) -> list[int | bool]:
 
 def without(data: Buffer, *numbers: int) -> bytes:
     """The message without the fields of these numbers, all else byte for byte; errors as ``spans``."""
-    return b"".join(bytes(data[span.start : span.end]) for span in spans(data) if span.number not in numbers)
+    return b"".join(
+        bytes(data[span.start : span.end]) for span in spans(data) if span.number not in numbers
+    )
 
 
 def inserted(data: Buffer, number: int, field: bytes) -> bytes:

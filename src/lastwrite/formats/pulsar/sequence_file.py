@@ -83,7 +83,9 @@ class _Reader:
         first = int.from_bytes(self.take(1, what), "big", signed=True)
         if first >= -112:
             return first
-        value = int.from_bytes(self.take(-112 - first if first >= -120 else -120 - first, what), "big")
+        value = int.from_bytes(
+            self.take(-112 - first if first >= -120 else -120 - first, what), "big"
+        )
         return value if first >= -120 else ~value
 
     def text(self, what: str) -> str:
@@ -115,7 +117,9 @@ def decode_header(data: Buffer) -> SequenceHeader:
         for _ in range(max(0, reader.int32("metadata"))):
             metadata.append((reader.text("metadata"), reader.text("metadata")))
     sync = reader.take(_SYNC_BYTES, "sync")
-    return SequenceHeader(version, key_class, value_class, codec, bool(has_blocks), tuple(metadata), sync, reader.at)
+    return SequenceHeader(
+        version, key_class, value_class, codec, bool(has_blocks), tuple(metadata), sync, reader.at
+    )
 
 
 def walk_sequence_file(data: Buffer, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[Pair]:
@@ -132,7 +136,9 @@ def walk_sequence_file(data: Buffer, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> 
         raise UnsupportedFormat(f"SequenceFile of {header.key_class} and {header.value_class}", 4)
     if header.codec is not None and header.codec not in _WINDOW_BITS:
         raise UnsupportedFormat(
-            f"SequenceFile compressed with {header.codec}", 4, remedy="write it again with Hadoop's default codec"
+            f"SequenceFile compressed with {header.codec}",
+            4,
+            remedy="write it again with Hadoop's default codec",
         )
     reader = _Reader(data, header.size_bytes, len(data))
     while reader.at < reader.end:
@@ -168,7 +174,9 @@ def _block(reader: _Reader, header: SequenceHeader, at: int, limit_bytes: int) -
             if key_sizes.vlong("length of a key") != _KEY_BYTES:
                 raise CorruptLog("a key that is no entry's id", at)
             key = int.from_bytes(keys.take(_KEY_BYTES, "key"), "big", signed=True)
-            yield Pair(key, _value(values.take(value_sizes.vlong("length of a value"), "value"), at), at)
+            yield Pair(
+                key, _value(values.take(value_sizes.vlong("length of a value"), "value"), at), at
+            )
     except TruncatedLog as error:
         raise CorruptLog(f"block of {count} records: {error.problem}", at) from None
 
@@ -183,7 +191,9 @@ def _opened(codec: str | None, stored: bytes, at: int, limit_bytes: int) -> byte
         raise CorruptLog(f"broken zlib data: {error}", at) from None
     if len(out) > limit_bytes:
         raise OutOfMemoryBudget(
-            f"a record decompresses to more than {limit_bytes} bytes", at, remedy="allow more memory with --memory"
+            f"a record decompresses to more than {limit_bytes} bytes",
+            at,
+            remedy="allow more memory with --memory",
         )
     if not stream.eof:
         raise CorruptLog(f"zlib data stop early, after {len(out)} bytes", at)
@@ -227,7 +237,9 @@ def encode_sequence_file(
     return bytes(out)
 
 
-def _encoded_blocks(pairs: Iterable[tuple[int, bytes]], sync: bytes, codec: str | None, block_bytes: int) -> bytes:
+def _encoded_blocks(
+    pairs: Iterable[tuple[int, bytes]], sync: bytes, codec: str | None, block_bytes: int
+) -> bytes:
     out = bytearray()
     held: list[tuple[int, bytes]] = []
 
@@ -260,7 +272,9 @@ def encode_vlong(value: int) -> bytes:
         return value.to_bytes(1, "big", signed=True)
     shown = value if value >= 0 else ~value
     size = (shown.bit_length() + 7) // 8
-    return ((-112 if value >= 0 else -120) - size).to_bytes(1, "big", signed=True) + shown.to_bytes(size, "big")
+    return ((-112 if value >= 0 else -120) - size).to_bytes(1, "big", signed=True) + shown.to_bytes(
+        size, "big"
+    )
 
 
 def _text(text: str) -> bytes:

@@ -22,7 +22,10 @@ SURVEYED = np.dtype(
         ("records", np.int64),  # as a round counts them
         ("messages", np.int64),  # as the entry itself does, placeholders left out
         ("marker", np.int64),  # marker_type; -1: none
-        ("transaction", np.int64),  # of data and of markers, as ``producer_id`` in a batch table; -1: none
+        (
+            "transaction",
+            np.int64,
+        ),  # of data and of markers, as ``producer_id`` in a batch table; -1: none
         ("publish_time", np.int64),
         ("is_part", np.int64),  # 1: a chunk of a message, not its last
     ]
@@ -41,7 +44,9 @@ class Surveyor:
         self._format = PulsarFormat(plain_limit, checks=False)
         self._found = np.empty(0, dtype=SURVEYED)
 
-    def take(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> tuple[SurveyTable, int, int]:
+    def take(
+        self, buffer: ByteArray, start: int, end: int, lowest_offset: int
+    ) -> tuple[SurveyTable, int, int]:
         """The entries of ``buffer[start:end]``, a row each, valid until the next call; then as ``PulsarFormat.split``:
         where they end, and how many bytes the entry needs that is cut short there.
 

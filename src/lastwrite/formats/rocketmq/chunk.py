@@ -36,7 +36,9 @@ class RocketmqFormat:
     """
 
     name = "rocketmq"
-    cut_remedy = "nothing was changed; restore the log file and its index from a replica or a backup"
+    cut_remedy = (
+        "nothing was changed; restore the log file and its index from a replica or a backup"
+    )
 
     def __init__(self, plain_limit: int = 64 << 20) -> None:
         self._limit = plain_limit
@@ -62,16 +64,24 @@ class RocketmqFormat:
             if not framed:
                 offset = int(bad["queue_offset"])
                 raise CorruptLog(
-                    f"queue offset {offset} where the next is {lowest_offset} or more", int(bad["position"]) + 20,
+                    f"queue offset {offset} where the next is {lowest_offset} or more",
+                    int(bad["position"]) + 20,
                     remedy=_KEEP,
-                )  # fmt: skip
+                )
             return self._table[:framed], int(bad["position"]), -1, buffer
         if not rows and code not in (kernels.OK, kernels.NEED_MORE):
             # Up to where the index says that records end, there are nothing but records.
             raise CorruptLog(kernels.CODES[code], int(at), remedy=_KEEP)
-        return self._table[:rows], int(consumed), int(wanted) if code == kernels.NEED_MORE else -1, buffer
+        return (
+            self._table[:rows],
+            int(consumed),
+            int(wanted) if code == kernels.NEED_MORE else -1,
+            buffer,
+        )
 
-    def opened(self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None) -> Iterator[Run]:
+    def opened(
+        self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
+    ) -> Iterator[Run]:
         """The records of ``table`` (those with a non-zero byte in ``wanted``) in runs.
 
         Raises:
@@ -88,7 +98,9 @@ class RocketmqFormat:
             at, length = int(messages["body_at"][i]), int(messages["body_length"][i])
             body = buffer[at : at + length].tobytes()
             try:
-                deletes[i] = not decompress_body(body, int(messages["sys_flag"][i]), at, self._limit)
+                deletes[i] = not decompress_body(
+                    body, int(messages["sys_flag"][i]), at, self._limit
+                )
             except CorruptLog as error:
                 raise CorruptLog(error.problem, error.at, remedy=_KEEP) from error
         if wanted is None:
@@ -101,9 +113,16 @@ class RocketmqFormat:
                 yield Run(first, last, buffer)
 
     def walk(
-        self, run: Run, table: BatchTable, secret: UInt64Array, ordinal: int, states: ByteArray,
-        entries: UInt64Array, filled: int, keys: Int64Array | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        run: Run,
+        table: BatchTable,
+        secret: UInt64Array,
+        ordinal: int,
+        states: ByteArray,
+        entries: UInt64Array,
+        filled: int,
+        keys: Int64Array | None = None,
+    ) -> int:
         """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that has a key.
 
         Returns the rows of ``entries`` that are filled now. ``keys`` takes (position in ``run.plain``, length) row for
@@ -111,15 +130,31 @@ class RocketmqFormat:
         """
         return int(
             chunk_kernels.walk(
-                run.plain, self._messages, run.first, run.last, self._deletes, secret, ordinal, states, entries, filled,
+                run.plain,
+                self._messages,
+                run.first,
+                run.last,
+                self._deletes,
+                secret,
+                ordinal,
+                states,
+                entries,
+                filled,
                 _NO_KEYS if keys is None else keys,
             )
-        )  # fmt: skip
+        )
 
     def add_versions(
-        self, buffer: ByteArray, run: Run, table: BatchTable, policy: Policy, ordinal: int, entries: UInt64Array,
-        start: int, filled: int,
-    ) -> None:  # fmt: skip
+        self,
+        buffer: ByteArray,
+        run: Run,
+        table: BatchTable,
+        policy: Policy,
+        ordinal: int,
+        entries: UInt64Array,
+        start: int,
+        filled: int,
+    ) -> None:
         """There is no other strategy than the offset."""
         raise UnsupportedFormat("a RocketMQ queue is compacted by offset alone")
 
@@ -132,9 +167,15 @@ class RocketmqFormat:
         return int(table["size"].sum())
 
     def rebuild(
-        self, buffer: ByteArray, table: BatchTable, actions: ByteArray, horizons: Int64Array, keep: ByteArray,
-        out: ByteArray, rows: Int64Array,
-    ) -> tuple[ByteArray, int, int]:  # fmt: skip
+        self,
+        buffer: ByteArray,
+        table: BatchTable,
+        actions: ByteArray,
+        horizons: Int64Array,
+        keep: ByteArray,
+        out: ByteArray,
+        rows: Int64Array,
+    ) -> tuple[ByteArray, int, int]:
         """Copy the records that are not to be dropped to ``out``, from its begin, and a row each to ``rows``.
 
         The sixth number of a row is the tags code. Returns (``out``, bytes written, rows filled).

@@ -166,7 +166,12 @@ def _number(data, at):
 
 @njit(cache=True, nogil=True, inline="always")
 def _is_valid(data, at):
-    return i64(data, at) >= 0 and _size(data, at) > 0 and i64(data, at + 28) >= 0 and _number(data, at) > 0
+    return (
+        i64(data, at) >= 0
+        and _size(data, at) > 0
+        and i64(data, at + 28) >= 0
+        and _number(data, at) > 0
+    )
 
 
 @njit(cache=True, nogil=True)

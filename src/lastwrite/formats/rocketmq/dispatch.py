@@ -189,7 +189,9 @@ class QueueNumbers:
     def __init__(self) -> None:
         self.names: list[tuple[bytes, int]] = []
         self.slots: Int64Array = np.full(1 << 8, -1, np.int64)  # open addressing, at most half full
-        self.table: Int64Array = np.zeros((1 << 7, 4), np.int64)  # topic's place, its length, queue, is compacted
+        self.table: Int64Array = np.zeros(
+            (1 << 7, 4), np.int64
+        )  # topic's place, its length, queue, is compacted
         self.topics: ByteArray = np.zeros(1 << 12, np.uint8)
         self._used = 0
 
@@ -214,7 +216,10 @@ class QueueNumbers:
 
     def _enter(self, topic: bytes, queue: int, number: int) -> None:
         mask = len(self.slots) - 1
-        slot = int(_search_from_topic(np.frombuffer(topic + b"\0", np.uint8), len(topic), queue)) & mask
+        slot = (
+            int(_search_from_topic(np.frombuffer(topic + b"\0", np.uint8), len(topic), queue))
+            & mask
+        )
         while self.slots[slot] >= 0:
             slot = (slot + 1) & mask
         self.slots[slot] = number
@@ -360,7 +365,9 @@ def fill_batch_queue(rows, until, state, out):
         if rows[i, NUMBER] < 0 or rows[i, BASE] < 0:
             state[PASSED] += 1
             continue
-        _put_batch_unit(target, state[FILLED] * BATCH_UNIT_BYTES, rows, i, at, rows[i, BASE], rows[i, NUMBER])
+        _put_batch_unit(
+            target, state[FILLED] * BATCH_UNIT_BYTES, rows, i, at, rows[i, BASE], rows[i, NUMBER]
+        )
         state[FILLED] += 1
         state[END] = at
     return len(rows), DONE
@@ -429,7 +436,9 @@ def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
         state[INDEX_WROTE] += BATCH_UNIT_BYTES
 
 
-def closing(log_wrote: int, index_wrote: int, log_bytes: int, index_bytes: int) -> tuple[bytes, bool]:
+def closing(
+    log_wrote: int, index_wrote: int, log_bytes: int, index_bytes: int
+) -> tuple[bytes, bool]:
     """What a broker appends to a pair that takes no more: to its log a blank record, to its index an end unit or not.
 
     Nothing where one of the two is full to its last byte, since then the next record does not even try.
@@ -454,7 +463,12 @@ def copy_records(data, base, rows, log_address, positions, out, units):
     at = np.int64(0)
     for i in range(len(rows)):
         begin, size = rows[i, ADDRESS] - base, rows[i, SIZE]
-        if begin < 0 or size < SMALLEST_RECORD_BYTES or begin > len(data) - size or at > len(out) - size:
+        if (
+            begin < 0
+            or size < SMALLEST_RECORD_BYTES
+            or begin > len(data) - size
+            or at > len(out) - size
+        ):
             return np.int64(-1)
         copy_bytes(target, at, source, begin, size)
         own = log_address + positions[i]

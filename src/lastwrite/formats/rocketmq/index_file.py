@@ -32,27 +32,23 @@ DEFAULT_ENTRIES = 20_000_000  # maxIndexNum
 class IndexHeader(NamedTuple):
     """The first 40 bytes of an index file."""
 
-    # fmt: off
     #                                     offset  type
-    first_store_time_ms:   Annotated[int, At(0,  I64)]
-    last_store_time_ms:    Annotated[int, At(8,  I64)]
+    first_store_time_ms: Annotated[int, At(0, I64)]
+    last_store_time_ms: Annotated[int, At(8, I64)]
     first_physical_offset: Annotated[int, At(16, I64)]
-    last_physical_offset:  Annotated[int, At(24, I64)]
-    used_slots:            Annotated[int, At(32, I32)]
-    count:                 Annotated[int, At(36, I32)]  # type: ignore[assignment]  # the next entry to write; from 1
-    # fmt: on
+    last_physical_offset: Annotated[int, At(24, I64)]
+    used_slots: Annotated[int, At(32, I32)]
+    count: Annotated[int, At(36, I32)]  # type: ignore[assignment]  # the next entry to write; from 1
 
 
 class IndexEntry(NamedTuple):
     """A key of a record."""
 
-    # fmt: off
     #                               offset  type
-    hash:            Annotated[int, At(0,  I32)]  # of "TOPIC#KEY", not negative
-    physical_offset: Annotated[int, At(4,  I64)]
-    seconds:         Annotated[int, At(12, I32)]  # after the header's first store time
-    previous:        Annotated[int, At(16, I32)]  # entry of the same slot; 0: none
-    # fmt: on
+    hash: Annotated[int, At(0, I32)]  # of "TOPIC#KEY", not negative
+    physical_offset: Annotated[int, At(4, I64)]
+    seconds: Annotated[int, At(12, I32)]  # after the header's first store time
+    previous: Annotated[int, At(16, I32)]  # entry of the same slot; 0: none
 
 
 INDEX_HEADER = layout(IndexHeader, byte_order=">", size=40)
@@ -81,7 +77,9 @@ def decode_index_header(data: Buffer, at: int = 0) -> IndexHeader:
         TruncatedLog: fewer than 40 bytes.
     """
     if len(data) - at < INDEX_HEADER.size:
-        raise TruncatedLog(f"index file header cut short: {len(data) - at} of {INDEX_HEADER.size} bytes", at)
+        raise TruncatedLog(
+            f"index file header cut short: {len(data) - at} of {INDEX_HEADER.size} bytes", at
+        )
     header = IndexHeader._make(INDEX_HEADER.unpack_from(data, at))
     return header._replace(count=max(header.count, 1))
 
@@ -108,17 +106,24 @@ def find_slots(data: Buffer) -> int | None:
     wanted = np.frombuffer(header.first_physical_offset.to_bytes(8, "big", signed=True), np.uint8)
     candidates = np.arange(first, most + 1, 5, dtype=np.int64)
     for k in range(8):
-        candidates = candidates[view[INDEX_HEADER.size + 4 * candidates + INDEX_ENTRY.size + 4 + k] == wanted[k]]
+        candidates = candidates[
+            view[INDEX_HEADER.size + 4 * candidates + INDEX_ENTRY.size + 4 + k] == wanted[k]
+        ]
     fitting = [int(slots) for slots in candidates.tolist() if _fits(data, header, slots)]
     # Where the first entries are of address 0 a shift by one entry may fit too; but entry 0 is never used, and behind
     # the last one nothing was written, unless a crash kept the header old.
-    return next((slots for slots in fitting if _ends_fit(data, header, slots)), fitting[0] if fitting else None)
+    return next(
+        (slots for slots in fitting if _ends_fit(data, header, slots)),
+        fitting[0] if fitting else None,
+    )
 
 
 def _ends_fit(data: Buffer, header: IndexHeader, slots: int) -> bool:
     base = INDEX_HEADER.size + 4 * slots
     end = base + INDEX_ENTRY.size * header.count
-    return not any(bytes(data[base : base + INDEX_ENTRY.size])) and not any(bytes(data[end : end + INDEX_ENTRY.size]))
+    return not any(bytes(data[base : base + INDEX_ENTRY.size])) and not any(
+        bytes(data[end : end + INDEX_ENTRY.size])
+    )
 
 
 def _fits(data: Buffer, header: IndexHeader, slots: int) -> bool:
@@ -159,8 +164,14 @@ class IndexFile:
         if slots is None:
             if header.count > 1:
                 raise CorruptLog("header and entries of the index file contradict each other", 36)
-            slots = max((len(data) - INDEX_HEADER.size) // 84, 1)  # without entries it does not matter
-        needed = INDEX_HEADER.size + 4 * slots + (INDEX_ENTRY.size * header.count if header.count > 1 else 0)
+            slots = max(
+                (len(data) - INDEX_HEADER.size) // 84, 1
+            )  # without entries it does not matter
+        needed = (
+            INDEX_HEADER.size
+            + 4 * slots
+            + (INDEX_ENTRY.size * header.count if header.count > 1 else 0)
+        )
         if slots < 1 or needed > len(data):
             raise TruncatedLog(f"index file of {len(data)} bytes that needs {needed}", len(data))
         return cls(data, slots, header)
@@ -189,7 +200,12 @@ class IndexFile:
         return self.header.first_store_time_ms + 1000 * entry.seconds
 
     def lookup(
-        self, topic: str, key: str, begin_ms: int = 0, end_ms: int = (1 << 63) - 1, limit: int = 1 << 20
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+        limit: int = 1 << 20,
     ) -> list[int]:
         """Addresses of records that may have the key, the newest first, stored from ``begin_ms`` to ``end_ms``.
 
@@ -225,7 +241,14 @@ def new_index_file(
     return out
 
 
-def build(out: ByteArray, slots: int, hashes: Int64Array, places: Int64Array, times: Int64Array, first: int = 0) -> int:
+def build(
+    out: ByteArray,
+    slots: int,
+    hashes: Int64Array,
+    places: Int64Array,
+    times: Int64Array,
+    first: int = 0,
+) -> int:
     """Enter the keys from ``first`` on, as ``kernels.index_keys`` gives them, into an index file, until it is full.
 
     Returns how many went in. Byte for byte what a broker writes.

@@ -66,7 +66,11 @@ def sequence_length(raw: bytes, at: int) -> int:
             return -2
         return -3 if first == 0xED and second >= 0xA0 else 3
     if 0xF0 <= first <= 0xF4:
-        if not _continues(second) or (first == 0xF0 and second < 0x90) or (first == 0xF4 and second > 0x8F):
+        if (
+            not _continues(second)
+            or (first == 0xF0 and second < 0x90)
+            or (first == 0xF4 and second > 0x8F)
+        ):
             return -1
         if not _continues(third):
             return -2

@@ -90,11 +90,24 @@ HAS_DELAY = 1  # a property DELAY
 HAS_MULTI_DISPATCH = 2  # a property INNER_MULTI_DISPATCH
 HAS_INNER = 4  # both INNER_NUM and INNER_BASE
 BAD_NUMBER = 8  # one of them is no number: to a broker the record is broken
-BLANK_KEY = 16  # KEYS is nothing but white space; its length is in the bits from KEY_LENGTH_SHIFT on
+BLANK_KEY = (
+    16  # KEYS is nothing but white space; its length is in the bits from KEY_LENGTH_SHIFT on
+)
 KEY_LENGTH_SHIFT = 16
 
 UNIT = np.dtype(
-    [(name, np.int64) for name in ("position", "physical_offset", "size", "tags_code", "store_time", "base", "number")]
+    [
+        (name, np.int64)
+        for name in (
+            "position",
+            "physical_offset",
+            "size",
+            "tags_code",
+            "store_time",
+            "base",
+            "number",
+        )
+    ]
 )
 
 MessageTable = npt.NDArray[np.void]
@@ -182,9 +195,13 @@ def _is_blank(source, at, end):
             return False
         point = (byte & 15) << 12 | (second & 63) << 6 | (third & 63)
         if point == 0x2007 or not (
-            point == 0x1680 or 0x2000 <= point <= 0x200A or point == 0x2028 or point == 0x2029
-            or point == 0x205F or point == 0x3000
-        ):  # fmt: skip
+            point == 0x1680
+            or 0x2000 <= point <= 0x200A
+            or point == 0x2028
+            or point == 0x2029
+            or point == 0x205F
+            or point == 0x3000
+        ):
             return False
         at += 3
     return True
@@ -223,13 +240,19 @@ def _hash_on(source, at, end, value):
                     size = np.int64(3)
                     if not (first == 0xED and second >= 0xA0):
                         unit = (first & 15) << 12 | (second & 63) << 6 | (third & 63)
-        elif _continues(second) and not (first == 0xF0 and second < 0x90) and not (first == 0xF4 and second > 0x8F):
+        elif (
+            _continues(second)
+            and not (first == 0xF0 and second < 0x90)
+            and not (first == 0xF4 and second > 0x8F)
+        ):
             size = np.int64(2)
             if _continues(third):
                 size = np.int64(3)
                 if _continues(fourth):
                     size = np.int64(4)
-                    point = (first & 7) << 18 | (second & 63) << 12 | (third & 63) << 6 | (fourth & 63)
+                    point = (
+                        (first & 7) << 18 | (second & 63) << 12 | (third & 63) << 6 | (fourth & 63)
+                    )
                     point -= 0x10000
                     value = _mixed(value, np.int64(0xD800) + (point >> 10))
                     unit = np.int64(0xDC00) + (point & 0x3FF)
@@ -299,11 +322,19 @@ def _properties(source, at, end, bound, row):
                         uniq_at = at + 9
                         uniq_length = length - 9
                 elif long == _INNER_NU:
-                    if length >= 11 and load8(source, at + 8) == np.uint64(77) and load8(source, at + 9) == one:
+                    if (
+                        length >= 11
+                        and load8(source, at + 8) == np.uint64(77)
+                        and load8(source, at + 9) == one
+                    ):
                         num_at = at + 10
                         num_end = stop
                 elif long == _INNER_BA:
-                    if length >= 12 and load16(source, at + 8) == _SE and load8(source, at + 10) == one:
+                    if (
+                        length >= 12
+                        and load16(source, at + 8) == _SE
+                        and load8(source, at + 10) == one
+                    ):
                         base_at = at + 11
                         base_end = stop
                 elif long == _INNER_MU:

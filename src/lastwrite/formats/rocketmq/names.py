@@ -99,7 +99,9 @@ def is_index_name(name: str) -> bool:
     return _INDEX_NAME.fullmatch(name) is not None
 
 
-def log_sizes(compaction_mapped_file_size: int, compaction_cq_mapped_file_size: int) -> tuple[int, int]:
+def log_sizes(
+    compaction_mapped_file_size: int, compaction_cq_mapped_file_size: int
+) -> tuple[int, int]:
     """The bytes of a compaction log's files and of their index files that a broker makes of the two settings.
 
     The log's size is a multiple of the index's on purpose: a broker computes places in index files as address modulo

@@ -42,7 +42,9 @@ RECORD_CRC: Final = "__CRC32#"
 RECORD_CRC_BYTES: Final = 20
 _RECORD_CRC_HEAD = RECORD_CRC.encode() + bytes([NAME_END])
 
-DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # messageDelayLevel
+DEFAULT_DELAY_LEVELS: Final = (
+    "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # messageDelayLevel
+)
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -26,10 +26,14 @@ class PropertyItems(NamedTuple):
 
 def property_items(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> PropertyItems:
     """The properties that lie in ``data[start : start + length]``, each name once with its last value."""
-    most = int(((lengths + 1) // (_SMALLEST_ITEM_BYTES + 1)).sum())  # each has a byte 2 behind, the last one perhaps
+    most = int(
+        ((lengths + 1) // (_SMALLEST_ITEM_BYTES + 1)).sum()
+    )  # each has a byte 2 behind, the last one perhaps
     offsets = np.zeros(len(starts) + 1, np.int32)
     columns = np.empty((4, most), np.int64)
-    count = _items(data, np.ascontiguousarray(starts), np.ascontiguousarray(lengths), offsets, columns)
+    count = _items(
+        data, np.ascontiguousarray(starts), np.ascontiguousarray(lengths), offsets, columns
+    )
     return PropertyItems(offsets, *(np.ascontiguousarray(column[:count]) for column in columns))
 
 

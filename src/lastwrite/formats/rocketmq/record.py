@@ -25,7 +25,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
+from lastwrite.errors import (
+    CorruptLog,
+    InvalidConfig,
+    LogError,
+    OutOfMemoryBudget,
+    TruncatedLog,
+    UnsupportedFormat,
+)
 from lastwrite.formats.compression import Codec, decompress
 from lastwrite.formats.layout import I32, I64, At, Buffer, layout
 from lastwrite.formats.rocketmq.java_hash import decode, is_blank
@@ -75,65 +82,59 @@ _SMALLEST_ITEM_BYTES = 22
 class RecordHead(NamedTuple):
     """What every record begins with, whatever its hosts and its magic."""
 
-    # fmt: off
     #                               offset  type
-    size:            Annotated[int, At(0,  I32)]  # of the record, this field included
-    magic:           Annotated[int, At(4,  I32)]
-    body_crc:        Annotated[int, At(8,  I32)]  # CRC-32 of the stored body, top bit cleared; 0 without body
-    queue_id:        Annotated[int, At(12, I32)]
-    flag:            Annotated[int, At(16, I32)]  # the application's own
-    queue_offset:    Annotated[int, At(20, I64)]
-    physical_offset: Annotated[int, At(28, I64)]  # of this record's first byte in the log that holds it
-    sys_flag:        Annotated[int, At(36, I32)]
-    born_time_ms:    Annotated[int, At(40, I64)]  # by the client's clock
+    size: Annotated[int, At(0, I32)]  # of the record, this field included
+    magic: Annotated[int, At(4, I32)]
+    body_crc: Annotated[
+        int, At(8, I32)
+    ]  # CRC-32 of the stored body, top bit cleared; 0 without body
+    queue_id: Annotated[int, At(12, I32)]
+    flag: Annotated[int, At(16, I32)]  # the application's own
+    queue_offset: Annotated[int, At(20, I64)]
+    physical_offset: Annotated[
+        int, At(28, I64)
+    ]  # of this record's first byte in the log that holds it
+    sys_flag: Annotated[int, At(36, I32)]
+    born_time_ms: Annotated[int, At(40, I64)]  # by the client's clock
     # 48: born host
-    # fmt: on
 
 
 class Stored(NamedTuple):
     """What follows the born host."""
 
-    # fmt: off
     #                             offset  type
     store_time_ms: Annotated[int, At(0, I64)]  # by the broker's clock; never falls within a log
     # 8: store host
-    # fmt: on
 
 
 class RecordTail(NamedTuple):
     """What follows the store host."""
 
-    # fmt: off
     #                               offset  type
-    reconsume_times: Annotated[int, At(0,  I32)]
-    prepared_offset: Annotated[int, At(4,  I64)]  # of a transaction's prepared message; 0: none
-    body_length:     Annotated[int, At(12, I32)]
+    reconsume_times: Annotated[int, At(0, I32)]
+    prepared_offset: Annotated[int, At(4, I64)]  # of a transaction's prepared message; 0: none
+    body_length: Annotated[int, At(12, I32)]
     # 16: body; topic length, i8 or i16; topic; properties' length, i16; properties
-    # fmt: on
 
 
 class Blank(NamedTuple):
     """The end of a file; nothing behind it means anything."""
 
-    # fmt: off
     #                     offset  type
-    room:  Annotated[int, At(0, I32)]  # bytes from here to the file's end
+    room: Annotated[int, At(0, I32)]  # bytes from here to the file's end
     magic: Annotated[int, At(4, I32)]
-    # fmt: on
 
 
 class InnerHead(NamedTuple):
     """What a message of an inner batch begins with."""
 
-    # fmt: off
     #                           offset  type
-    size:        Annotated[int, At(0,  I32)]  # of the item, this field included
-    magic:       Annotated[int, At(4,  I32)]  # 0
-    body_crc:    Annotated[int, At(8,  I32)]  # 0
-    flag:        Annotated[int, At(12, I32)]
+    size: Annotated[int, At(0, I32)]  # of the item, this field included
+    magic: Annotated[int, At(4, I32)]  # 0
+    body_crc: Annotated[int, At(8, I32)]  # 0
+    flag: Annotated[int, At(12, I32)]
     body_length: Annotated[int, At(16, I32)]
     # 20: body; properties' length, i16; properties
-    # fmt: on
 
 
 RECORD_HEAD = layout(RecordHead, byte_order=">", size=48)
@@ -171,7 +172,9 @@ def compression_of(sys_flag: int) -> Compression:
     try:
         return _COMPRESSIONS[sys_flag & COMPRESSION_MASK]
     except KeyError:
-        raise UnsupportedFormat(f"unknown compression type {(sys_flag & COMPRESSION_MASK) >> 8}", 36) from None
+        raise UnsupportedFormat(
+            f"unknown compression type {(sys_flag & COMPRESSION_MASK) >> 8}", 36
+        ) from None
 
 
 class Host(NamedTuple):
@@ -245,7 +248,14 @@ class Message:
     def size(self) -> int:
         """Bytes of the record."""
         topic_length = 2 if self.magic == MAGIC_V2 else 1
-        return self.body_at + len(self.body) + topic_length + len(self.topic_bytes) + 2 + len(self.properties_bytes)
+        return (
+            self.body_at
+            + len(self.body)
+            + topic_length
+            + len(self.topic_bytes)
+            + 2
+            + len(self.properties_bytes)
+        )
 
     @property
     def is_inner_batch(self) -> bool:
@@ -301,7 +311,10 @@ def decode_message(buffer: Buffer, at: int, end: int) -> Message:
         raise TruncatedLog(f"record cut short: {left} of {size} bytes", at)
     end = at + size
     head = RecordHead._make(RECORD_HEAD.unpack_from(buffer, at))
-    born_bytes, store_bytes = _host_bytes(head.sys_flag, BORN_V6), _host_bytes(head.sys_flag, STORE_V6)
+    born_bytes, store_bytes = (
+        _host_bytes(head.sys_flag, BORN_V6),
+        _host_bytes(head.sys_flag, STORE_V6),
+    )
     topic_length_bytes = 2 if magic == MAGIC_V2 else 1
     fixed = 74 + born_bytes + store_bytes + topic_length_bytes
     if size < fixed:
@@ -328,7 +341,9 @@ def decode_message(buffer: Buffer, at: int, end: int) -> Message:
     properties_length = _signed(buffer, place, 2)
     place += 2
     if properties_length != end - place:
-        raise CorruptLog(f"properties of {properties_length} bytes, the record leaves {end - place}", place - 2)
+        raise CorruptLog(
+            f"properties of {properties_length} bytes, the record leaves {end - place}", place - 2
+        )
     properties_bytes = bytes(buffer[place:end])
     return Message(
         magic=magic,
@@ -437,7 +452,9 @@ def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
                 message.born_host.encode(),
                 STORED.pack(message.store_time_ms),
                 message.store_host.encode(),
-                RECORD_TAIL.pack(message.reconsume_times, message.prepared_offset, len(message.body)),
+                RECORD_TAIL.pack(
+                    message.reconsume_times, message.prepared_offset, len(message.body)
+                ),
                 message.body,
                 struct.pack(">h" if message.magic == MAGIC_V2 else ">b", len(message.topic_bytes)),
                 message.topic_bytes,
@@ -476,7 +493,9 @@ def body_of(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
     return decompress_body(message.body, message.sys_flag, message.body_at, limit_bytes)
 
 
-def decompress_body(body: bytes, sys_flag: int, body_at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
+def decompress_body(
+    body: bytes, sys_flag: int, body_at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES
+) -> bytes:
     """``body_of``, of a body whose record is not decoded as a whole."""
     if not body or not sys_flag & COMPRESSED:
         return body
@@ -484,7 +503,11 @@ def decompress_body(body: bytes, sys_flag: int, body_at: int, limit_bytes: int =
     if compression is Compression.ZLIB:
         return _inflate(body, body_at, limit_bytes)
     try:
-        return bytes(decompress(Codec.LZ4 if compression is Compression.LZ4 else Codec.ZSTD, body, limit_bytes))
+        return bytes(
+            decompress(
+                Codec.LZ4 if compression is Compression.LZ4 else Codec.ZSTD, body, limit_bytes
+            )
+        )
     except OutOfMemoryBudget:
         raise _past_limit(limit_bytes, body_at) from None
     except LogError as error:
@@ -506,7 +529,9 @@ def _inflate(body: bytes, body_at: int, limit_bytes: int) -> bytes:
 
 def _past_limit(limit_bytes: int, body_at: int) -> OutOfMemoryBudget:
     return OutOfMemoryBudget(
-        f"a body decompresses to more than {limit_bytes} bytes", body_at, remedy="allow more memory with --memory"
+        f"a body decompresses to more than {limit_bytes} bytes",
+        body_at,
+        remedy="allow more memory with --memory",
     )
 
 
@@ -530,7 +555,9 @@ def split_inner(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> lis
         found.append(replace(item, queue_offset=offset))
     count = _number(message, INNER_NUM)
     if count is not None and count != len(found):
-        raise CorruptLog(f"inner batch of {len(found)} messages that says it has {count}", message.body_at)
+        raise CorruptLog(
+            f"inner batch of {len(found)} messages that says it has {count}", message.body_at
+        )
     return found
 
 
@@ -553,12 +580,16 @@ def _decode_item(body: bytes, at: int, record: Message) -> tuple[Message, int]:
     if not _SMALLEST_ITEM_BYTES <= head.size <= left:
         raise CorruptLog(f"message of an inner batch of {head.size} bytes, {left} are left", place)
     if not 0 <= head.body_length <= head.size - _SMALLEST_ITEM_BYTES:
-        raise CorruptLog(f"body of {head.body_length} bytes in a message of {head.size}", place + 16)
+        raise CorruptLog(
+            f"body of {head.body_length} bytes in a message of {head.size}", place + 16
+        )
     end = at + head.size
     properties_at = at + INNER_HEAD.size + head.body_length + 2
     properties_length = _signed(body, properties_at - 2, 2)
     if properties_length != end - properties_at:
-        raise CorruptLog(f"properties of {properties_length} bytes, {end - properties_at} are left", place)
+        raise CorruptLog(
+            f"properties of {properties_length} bytes, {end - properties_at} are left", place
+        )
     raw = body[properties_at:end]
     return (
         replace(
@@ -580,7 +611,9 @@ def encode_inner(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
         if len(raw) > _MAX_I16:
             raise ValueError(f"properties of {len(raw)} bytes")
         size = _SMALLEST_ITEM_BYTES + len(body) + len(raw)
-        out += INNER_HEAD.pack(size, 0, 0, flag, len(body)) + body + struct.pack(">h", len(raw)) + raw
+        out += (
+            INNER_HEAD.pack(size, 0, 0, flag, len(body)) + body + struct.pack(">h", len(raw)) + raw
+        )
     return bytes(out)
 
 
@@ -604,12 +637,14 @@ def parse_message_id(text: str) -> tuple[Host, int]:
         raw = b""
     if len(raw) not in (16, 28) or len(text) != 2 * len(raw):
         raise InvalidConfig(
-            f"{text!r} is no offset message id", remedy="it has 32 hex digits, or 56 with an IPv6 address"
+            f"{text!r} is no offset message id",
+            remedy="it has 32 hex digits, or 56 with an IPv6 address",
         )
     host = _decode_host(raw, 0, len(raw) - 8)
     physical_offset = _signed(raw, len(raw) - 8, 8)
     if physical_offset < 0:
         raise InvalidConfig(
-            f"message id {text} names address {physical_offset}", remedy="give one as a broker gives it"
+            f"message id {text} names address {physical_offset}",
+            remedy="give one as a broker gives it",
         )
     return host, physical_offset

@@ -37,20 +37,24 @@ _RECOVERY_MARGIN_MS = 3_000
 class Checkpoint(NamedTuple):
     """How far a broker had come; what a release does not know is 0."""
 
-    # fmt: off
     #                                      offset  type
-    commit_log_time_ms:     Annotated[int, At(0,  I64)]  # newest store time on disk
-    consume_queue_time_ms:  Annotated[int, At(8,  I64)]  # newest one in consume queues; every 60 s only
-    index_time_ms:          Annotated[int, At(16, I64)]
-    master_flushed_offset:  Annotated[int, At(24, I64)]  # 5.0.0
-    confirm_offset:         Annotated[int, At(32, I64)]  # 5.1.1
-    consume_queue_offset:   Annotated[int, At(40, I64)]  # 5.5.0: address that the consume queues have reached
-    # fmt: on
+    commit_log_time_ms: Annotated[int, At(0, I64)]  # newest store time on disk
+    consume_queue_time_ms: Annotated[
+        int, At(8, I64)
+    ]  # newest one in consume queues; every 60 s only
+    index_time_ms: Annotated[int, At(16, I64)]
+    master_flushed_offset: Annotated[int, At(24, I64)]  # 5.0.0
+    confirm_offset: Annotated[int, At(32, I64)]  # 5.1.1
+    consume_queue_offset: Annotated[
+        int, At(40, I64)
+    ]  # 5.5.0: address that the consume queues have reached
 
     @property
     def recovery_time_ms(self) -> int:
         """From which store time on a broker that was not stopped in order dispatches again."""
-        return max(min(self.commit_log_time_ms, self.consume_queue_time_ms) - _RECOVERY_MARGIN_MS, 0)
+        return max(
+            min(self.commit_log_time_ms, self.consume_queue_time_ms) - _RECOVERY_MARGIN_MS, 0
+        )
 
 
 CHECKPOINT = layout(Checkpoint, byte_order=">", size=48)
@@ -142,7 +146,8 @@ def decode_consumer_offsets(data: bytes) -> dict[tuple[str, str], dict[int, int]
         if not isinstance(queues, dict):
             raise CorruptLog(f"offsets of {name} that are no JSON object")
         found[topic, group] = {
-            _number(queue, f"queue of {name}"): _number(offset, f"offset of {name}") for queue, offset in queues.items()
+            _number(queue, f"queue of {name}"): _number(offset, f"offset of {name}")
+            for queue, offset in queues.items()
         }
     return found
 
@@ -173,7 +178,9 @@ def encode_positions(positions: Mapping[str, int]) -> bytes:
     """
     if not positions:
         return b'{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}'
-    lines = ",\n".join(f"\t\t{json.dumps(name)}:{positions[name]}" for name in java_order(positions))
+    lines = ",\n".join(
+        f"\t\t{json.dumps(name)}:{positions[name]}" for name in java_order(positions)
+    )
     return f'{{\n\t"empty":false,\n\t"queueOffsetMap":{{\n{lines}\n\t}}\n}}'.encode()
 
 

@@ -30,41 +30,37 @@ from lastwrite.formats.layout import I16, I32, I64, At, Buffer, layout
 class ConsumeQueueUnit(NamedTuple):
     """A record in a consume queue."""
 
-    # fmt: off
     #                               offset  type
-    physical_offset: Annotated[int, At(0,  I64)]  # in the commit log
-    size:            Annotated[int, At(8,  I32)]  # of the whole record
-    tags_code:       Annotated[int, At(12, I64)]  # hash of the tag, time of delivery, or an extension's address
-    # fmt: on
+    physical_offset: Annotated[int, At(0, I64)]  # in the commit log
+    size: Annotated[int, At(8, I32)]  # of the whole record
+    tags_code: Annotated[
+        int, At(12, I64)
+    ]  # hash of the tag, time of delivery, or an extension's address
 
 
 class BatchUnit(NamedTuple):
     """A record in a batch consume queue or in a compaction index."""
 
-    # fmt: off
     #                                offset  type
-    physical_offset:  Annotated[int, At(0,  I64)]  # in the commit log; in the compaction log
-    size:             Annotated[int, At(8,  I32)]
-    tags_code:        Annotated[int, At(12, I64)]
-    store_time_ms:    Annotated[int, At(20, I64)]
-    base:             Annotated[int, At(28, I64)]  # first queue offset
-    number:           Annotated[int, At(36, I16)]  # of queue offsets
+    physical_offset: Annotated[int, At(0, I64)]  # in the commit log; in the compaction log
+    size: Annotated[int, At(8, I32)]
+    tags_code: Annotated[int, At(12, I64)]
+    store_time_ms: Annotated[int, At(20, I64)]
+    base: Annotated[int, At(28, I64)]  # first queue offset
+    number: Annotated[int, At(36, I16)]  # of queue offsets
     compacted_offset: Annotated[int, At(38, I32)]  # -1
-    reserved:         Annotated[int, At(42, I32)]  # 0
-    # fmt: on
+    reserved: Annotated[int, At(42, I32)]  # 0
 
 
 class ExtensionHead(NamedTuple):
     """What an extension's unit begins with."""
 
-    # fmt: off
     #                             offset  type
-    size:          Annotated[int, At(0,  I16)]  # of the unit; below 1: nothing more in this file
-    tags_code:     Annotated[int, At(2,  I64)]
+    size: Annotated[int, At(0, I16)]  # of the unit; below 1: nothing more in this file
+    tags_code: Annotated[int, At(2, I64)]
     store_time_ms: Annotated[int, At(10, I64)]
     bitmap_length: Annotated[int, At(18, I16)]
     # 20: bitmap
-    # fmt: on
 
 
 CONSUME_QUEUE_UNIT = layout(ConsumeQueueUnit, byte_order=">", size=20)
@@ -176,9 +172,13 @@ def decode_extension(buffer: Buffer, at: int, end: int) -> Extension | None:
         raise TruncatedLog(f"extension unit cut short: {end - at} of {size} bytes", at)
     head = ExtensionHead._make(EXTENSION_UNIT.unpack_from(buffer, at))
     if not 0 <= head.bitmap_length <= size - EXTENSION_UNIT.size:
-        raise CorruptLog(f"bitmap of {head.bitmap_length} bytes in an extension unit of {size}", at + 18)
+        raise CorruptLog(
+            f"bitmap of {head.bitmap_length} bytes in an extension unit of {size}", at + 18
+        )
     start = at + EXTENSION_UNIT.size
-    return Extension(size, head.tags_code, head.store_time_ms, bytes(buffer[start : start + head.bitmap_length]))
+    return Extension(
+        size, head.tags_code, head.store_time_ms, bytes(buffer[start : start + head.bitmap_length])
+    )
 
 
 def encode_extension(tags_code: int, store_time_ms: int, bitmap: bytes = b"") -> bytes:
@@ -188,7 +188,9 @@ def encode_extension(tags_code: int, store_time_ms: int, bitmap: bytes = b"") ->
         ValueError: more than 32,767 bytes.
     """
     try:
-        head = EXTENSION_UNIT.pack(EXTENSION_UNIT.size + len(bitmap), tags_code, store_time_ms, len(bitmap))
+        head = EXTENSION_UNIT.pack(
+            EXTENSION_UNIT.size + len(bitmap), tags_code, store_time_ms, len(bitmap)
+        )
     except struct.error as error:
         raise ValueError(f"extension unit with a bitmap of {len(bitmap)} bytes") from error
     return head + bitmap

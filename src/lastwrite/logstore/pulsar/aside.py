@@ -19,9 +19,19 @@ import numpy as np
 from lastwrite.errors import LogError
 from lastwrite.formats.pulsar import framing
 from lastwrite.formats.pulsar.compacted import COMPACTED_TO, MessageId, ledger_custom_metadata
-from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, LedgerState, custom_items
+from lastwrite.formats.pulsar.ledger_metadata import (
+    Digest,
+    LedgerMetadata,
+    LedgerState,
+    custom_items,
+)
 from lastwrite.formats.pulsar.names import INDEX_SUFFIX
-from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, IndexEntry, IndexObject, block_header
+from lastwrite.formats.pulsar.offload import (
+    BLOCK_HEADER_BYTES,
+    IndexEntry,
+    IndexObject,
+    block_header,
+)
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore import files
 from lastwrite.logstore.aside import changing, remove_aside, sync_aside
@@ -45,15 +55,21 @@ class AsideLedger:
     """Appends records to ``<folder>/<attempt>.aside``. ``unit.folder`` None: nothing is written, only counted."""
 
     def __init__(self, unit: RewriteUnit) -> None:
-        name = name_or_none(unit.folder or os.path.dirname(unit.pieces[0].path if unit.pieces else ""))
+        name = name_or_none(
+            unit.folder or os.path.dirname(unit.pieces[0].path if unit.pieces else "")
+        )
         self._tail = framing.id_tail(-1 if name is None else name.partition)
         self._is_part = unit.parts > 1
         self._last = unit.base_offset
         self._largest_timestamp_ms = -1
         self._block_bytes = unit.index_interval_bytes
-        self._block: ByteArray = np.empty(self._block_bytes if unit.folder is not None else 0, dtype=np.uint8)
+        self._block: ByteArray = np.empty(
+            self._block_bytes if unit.folder is not None else 0, dtype=np.uint8
+        )
         self._filled = 0  # of the block that is open, its head included; 0: none is
-        self._blocks: list[tuple[int, int]] = []  # of each block its first entry, and where it begins
+        self._blocks: list[
+            tuple[int, int]
+        ] = []  # of each block its first entry, and where it begins
         self._entries = 0
         self._size = 0  # of the blocks that are closed
         self._begun = 0  # up to here the disk was told to write
@@ -78,7 +94,9 @@ class AsideLedger:
             if not self._filled:
                 self._blocks.append((self._entries, self._size))
                 self._filled = BLOCK_HEADER_BYTES
-            end = int(np.searchsorted(ends, before + self._block_bytes - self._filled, side="right"))
+            end = int(
+                np.searchsorted(ends, before + self._block_bytes - self._filled, side="right")
+            )
             if end == done and self._filled == BLOCK_HEADER_BYTES:
                 end += 1  # larger than a block: it has one to itself
             if end > done:
@@ -93,7 +111,9 @@ class AsideLedger:
                 grown = np.empty(self._filled + size, dtype=np.uint8)
                 grown[: self._filled] = self._block[: self._filled]
                 self._block = grown
-            framing.frame(data, rows, first, last, self._tail, self._entries, self._block, self._filled)
+            framing.frame(
+                data, rows, first, last, self._tail, self._entries, self._block, self._filled
+            )
         self._filled += size
         self._entries += last - first
 
@@ -111,7 +131,9 @@ class AsideLedger:
             files.start_writeback(self._file.fileno(), self._begun, self._size - self._begun)
             self._begun = self._size
 
-    def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
+    def finish(
+        self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
+    ) -> None:
         """Write what is left and the index, and name the files in ``result``; of a part only ``join`` asks for it."""
         if self._filled:
             self._close_block()
@@ -121,7 +143,9 @@ class AsideLedger:
             return
         self._file.close()
         result.log_path = self._path
-        index_path = _write_index(self._path, self._entries, self._size, self._blocks, Position.of(self._last))
+        index_path = _write_index(
+            self._path, self._entries, self._size, self._blocks, Position.of(self._last)
+        )
         if not self._is_part:
             result.index_path = index_path
 
@@ -144,19 +168,25 @@ def discard(path: str) -> None:
 
 def _write_index(
     path: str, entries: int, size_bytes: int, blocks: Sequence[tuple[int, int]], last: Position
-) -> str:  # fmt: skip
+) -> str:
     """The index object of a compacted ledger whose data lie at ``path``; where it lies."""
     name = name_of(os.path.dirname(path))
     custom = ledger_custom_metadata(name.full, last, name.partition) | {MADE_BY: _VERSION}
     metadata = LedgerMetadata(
-        quorum=_QUORUM, ensemble=_QUORUM, ack_quorum=_QUORUM, state=LedgerState.CLOSED, digest=Digest.CRC32,
-        last_entry=entries - 1, custom_items=custom_items(custom),
+        quorum=_QUORUM,
+        ensemble=_QUORUM,
+        ack_quorum=_QUORUM,
+        state=LedgerState.CLOSED,
+        digest=Digest.CRC32,
+        last_entry=entries - 1,
+        custom_items=custom_items(custom),
         length=size_bytes - len(blocks) * BLOCK_HEADER_BYTES - entries * framing.ENTRY_HEAD_BYTES,
-    )  # fmt: skip
+    )
     index = IndexObject(
-        data_bytes=size_bytes, metadata_bytes=metadata.encode(),
+        data_bytes=size_bytes,
+        metadata_bytes=metadata.encode(),
         blocks=tuple(IndexEntry(first, n + 1, offset) for n, (first, offset) in enumerate(blocks)),
-    )  # fmt: skip
+    )
     files.write(path + INDEX_SUFFIX, index.encode(), is_synced=False)
     return path + INDEX_SUFFIX
 
@@ -186,7 +216,9 @@ def join(folder: str, parts: Sequence[Rewritten], base_offset: int) -> Rewritten
         with changing("append", path), open(path, "r+b", buffering=0) as file:
             file.seek(0, os.SEEK_END)
             for part, index, first in zip(parts[1:], indexes[1:], firsts[1:], strict=False):
-                blocks += [(block.first_entry + first, block.offset + size) for block in index.blocks]
+                blocks += [
+                    (block.first_entry + first, block.offset + size) for block in index.blocks
+                ]
                 size += files.append_file(part.log_path, file.fileno())
         last = next((index for index in reversed(indexes) if index.blocks), indexes[0])
         to = MessageId.decode(last.metadata.custom[COMPACTED_TO]).position

@@ -19,18 +19,30 @@ def raw_ledgers(folder: str) -> list[RawSegment]:
     here = {ledger.id: ledger for ledger in topic.ledgers}
     if topic.info is None or not topic.info.ledgers:
         return [
-            RawSegment(f"ledger {each.id}", Position(each.id, each.entries).offset, each.metadata.length, None)
+            RawSegment(
+                f"ledger {each.id}",
+                Position(each.id, each.entries).offset,
+                each.metadata.length,
+                None,
+            )
             for each in topic.ledgers
         ]
     found = []
     for info in topic.info.ledgers:
         known = here.get(info.ledger)
         entries = info.entries if info.entries is not None or known is None else known.entries
-        size = info.size_bytes if info.size_bytes is not None or known is None else known.metadata.length
+        size = (
+            info.size_bytes
+            if info.size_bytes is not None or known is None
+            else known.metadata.length
+        )
         found.append(
             RawSegment(
-                f"ledger {info.ledger}", Position(info.ledger, entries or 0).offset, size or 0, info.closed_ms or None,
+                f"ledger {info.ledger}",
+                Position(info.ledger, entries or 0).offset,
+                size or 0,
+                info.closed_ms or None,
                 is_open=not info.is_closed,
             )
-        )  # fmt: skip
+        )
     return found

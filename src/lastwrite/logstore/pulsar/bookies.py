@@ -37,7 +37,9 @@ Rows = npt.NDArray[np.void]  # of kernels.STORED
 
 _CURRENT = "current"
 _JOURNAL_SUFFIX = ".txn"
-_COMPACTED_SUFFIX = ".compacted"  # of a log that the bookie's garbage collection had written, and not yet renamed
+_COMPACTED_SUFFIX = (
+    ".compacted"  # of a log that the bookie's garbage collection had written, and not yet renamed
+)
 _LOG_MAGIC, _JOURNAL_MAGIC = b"BKLO", b"BKLG"
 _LOG_HEADER_BYTES = 1024
 _JOURNAL_HEADER_BYTES = 512  # from version 5 on, before that 8
@@ -95,8 +97,12 @@ class Bookies:
             return {}
         self.problems.clear()
         with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as threads:
-            found = list(threads.map(lambda number: self._walk(number, ids), range(len(self.files))))
-        rows = np.concatenate([table for table, _ in found]) if found else np.empty(0, kernels.STORED)
+            found = list(
+                threads.map(lambda number: self._walk(number, ids), range(len(self.files)))
+            )
+        rows = (
+            np.concatenate([table for table, _ in found]) if found else np.empty(0, kernels.STORED)
+        )
         self.problems += [problem for _, problems in found for problem in problems]
         return {
             int(ledger): self._stored(int(ledger), rows[rows["ledger"] == ledger])
@@ -114,10 +120,14 @@ class Bookies:
             must_prove = False
             while True:
                 table = np.empty(_TABLE_ROWS, kernels.STORED)
-                count, at, must_prove, why = kernels.walk(data, at, must_prove, ids, file.is_journal, table, scratch)
+                count, at, must_prove, why = kernels.walk(
+                    data, at, must_prove, ids, file.is_journal, table, scratch
+                )
                 tables.append(table[:count])
                 if why == kernels.SCRATCH_FULL:
-                    size = int.from_bytes(data[at : at + 4].tobytes(), "big")  # the kernel has held it against the file
+                    size = int.from_bytes(
+                        data[at : at + 4].tobytes(), "big"
+                    )  # the kernel has held it against the file
                     scratch = np.empty(size, np.uint8)
                 elif why != kernels.TABLE_FULL:
                     break
@@ -127,7 +137,12 @@ class Bookies:
         if why == kernels.TORN:
             kind = ProblemKind.DAMAGED if is_closed else ProblemKind.RECOVERED
             problems.append(
-                Problem(kind, "a record that does not end here; what follows was not read", file.path, int(at))
+                Problem(
+                    kind,
+                    "a record that does not end here; what follows was not read",
+                    file.path,
+                    int(at),
+                )
             )
         return rows, problems
 
@@ -142,9 +157,11 @@ class Bookies:
         if copies_differ.any():
             row = whole[1:][copies_differ][0]
             raise CorruptLog(
-                f"two bookies have entry {row['entry']} of ledger {ledger} with different sizes", int(row["at"]),
-                self.files[int(row["file"])].path, "give the folders of one cluster alone",
-            )  # fmt: skip
+                f"two bookies have entry {row['entry']} of ledger {ledger} with different sizes",
+                int(row["at"]),
+                self.files[int(row["file"])].path,
+                "give the folders of one cluster alone",
+            )
         chosen = whole[is_first]
         confirmed = int(whole["confirmed"].max(initial=-1))
         return StoredLedger(ledger, chosen, confirmed, tuple(self._damage(ledger, chosen, broken)))
@@ -153,19 +170,32 @@ class Bookies:
         """What is wrong with copies whose digest does not hold; a few are named, the others counted."""
         if len(broken) and not len(chosen):
             yield self._problem(
-                ProblemKind.DAMAGED, f"no digest of ledger {ledger} holds, neither as CRC-32C nor as CRC-32", broken[0]
+                ProblemKind.DAMAGED,
+                f"no digest of ledger {ledger} holds, neither as CRC-32C nor as CRC-32",
+                broken[0],
             )
             return
         has_other = np.isin(broken["entry"], chosen["entry"])
         for row in broken[~has_other][:_MOST_NAMED]:
-            yield self._problem(ProblemKind.DAMAGED, f"the digest of entry {ledger}:{row['entry']} does not hold", row)
+            yield self._problem(
+                ProblemKind.DAMAGED,
+                f"the digest of entry {ledger}:{row['entry']} does not hold",
+                row,
+            )
         for row in broken[has_other][:_MOST_NAMED]:
-            what = f"the digest of entry {ledger}:{row['entry']} does not hold; another copy was taken"
+            what = (
+                f"the digest of entry {ledger}:{row['entry']} does not hold; another copy was taken"
+            )
             yield self._problem(ProblemKind.RECOVERED, what, row)
-        for rows, kind in ((broken[~has_other], ProblemKind.DAMAGED), (broken[has_other], ProblemKind.RECOVERED)):
+        for rows, kind in (
+            (broken[~has_other], ProblemKind.DAMAGED),
+            (broken[has_other], ProblemKind.RECOVERED),
+        ):
             if len(rows) > _MOST_NAMED:
                 more = len(rows) - _MOST_NAMED
-                yield self._problem(kind, f"the same of {more} more entries of ledger {ledger}", rows[_MOST_NAMED])
+                yield self._problem(
+                    kind, f"the same of {more} more entries of ledger {ledger}", rows[_MOST_NAMED]
+                )
 
     def _problem(self, kind: ProblemKind, message: str, row: np.void) -> Problem:
         remedy = _BRING_ALL if kind is ProblemKind.DAMAGED else None
@@ -218,7 +248,9 @@ def _files_of(folder: str) -> Iterator[BookieFile]:
             path = os.path.join(place, name)
             if name.endswith(_JOURNAL_SUFFIX) and _magic(path) == _JOURNAL_MAGIC:
                 yield BookieFile(path, True)
-            elif (parse_entry_log_name(name) is not None or name.endswith(_COMPACTED_SUFFIX)) and os.path.isfile(path):
+            elif (
+                parse_entry_log_name(name) is not None or name.endswith(_COMPACTED_SUFFIX)
+            ) and os.path.isfile(path):
                 yield BookieFile(path, False)
 
 
@@ -238,10 +270,18 @@ def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None
         return -1, False, None  # made ahead, never written
     version = int.from_bytes(head[4:8], "big", signed=True)
     if head[:4] != magic:
-        return -1, False, Problem(ProblemKind.DAMAGED, "no file of a bookie: it begins otherwise", file.path, 0)
+        return (
+            -1,
+            False,
+            Problem(ProblemKind.DAMAGED, "no file of a bookie: it begins otherwise", file.path, 0),
+        )
     low, high = _VERSIONS[magic]
     if not low <= version <= high:
-        return -1, False, Problem(ProblemKind.UNSUPPORTED, f"version {version} is not known", file.path, 4)
+        return (
+            -1,
+            False,
+            Problem(ProblemKind.UNSUPPORTED, f"version {version} is not known", file.path, 4),
+        )
     if file.is_journal:
         return (_JOURNAL_HEADER_BYTES if version >= 5 else 8), False, None
     return _LOG_HEADER_BYTES, int.from_bytes(head[8:16], "big") != 0, None

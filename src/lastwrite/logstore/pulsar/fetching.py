@@ -26,12 +26,28 @@ from functools import partial
 
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.formats.pulsar.compacted import decode_record, ledger_custom_metadata
-from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata, LedgerState, custom_items
+from lastwrite.formats.pulsar.ledger_metadata import (
+    Digest,
+    LedgerMetadata,
+    LedgerState,
+    custom_items,
+)
 from lastwrite.formats.pulsar.managed_ledger import LedgerInfo
-from lastwrite.formats.pulsar.names import MANAGED_LEDGER, MANAGED_LEDGER_JSON, TopicName, parse_object_name
+from lastwrite.formats.pulsar.names import (
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    TopicName,
+    parse_object_name,
+)
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.pulsar.bookies import NOTHING, Bookies, StoredLedger, is_bookie
-from lastwrite.logstore.pulsar.folders import MANAGED_LEDGER_NAME, Form, Offloaded, find_offloaded, write_map_file
+from lastwrite.logstore.pulsar.folders import (
+    MANAGED_LEDGER_NAME,
+    Form,
+    Offloaded,
+    find_offloaded,
+    write_map_file,
+)
 from lastwrite.logstore.pulsar.mirror import Mirror, mirror_folder, mirroring
 from lastwrite.logstore.pulsar.objects import checked_index
 from lastwrite.logstore.pulsar.said import Said, find_said, read_said
@@ -81,13 +97,15 @@ def objects_of(archive: str, name: TopicName) -> set[tuple[str, int]]:
     return {
         (path, os.stat(path).st_mtime_ns)
         for folder, _, names in os.walk(namespace)
-        for path in (os.path.join(folder, file) for file in names if parse_object_name(file) is not None)
+        for path in (
+            os.path.join(folder, file) for file in names if parse_object_name(file) is not None
+        )
     }
 
 
 def describe(
     archive: str, name: TopicName, source: str, former: Collection[tuple[str, int]] = ()
-) -> FetchedTopic:  # fmt: skip
+) -> FetchedTopic:
     """What lies in a topic's folder after somebody brought it from ``source``; ``former``: what ``objects_of`` gave
     before."""
     topic = list_topic(mirror_folder(archive, name))
@@ -96,15 +114,23 @@ def describe(
         was_there = (one.path, one.mtime_ns) in former
         ledgers.append(
             FetchedLedger(
-                ledger=one.id, how=HowFetched.PRESENT if was_there else HowFetched.WRITTEN, entries=one.entries,
-                size_bytes=one.size_bytes, path=one.path, source="" if was_there else source,
-                is_open=not one.metadata.is_closed, is_compacted=one.is_compacted,
+                ledger=one.id,
+                how=HowFetched.PRESENT if was_there else HowFetched.WRITTEN,
+                entries=one.entries,
+                size_bytes=one.size_bytes,
+                path=one.path,
+                source="" if was_there else source,
+                is_open=not one.metadata.is_closed,
+                is_compacted=one.is_compacted,
             )
-        )  # fmt: skip
+        )
     return FetchedTopic(
-        topic=name.full, folder=topic.folder, horizon=None if topic.horizon is None else str(topic.horizon),
-        ledgers=tuple(ledgers), problems=topic.problems,
-    )  # fmt: skip
+        topic=name.full,
+        folder=topic.folder,
+        horizon=None if topic.horizon is None else str(topic.horizon),
+        ledgers=tuple(ledgers),
+        problems=topic.problems,
+    )
 
 
 @dataclass(slots=True)
@@ -127,7 +153,9 @@ class _Plan:
 
     def candidates(self, info: LedgerInfo) -> list[Offloaded]:
         """What was offloaded of a raw ledger and is whole; first what the topic's metadata name."""
-        found = [each for each in self.offloaded if each.ledger == info.ledger and not each.is_compacted]
+        found = [
+            each for each in self.offloaded if each.ledger == info.ledger and not each.is_compacted
+        ]
         if info.entries:
             found = [each for each in found if each.last_entry + 1 == info.entries]
         return sorted(found, key=lambda each: each.uuid != info.offloaded_as)
@@ -145,36 +173,53 @@ class _Run:
         for source in sources:
             path = os.path.abspath(source)
             if not os.path.isdir(path):
-                raise NotALog("no such folder", path=source, remedy="give folders that hold ledgers")
+                raise NotALog(
+                    "no such folder", path=source, remedy="give folders that hold ledgers"
+                )
             if is_bookie(path):
                 bookies.append(path)
                 continue
             found, problems = find_offloaded(path)
             if not found and not problems:
                 raise NotALog(
-                    "no ledger lies here", path=source,
+                    "no ledger lies here",
+                    path=source,
                     remedy="give a folder of offloaded objects or MapFiles, or a bookie's folder with its entry logs",
-                )  # fmt: skip
+                )
             self._offloaded += found
             self.problems += problems
         self.bookies = Bookies(bookies) if bookies else None
 
-    def plans(self, topic: TopicName | None, metadata: str | None, cursor: str | None) -> list[_Plan]:
+    def plans(
+        self, topic: TopicName | None, metadata: str | None, cursor: str | None
+    ) -> list[_Plan]:
         """The topics to bring, sorted."""
         said = self._said(topic, metadata, cursor)
         names = {each.topic for each in self._offloaded if each.topic is not None} | said.keys()
         if topic is not None:
-            names = {name for name in names if name == topic or (topic.partition < 0 and name.base == topic.base)}
+            names = {
+                name
+                for name in names
+                if name == topic or (topic.partition < 0 and name.base == topic.base)
+            }
         if not names:
-            if topic is not None and any(each.topic is None for each in self._offloaded) or self.bookies is not None:
+            if (
+                topic is not None
+                and any(each.topic is None for each in self._offloaded)
+                or self.bookies is not None
+            ):
                 raise InvalidConfig("nothing says which ledgers are the topic's", remedy=_NEED_LIST)
             raise NotALog(
-                f"nothing of {topic.full} lies in the sources" if topic else "no object says of which topic it is",
+                f"nothing of {topic.full} lies in the sources"
+                if topic
+                else "no object says of which topic it is",
                 remedy=_NEED_LIST,
             )
         return [self._plan(name, self._completed(name, said.get(name))) for name in sorted(names)]
 
-    def _said(self, topic: TopicName | None, metadata: str | None, cursor: str | None) -> dict[TopicName, Said]:
+    def _said(
+        self, topic: TopicName | None, metadata: str | None, cursor: str | None
+    ) -> dict[TopicName, Said]:
         if metadata is not None and os.path.isdir(metadata):
             if cursor is not None:
                 raise InvalidConfig(
@@ -198,27 +243,49 @@ class _Run:
             path = os.path.join(folder, file)
             if os.path.exists(path):
                 kept = read_said(path)
-                return kept if said is None else Said(
-                    kept.info, kept.content, kept.is_json, said.horizon, said.compacted_ledger,
-                    said.compacted_entries, said.cursors_ledger, said.last_confirmed,
-                )  # fmt: skip
+                return (
+                    kept
+                    if said is None
+                    else Said(
+                        kept.info,
+                        kept.content,
+                        kept.is_json,
+                        said.horizon,
+                        said.compacted_ledger,
+                        said.compacted_entries,
+                        said.cursors_ledger,
+                        said.last_confirmed,
+                    )
+                )
         return said or Said()
 
     def _plan(self, name: TopicName, said: Said) -> _Plan:
         listed = {info.ledger: info for info in said.info.ledgers} if said.info is not None else {}
         offloaded = [
-            each for each in self._offloaded
+            each
+            for each in self._offloaded
             if each.topic == name
-            or (each.topic is None and each.ledger in listed and listed[each.ledger].offloaded_as == each.uuid)
-        ]  # fmt: skip
+            or (
+                each.topic is None
+                and each.ledger in listed
+                and listed[each.ledger].offloaded_as == each.uuid
+            )
+        ]
         return _Plan(name, said, offloaded)
 
     def look_into_bookies(self, plans: Sequence[_Plan]) -> None:
         """Find in the bookies' files what offloaded ledgers do not give; the compacted ones once it is known which."""
         if self.bookies is None:
             return
-        wanted = {info.ledger for plan in plans for info in plan.ledgers() if not plan.candidates(info)}
-        wanted |= {n for plan in plans for n in (plan.said.cursors_ledger, plan.said.compacted_ledger) if n is not None}
+        wanted = {
+            info.ledger for plan in plans for info in plan.ledgers() if not plan.candidates(info)
+        }
+        wanted |= {
+            n
+            for plan in plans
+            for n in (plan.said.cursors_ledger, plan.said.compacted_ledger)
+            if n is not None
+        }
         self.stored = self.bookies.find(wanted)
         for plan in plans:
             number = plan.said.cursors_ledger
@@ -230,12 +297,18 @@ class _Run:
                     Problem(
                         ProblemKind.DAMAGED,
                         f"ledger {number}, which says how far the topic is compacted, is not here whole",
-                        self.archive, None, _OTHER_SOURCE,
+                        self.archive,
+                        None,
+                        _OTHER_SOURCE,
                     )
-                )  # fmt: skip
+                )
                 continue
-            plan.said = plan.said.with_position(self.bookies.entry(entries, int(entries.rows["entry"][-1])))
-        compacted = {plan.said.compacted_ledger for plan in plans if plan.said.compacted_ledger is not None}
+            plan.said = plan.said.with_position(
+                self.bookies.entry(entries, int(entries.rows["entry"][-1]))
+            )
+        compacted = {
+            plan.said.compacted_ledger for plan in plans if plan.said.compacted_ledger is not None
+        }
         self.stored |= self.bookies.find(compacted - wanted)
 
 
@@ -262,13 +335,18 @@ class _Bringing:
             compacted = self._compacted(self._said.compacted_ledger, self._said.horizon)
         manifest = self._mirror.manifest
         self._horizon = None if manifest is None else manifest.horizon
-        ledgers = [found for info in self._plan.ledgers() if (found := self._ledger(info)) is not None]
+        ledgers = [
+            found for info in self._plan.ledgers() if (found := self._ledger(info)) is not None
+        ]
         if compacted is not None:
             ledgers.append(compacted)
         return FetchedTopic(
-            topic=self._plan.name.full, folder=self._folder, ledgers=tuple(ledgers),
-            horizon=None if self._horizon is None else str(self._horizon), problems=tuple(self._problems),
-        )  # fmt: skip
+            topic=self._plan.name.full,
+            folder=self._folder,
+            ledgers=tuple(ledgers),
+            horizon=None if self._horizon is None else str(self._horizon),
+            problems=tuple(self._problems),
+        )
 
     # ---------------------------------------------------------------- raw ledgers
 
@@ -289,7 +367,13 @@ class _Bringing:
                 made = self._take(found)
                 break
             except CorruptLog as error:
-                self._problem(ProblemKind.DAMAGED, error.problem, error.path or found.path, error.at, error.remedy)
+                self._problem(
+                    ProblemKind.DAMAGED,
+                    error.problem,
+                    error.path or found.path,
+                    error.at,
+                    error.remedy,
+                )
         if made is None and stored is not None and end:
             made = self._of_bookies(info, stored, end, is_open)
         if made is None:
@@ -298,7 +382,9 @@ class _Bringing:
 
     def _take(self, found: Offloaded, is_compacted: bool = False) -> FetchedLedger:
         if found.form is Form.MAP_FILE:
-            path = self._mirror.write(found.ledger, found.metadata, partial(write_map_file, found), found.uuid)
+            path = self._mirror.write(
+                found.ledger, found.metadata, partial(write_map_file, found), found.uuid
+            )
             return self._fetched(found.ledger, HowFetched.WRITTEN, path, found.path)
         path = self._mirror.link(found.ledger, found.path, self._run.copies)
         how = HowFetched.LINKED if os.path.samefile(path, found.path) else HowFetched.COPIED
@@ -314,20 +400,27 @@ class _Bringing:
         there = stored.end
         if there <= confirmed:
             self._problem(
-                ProblemKind.DAMAGED, f"entry {ledger}:{there} is not here, up to {confirmed} they are confirmed",
-                self._folder, None, _OTHER_SOURCE,
-            )  # fmt: skip
+                ProblemKind.DAMAGED,
+                f"entry {ledger}:{there} is not here, up to {confirmed} they are confirmed",
+                self._folder,
+                None,
+                _OTHER_SOURCE,
+            )
             return there
         if self._run.recover or there == confirmed + 1:
             return there
         self._problem(
             ProblemKind.RECOVERED,
             f"{there - confirmed - 1} entries of ledger {ledger} behind {confirmed} were left: not confirmed",
-            self._folder, None, "close the ledger (unload the topic), or take them with --recover",
-        )  # fmt: skip
+            self._folder,
+            None,
+            "close the ledger (unload the topic), or take them with --recover",
+        )
         return confirmed + 1
 
-    def _of_bookies(self, info: LedgerInfo, stored: StoredLedger, end: int, is_open: bool) -> FetchedLedger | None:
+    def _of_bookies(
+        self, info: LedgerInfo, stored: StoredLedger, end: int, is_open: bool
+    ) -> FetchedLedger | None:
         self._problems += stored.damaged
         if stored.end < end:
             return None
@@ -348,28 +441,50 @@ class _Bringing:
     ) -> FetchedLedger:
         assert self._run.bookies is not None
         metadata = LedgerMetadata(
-            quorum=1, ensemble=1, length=0, state=LedgerState.OPEN if is_open else LedgerState.CLOSED,
-            digest=Digest.CRC32 if is_compacted else Digest.CRC32C, password=b"", ack_quorum=1,
+            quorum=1,
+            ensemble=1,
+            length=0,
+            state=LedgerState.OPEN if is_open else LedgerState.CLOSED,
+            digest=Digest.CRC32 if is_compacted else Digest.CRC32C,
+            password=b"",
+            ack_quorum=1,
             custom_items=custom_items(custom),
-        )  # fmt: skip
-        path = self._mirror.write(stored.ledger, metadata, partial(self._run.bookies.write, stored, end))
-        return self._fetched(stored.ledger, HowFetched.WRITTEN, path, "bookies", is_open, is_compacted)
+        )
+        path = self._mirror.write(
+            stored.ledger, metadata, partial(self._run.bookies.write, stored, end)
+        )
+        return self._fetched(
+            stored.ledger, HowFetched.WRITTEN, path, "bookies", is_open, is_compacted
+        )
 
-    def _missing(self, info: LedgerInfo, end: int, stored: StoredLedger | None, is_open: bool) -> FetchedLedger | None:
+    def _missing(
+        self, info: LedgerInfo, end: int, stored: StoredLedger | None, is_open: bool
+    ) -> FetchedLedger | None:
         if is_open and not end:
             if self._run.bookies is None:
                 self._problem(
-                    ProblemKind.RECOVERED, f"ledger {info.ledger} is open: bookies alone have its entries", self._folder
+                    ProblemKind.RECOVERED,
+                    f"ledger {info.ledger} is open: bookies alone have its entries",
+                    self._folder,
                 )
             return None
-        lacking = f"entry {info.ledger}:{stored.end}" if stored is not None else f"ledger {info.ledger}"
+        lacking = (
+            f"entry {info.ledger}:{stored.end}" if stored is not None else f"ledger {info.ledger}"
+        )
         if self._horizon is not None and Position(info.ledger, end - 1) <= self._horizon:
             what = f"{lacking} lies in none of the sources: compaction needs it no more, who reads the backlog does"
             self._problem(ProblemKind.RECOVERED, what, self._folder, None, _OTHER_SOURCE)
         else:
             what = f"{lacking} lies in none of the sources"
             self._problem(ProblemKind.DAMAGED, what, self._folder, None, _OTHER_SOURCE)
-        return FetchedLedger(ledger=info.ledger, how=HowFetched.MISSING, entries=end, size_bytes=0, path="", source="")
+        return FetchedLedger(
+            ledger=info.ledger,
+            how=HowFetched.MISSING,
+            entries=end,
+            size_bytes=0,
+            path="",
+            source="",
+        )
 
     # ---------------------------------------------------------------- the compacted ledger
 
@@ -392,8 +507,10 @@ class _Bringing:
                 ProblemKind.DAMAGED,
                 f"the compacted ledger {number} (up to {horizon}) is not here: values that its topic's raw ledgers "
                 "have lost are in it alone",
-                self._folder, None, _OTHER_SOURCE,
-            )  # fmt: skip
+                self._folder,
+                None,
+                _OTHER_SOURCE,
+            )
             return FetchedLedger(
                 ledger=number,
                 how=HowFetched.MISSING,
@@ -417,15 +534,21 @@ class _Bringing:
             return None
         stored = replace(stored, ledger=number)
         self._problems += stored.damaged
-        end = len(stored.rows) if self._said.compacted_entries is None else self._said.compacted_entries
+        end = (
+            len(stored.rows)
+            if self._said.compacted_entries is None
+            else self._said.compacted_entries
+        )
         if stored.end < end:
             return None
         if self._said.compacted_entries is None:
             self._problem(
                 ProblemKind.RECOVERED,
                 f"nobody said how many entries the compacted ledger {number} has: all that lie here were taken, {end}",
-                self._folder, None, "give the bookies' folders all, or what pulsar-admin topics stats-internal prints",
-            )  # fmt: skip
+                self._folder,
+                None,
+                "give the bookies' folders all, or what pulsar-admin topics stats-internal prints",
+            )
         to = Position(-1, -1)
         if end:
             assert self._run.bookies is not None
@@ -436,15 +559,32 @@ class _Bringing:
     # ---------------------------------------------------------------- words
 
     def _fetched(
-        self, number: int, how: HowFetched, path: str, source: str, is_open: bool = False, is_compacted: bool = False
+        self,
+        number: int,
+        how: HowFetched,
+        path: str,
+        source: str,
+        is_open: bool = False,
+        is_compacted: bool = False,
     ) -> FetchedLedger:
         last = checked_index(path).metadata.last_entry
         return FetchedLedger(
-            ledger=number, how=how, entries=0 if last is None else last + 1, size_bytes=os.path.getsize(path),
-            path=path, source=source, is_open=is_open, is_compacted=is_compacted,
-        )  # fmt: skip
+            ledger=number,
+            how=how,
+            entries=0 if last is None else last + 1,
+            size_bytes=os.path.getsize(path),
+            path=path,
+            source=source,
+            is_open=is_open,
+            is_compacted=is_compacted,
+        )
 
     def _problem(
-        self, kind: ProblemKind, message: str, path: str, at: int | None = None, remedy: str | None = None
+        self,
+        kind: ProblemKind,
+        message: str,
+        path: str,
+        at: int | None = None,
+        remedy: str | None = None,
     ) -> None:
         self._problems.append(Problem(kind, message, path, at, remedy))

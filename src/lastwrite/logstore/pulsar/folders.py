@@ -75,12 +75,17 @@ def find_offloaded(path: str) -> tuple[list[Offloaded], list[Problem]]:
             elif parse_streamed_name(name) is not None and name + INDEX_SUFFIX in names:
                 problems.append(
                     Problem(
-                        ProblemKind.UNSUPPORTED, "an object of several ledgers (layout V2) is not read",
-                        os.path.join(folder, name), None, "bring its ledgers from the bookies",
+                        ProblemKind.UNSUPPORTED,
+                        "an object of several ledgers (layout V2) is not read",
+                        os.path.join(folder, name),
+                        None,
+                        "bring its ledgers from the bookies",
                     )
-                )  # fmt: skip
+                )
         for name in list(below):
-            if parse_map_file_name(name) is not None and os.path.isfile(os.path.join(folder, name, MAP_DATA)):
+            if parse_map_file_name(name) is not None and os.path.isfile(
+                os.path.join(folder, name, MAP_DATA)
+            ):
                 below.remove(name)
                 _take(_map_file, os.path.join(folder, name), found, problems)
     return found, problems
@@ -90,7 +95,12 @@ def _refused(error: OSError) -> None:
     raise to_log_error(error, error.filename, "list the folder") from error
 
 
-def _take(read: Callable[[str], Offloaded | None], path: str, found: list[Offloaded], problems: list[Problem]) -> None:
+def _take(
+    read: Callable[[str], Offloaded | None],
+    path: str,
+    found: list[Offloaded],
+    problems: list[Problem],
+) -> None:
     """One ledger; what is wrong with it is noted, and the others are read."""
     try:
         ledger = read(path)
@@ -102,7 +112,11 @@ def _take(read: Callable[[str], Offloaded | None], path: str, found: list[Offloa
         found.append(ledger)
     else:
         problems.append(
-            Problem(ProblemKind.RECOVERED, "a data object without its index: its offload was not finished", path)
+            Problem(
+                ProblemKind.RECOVERED,
+                "a data object without its index: its offload was not finished",
+                path,
+            )
         )
 
 
@@ -114,7 +128,9 @@ def _object(path: str) -> Offloaded | None:
         return None
     metadata = checked_index(path).metadata
     topic = _topic_of(metadata) or _topic_of_user_metadata(path + _USER_METADATA_SUFFIX)
-    return Offloaded(Form.OBJECT, path, ledger, uid, topic, metadata, metadata.compacted_topic is not None)
+    return Offloaded(
+        Form.OBJECT, path, ledger, uid, topic, metadata, metadata.compacted_topic is not None
+    )
 
 
 def _map_file(path: str) -> Offloaded:
@@ -123,12 +139,16 @@ def _map_file(path: str) -> Offloaded:
     ledger, uid = parsed
     key, value = next(_records(path), (0, b""))
     if key != METADATA_KEY:
-        raise CorruptLog("a MapFile without the ledger's metadata: its offload was not finished", path=path)
+        raise CorruptLog(
+            "a MapFile without the ledger's metadata: its offload was not finished", path=path
+        )
     metadata = LedgerMetadata.decode(value)
     topic = _topic_of(metadata)
     if topic is None:
         with contextlib.suppress(InvalidConfig):
-            topic = TopicName.of_managed_ledger("/".join(os.path.abspath(path).split(os.sep)[-_LEVELS - 1 : -1]))
+            topic = TopicName.of_managed_ledger(
+                "/".join(os.path.abspath(path).split(os.sep)[-_LEVELS - 1 : -1])
+            )
     return Offloaded(Form.MAP_FILE, path, ledger, uid, topic, metadata, False)
 
 
@@ -148,7 +168,9 @@ def _topic_of_user_metadata(path: str) -> TopicName | None:
             said = json.loads(file.read(_MOST_USER_METADATA_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
-    names = {str(key).lower(): value for key, value in said.items()} if isinstance(said, dict) else {}
+    names = (
+        {str(key).lower(): value for key, value in said.items()} if isinstance(said, dict) else {}
+    )
     with contextlib.suppress(InvalidConfig):
         return TopicName.of_managed_ledger(str(names.get("managedledgername", "")))
     return None
@@ -177,13 +199,15 @@ def write_map_file(found: Offloaded, writer: ObjectWriter) -> None:
             continue
         if key != expected:
             raise CorruptLog(
-                f"entry {key} lies where entry {expected} must", path=os.path.join(found.path, MAP_DATA),
+                f"entry {key} lies where entry {expected} must",
+                path=os.path.join(found.path, MAP_DATA),
                 remedy="bring the ledger from a bookie, or from a copy of the MapFile",
-            )  # fmt: skip
+            )
         writer.append(key, value)
         expected += 1
     if expected != found.last_entry + 1:
         raise CorruptLog(
-            f"{expected} entries, the ledger has {found.last_entry + 1}", path=os.path.join(found.path, MAP_DATA),
+            f"{expected} entries, the ledger has {found.last_entry + 1}",
+            path=os.path.join(found.path, MAP_DATA),
             remedy="bring the ledger from a bookie, or from a copy of the MapFile",
-        )  # fmt: skip
+        )

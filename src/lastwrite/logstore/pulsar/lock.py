@@ -24,7 +24,9 @@ def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager
     return lock.hold(folder, names, PLACE)
 
 
-def try_hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
+def try_hold(
+    folder: str, names: Iterable[TopicPartition]
+) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, if it is free now: the context gives whether."""
     _allow_files()
     return lock.try_hold(folder, names, PLACE)

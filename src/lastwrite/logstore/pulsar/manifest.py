@@ -53,18 +53,30 @@ class Manifest:
     order: str = PUBLISHING
     retain_null_key: bool = False
     parts: bool = False  # there may be messages in chunks
-    read: int = 0  # messages that the last round read, those of the former compacted ledger among them
+    read: int = (
+        0  # messages that the last round read, those of the former compacted ledger among them
+    )
     ledgers: tuple[int, ...] = ()  # the raw ledgers that it read
 
     def to_dict(self) -> dict[str, Any]:
         """As it lies in the file, without the checksum."""
         return {
-            "version": _VERSION, "topic": self.topic, "ledger": self.ledger, "object": self.object,
-            "from": str(self.from_), "to": str(self.to), "horizon": str(self.horizon), "entries": self.entries,
-            "bytes": self.size_bytes, "messages": self.messages, "order": self.order,
-            "retain_null_key": self.retain_null_key, "parts": self.parts, "read": self.read,
+            "version": _VERSION,
+            "topic": self.topic,
+            "ledger": self.ledger,
+            "object": self.object,
+            "from": str(self.from_),
+            "to": str(self.to),
+            "horizon": str(self.horizon),
+            "entries": self.entries,
+            "bytes": self.size_bytes,
+            "messages": self.messages,
+            "order": self.order,
+            "retain_null_key": self.retain_null_key,
+            "parts": self.parts,
+            "read": self.read,
             "ledgers": list(self.ledgers),
-        }  # fmt: skip
+        }
 
     def encode(self) -> bytes:
         """The file's bytes."""
@@ -86,18 +98,30 @@ class Manifest:
             raise CorruptLog("no manifest of this release", remedy=_REMEDY)
         told = content.pop("checksum", None)
         if told != _checksum(content):
-            raise CorruptLog(f"the manifest's checksum is {_checksum(content)}, it says {told!r}", remedy=_REMEDY)
+            raise CorruptLog(
+                f"the manifest's checksum is {_checksum(content)}, it says {told!r}", remedy=_REMEDY
+            )
         try:
             found = cls(
-                topic=_text(content, "topic"), ledger=_count(content, "ledger"), object=_text(content, "object"),
-                from_=_place(content, "from"), to=_place(content, "to"), horizon=_place(content, "horizon"),
-                entries=_count(content, "entries"), size_bytes=_count(content, "bytes"),
-                messages=_count(content, "messages"), order=_text(content, "order"),
-                retain_null_key=content["retain_null_key"] is True, parts=content.get("parts") is True,
-                read=_count(content, "read"), ledgers=tuple(int(number) for number in content["ledgers"]),
-            )  # fmt: skip
+                topic=_text(content, "topic"),
+                ledger=_count(content, "ledger"),
+                object=_text(content, "object"),
+                from_=_place(content, "from"),
+                to=_place(content, "to"),
+                horizon=_place(content, "horizon"),
+                entries=_count(content, "entries"),
+                size_bytes=_count(content, "bytes"),
+                messages=_count(content, "messages"),
+                order=_text(content, "order"),
+                retain_null_key=content["retain_null_key"] is True,
+                parts=content.get("parts") is True,
+                read=_count(content, "read"),
+                ledgers=tuple(int(number) for number in content["ledgers"]),
+            )
         except (KeyError, TypeError, ValueError, InvalidConfig) as error:
-            raise CorruptLog(f"a field of the manifest is missing or wrong: {error}", remedy=_REMEDY) from error
+            raise CorruptLog(
+                f"a field of the manifest is missing or wrong: {error}", remedy=_REMEDY
+            ) from error
         named = parse_object_name(found.object)
         if named is None or named[1] != found.ledger or found.order not in (PUBLISHING, EVENT_TIME):
             raise CorruptLog("the fields of the manifest contradict each other", remedy=_REMEDY)

@@ -40,7 +40,12 @@ from lastwrite.formats.pulsar.position import Position
 from lastwrite.formats.pulsar.survey import Surveyor
 from lastwrite.logstore import files
 from lastwrite.logstore.pulsar import lock
-from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
+from lastwrite.logstore.pulsar.manifest import (
+    ASIDE_SUFFIX,
+    Manifest,
+    read_manifest,
+    replace_manifest,
+)
 from lastwrite.logstore.pulsar.objects import ObjectWriter, checked_index, find_aside, read_entries
 from lastwrite.logstore.pulsar.topic import partition_of
 
@@ -104,8 +109,12 @@ class Mirror:
         return None
 
     def bring(
-        self, ledger: int, metadata: LedgerMetadata, entries: Iterable[tuple[int, bytes]], uid: uuid.UUID | None = None
-    ) -> str:  # fmt: skip
+        self,
+        ledger: int,
+        metadata: LedgerMetadata,
+        entries: Iterable[tuple[int, bytes]],
+        uid: uuid.UUID | None = None,
+    ) -> str:
         """Write a ledger of these entries; as ``write``, and raises what ``entries`` raises."""
 
         def fill(writer: ObjectWriter) -> None:
@@ -115,8 +124,12 @@ class Mirror:
         return self.write(ledger, metadata, fill, uid)
 
     def write(
-        self, ledger: int, metadata: LedgerMetadata, fill: Callable[[ObjectWriter], None], uid: uuid.UUID | None = None
-    ) -> str:  # fmt: skip
+        self,
+        ledger: int,
+        metadata: LedgerMetadata,
+        fill: Callable[[ObjectWriter], None],
+        uid: uuid.UUID | None = None,
+    ) -> str:
         """Write a ledger whose entries ``fill`` appends; whatever else was here of it goes. The data object's path.
 
         ``uid``: of its names; None: made of topic and ledger, so that the next of the same takes its place.
@@ -160,7 +173,11 @@ class Mirror:
     @property
     def raw_ledgers(self) -> list[int]:
         """The raw ledgers of which something is here."""
-        return [ledger for ledger, paths in sorted(self._objects.items()) if not any(map(_is_compacted, paths))]
+        return [
+            ledger
+            for ledger, paths in sorted(self._objects.items())
+            if not any(map(_is_compacted, paths))
+        ]
 
     def clear_compacted(self, kept: int | None) -> None:
         """Remove compacted ledgers but this one: no manifest names them. Raw ledgers stay, whatever they are."""
@@ -171,11 +188,17 @@ class Mirror:
 
     def keep_metadata(self, content: bytes, is_json: bool = False) -> None:
         """Write the topic's own list of ledgers: the metadata store's node, or an export as JSON."""
-        name, other = (MANAGED_LEDGER_JSON, MANAGED_LEDGER) if is_json else (MANAGED_LEDGER, MANAGED_LEDGER_JSON)
+        name, other = (
+            (MANAGED_LEDGER_JSON, MANAGED_LEDGER)
+            if is_json
+            else (MANAGED_LEDGER, MANAGED_LEDGER_JSON)
+        )
         path = os.path.join(self.folder, name)
         files.write(path + ASIDE_SUFFIX, content)
         files.rename(path + ASIDE_SUFFIX, path)
-        _remove(os.path.join(self.folder, other))  # of an earlier time: two lists may contradict each other
+        _remove(
+            os.path.join(self.folder, other)
+        )  # of an earlier time: two lists may contradict each other
         files.fsync_dir(self.folder)
 
     def is_compacted(self, ledger: int, horizon: Position) -> None:
@@ -256,10 +279,17 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> M
     if waiting:
         survey()
     return Manifest(
-        topic=topic.full, ledger=ledger, object=os.path.basename(path), from_=first or horizon,
-        to=horizon if last is None else decode_record(last)[0], horizon=horizon, entries=count, size_bytes=size,
-        messages=messages, parts=has_parts,
-    )  # fmt: skip
+        topic=topic.full,
+        ledger=ledger,
+        object=os.path.basename(path),
+        from_=first or horizon,
+        to=horizon if last is None else decode_record(last)[0],
+        horizon=horizon,
+        entries=count,
+        size_bytes=size,
+        messages=messages,
+        parts=has_parts,
+    )
 
 
 def _remove_pair(path: str) -> None:

@@ -49,7 +49,12 @@ class ObjectWriter:
     """
 
     def __init__(
-        self, folder: str, ledger: int, *, uid: uuid.UUID | None = None, block_bytes: int = BLOCK_BYTES
+        self,
+        folder: str,
+        ledger: int,
+        *,
+        uid: uuid.UUID | None = None,
+        block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.path = os.path.join(folder, object_name(uid or uuid.uuid4(), ledger))
         self.size_bytes = 0  # of the data object so far
@@ -92,7 +97,9 @@ class ObjectWriter:
             stop = max(int(np.searchsorted(ends, start + room, "right")), done + 1)
             end = int(ends[stop - 1])
             self._write(memoryview(data)[start:end])
-            self._count(stop - done, end - start - ENTRY_HEAD_BYTES * (stop - done), int(entries[stop - 1]))
+            self._count(
+                stop - done, end - start - ENTRY_HEAD_BYTES * (stop - done), int(entries[stop - 1])
+            )
             done = stop
 
     def _begin_entry(self, entry: int, framed_bytes: int) -> None:
@@ -164,7 +171,11 @@ class ObjectWriter:
 
 def find_aside(folder: str) -> list[str]:
     """What writers left aside in a topic folder: of those that were killed, if none is at work."""
-    return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(ASIDE_SUFFIX)]
+    return [
+        os.path.join(folder, name)
+        for name in sorted(os.listdir(folder))
+        if name.endswith(ASIDE_SUFFIX)
+    ]
 
 
 def read_index(path: str) -> IndexObject:
@@ -200,9 +211,11 @@ def checked_index(path: str) -> IndexObject:
     if index.data_bytes != size:
         kind = TruncatedLog if size < index.data_bytes else CorruptLog
         raise kind(
-            f"the data object has {size} bytes, its index says {index.data_bytes}", min(size, index.data_bytes), path,
+            f"the data object has {size} bytes, its index says {index.data_bytes}",
+            min(size, index.data_bytes),
+            path,
             "fetch it again",
-        )  # fmt: skip
+        )
     return index
 
 

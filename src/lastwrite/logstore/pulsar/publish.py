@@ -41,7 +41,12 @@ from lastwrite.logstore import files
 from lastwrite.logstore.outputs import AGAIN, check_segments
 from lastwrite.logstore.overlap import Outcome, outcome
 from lastwrite.logstore.pulsar import lock
-from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
+from lastwrite.logstore.pulsar.manifest import (
+    ASIDE_SUFFIX,
+    Manifest,
+    read_manifest,
+    replace_manifest,
+)
 from lastwrite.logstore.pulsar.objects import read_index
 from lastwrite.logstore.pulsar.topic import (
     Ledger,
@@ -87,7 +92,9 @@ def _publish(log: PartitionLog, new: NewLedger) -> None:
     topic = list_topic(log.folder)
     if topic.manifest is not None and new.horizon < topic.manifest.horizon:
         raise CommitConflict(
-            f"the horizon is {topic.manifest.horizon} by now, beyond {new.horizon}", path=log.folder, remedy=AGAIN
+            f"the horizon is {topic.manifest.horizon} by now, beyond {new.horizon}",
+            path=log.folder,
+            remedy=AGAIN,
         )
     _install(log.folder, topic.highest_ledger + 1, new)
 
@@ -95,7 +102,9 @@ def _publish(log: PartitionLog, new: NewLedger) -> None:
 def _install(folder: str, ledger: int, new: NewLedger) -> None:
     """Give the ledger its names, and let the manifest name it."""
     if ledger > MAX_LEDGER:
-        raise LogError(f"no ledger id beyond {MAX_LEDGER} is left", path=folder, remedy="nothing was changed")
+        raise LogError(
+            f"no ledger id beyond {MAX_LEDGER} is left", path=folder, remedy="nothing was changed"
+        )
     name = object_name(uuid.uuid4(), ledger)
     path = os.path.join(folder, name)
     manifest = _manifest(name_of(folder), name, ledger, new)
@@ -109,7 +118,11 @@ def _install(folder: str, ledger: int, new: NewLedger) -> None:
         with suppress(LogError, OSError):
             found = read_manifest(folder)
             if found is None or found.object != name:
-                for each in (path, path + INDEX_SUFFIX, os.path.join(folder, MANIFEST + ASIDE_SUFFIX)):
+                for each in (
+                    path,
+                    path + INDEX_SUFFIX,
+                    os.path.join(folder, MANIFEST + ASIDE_SUFFIX),
+                ):
                     _remove(each)
         raise
 
@@ -121,10 +134,21 @@ def _manifest(topic: TopicName, name: str, ledger: int, new: NewLedger) -> Manif
     if entries:
         first, last = _ends_of(new.path, index)
     return Manifest(
-        topic=topic.full, ledger=ledger, object=name, from_=first, to=last, horizon=new.horizon, entries=entries,
-        size_bytes=index.metadata.length, messages=new.messages, order=new.order, retain_null_key=new.retain_null_key,
-        parts=new.parts, read=new.read, ledgers=new.ledgers,
-    )  # fmt: skip
+        topic=topic.full,
+        ledger=ledger,
+        object=name,
+        from_=first,
+        to=last,
+        horizon=new.horizon,
+        entries=entries,
+        size_bytes=index.metadata.length,
+        messages=new.messages,
+        order=new.order,
+        retain_null_key=new.retain_null_key,
+        parts=new.parts,
+        read=new.read,
+        ledgers=new.ledgers,
+    )
 
 
 def _ends_of(path: str, index: IndexObject) -> tuple[Position, Position]:
@@ -154,7 +178,11 @@ def tidy(log: PartitionLog) -> Outcome:
         _clear([ledger for ledger in strays if ledger.is_ours or ledger.path in former])
 
     error = outcome(remove)
-    return type(error)(error.problem, error.at, error.path, _TIDY) if isinstance(error, LogError) else error
+    return (
+        type(error)(error.problem, error.at, error.path, _TIDY)
+        if isinstance(error, LogError)
+        else error
+    )
 
 
 def recover(folder: str) -> None:
@@ -170,7 +198,9 @@ def recover(folder: str) -> None:
     topic = list_topic(folder)
     damaged = {problem.path for problem in topic.problems if problem.kind is ProblemKind.DAMAGED}
     strays = [ledger for ledger in topic.strays if ledger.is_ours and ledger.path not in damaged]
-    if os.path.join(folder, MANIFEST) in damaged or (topic.manifest is not None and topic.compacted is None):
+    if os.path.join(folder, MANIFEST) in damaged or (
+        topic.manifest is not None and topic.compacted is None
+    ):
         strays = []  # whatever became of the ledger that counts, another one may be all there is
     else:
         waste += _orphaned_indexes(folder)
@@ -208,7 +238,11 @@ def _remove(path: str) -> None:
 
 def _aside_names(folder: str) -> set[str]:
     """Files that are being written, or were when a run was killed."""
-    return {name for name in _names(folder) if name.endswith((ASIDE_SUFFIX, ASIDE_SUFFIX + INDEX_SUFFIX))}
+    return {
+        name
+        for name in _names(folder)
+        if name.endswith((ASIDE_SUFFIX, ASIDE_SUFFIX + INDEX_SUFFIX))
+    }
 
 
 def _names(folder: str) -> set[str]:
@@ -241,8 +275,14 @@ def copy_aside_folder(log: PartitionLog, to: str) -> str:
 
 def _refuse_topic(folder: str) -> None:
     known = (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON)
-    if os.path.isdir(folder) and any(name in known or parse_object_name(name) for name in _names(folder)):
-        raise InvalidConfig("a topic lies there already", path=folder, remedy="give --to a folder without this topic")
+    if os.path.isdir(folder) and any(
+        name in known or parse_object_name(name) for name in _names(folder)
+    ):
+        raise InvalidConfig(
+            "a topic lies there already",
+            path=folder,
+            remedy="give --to a folder without this topic",
+        )
 
 
 def publish_copy(log: PartitionLog, new: NewLedger | None, to: str) -> Outcome:
@@ -259,7 +299,11 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
     files.make_folder(folder)
     with lock.hold(folder, [partition_of(name_of(folder))]):
         check_segments(log)
-        mine = set() if new is None else {os.path.basename(new.path), os.path.basename(new.path) + INDEX_SUFFIX}
+        mine = (
+            set()
+            if new is None
+            else {os.path.basename(new.path), os.path.basename(new.path) + INDEX_SUFFIX}
+        )
         for name in sorted(_aside_names(folder) - mine):  # of a run that was killed
             files.unlink(os.path.join(folder, name))
         topic = list_topic(log.folder)

@@ -89,7 +89,9 @@ class LedgerReader:
         block = bisect_right(self._firsts, number)
         return self._firsts[block] if block < len(self._firsts) else self.count
 
-    def read(self, first: int, most: int = READ_ENTRIES, most_bytes: int = READ_BYTES) -> list[StoredEntry]:
+    def read(
+        self, first: int, most: int = READ_ENTRIES, most_bytes: int = READ_BYTES
+    ) -> list[StoredEntry]:
         """Entries from number ``first`` on: at most so many, and of so many bytes, but one at least where there is one.
 
         Raises:
@@ -119,7 +121,9 @@ class LedgerReader:
         """One entry, of whose bytes no more than ``most_bytes`` are read. Errors as ``read``."""
         with self._opened() as data:
             position, size = self._place(data, number)
-            return StoredEntry(number, position, bytes(data[position : position + min(size, most_bytes)]))
+            return StoredEntry(
+                number, position, bytes(data[position : position + min(size, most_bytes)])
+            )
 
     def check_end(self) -> None:
         """See that the object ends with the last entry that the ledger's metadata name. Errors as ``read``."""
@@ -129,7 +133,9 @@ class LedgerReader:
             places, damage = self._walk(data, len(self._firsts) - 1)
             end = self._firsts[-1] + len(places)
             if damage is None and end != self.count:
-                raise CorruptLog(f"{end} entries, and its index says {self.count}", len(data), remedy=_REMEDY)
+                raise CorruptLog(
+                    f"{end} entries, and its index says {self.count}", len(data), remedy=_REMEDY
+                )
 
     @contextmanager
     def _opened(self) -> Iterator[memoryview]:
@@ -146,7 +152,10 @@ class LedgerReader:
                 raise LedgerMoved
             if not seen.st_size:
                 raise CorruptLog("an empty data object", remedy=_REMEDY)
-            with mmap.mmap(handle, seen.st_size, prot=mmap.PROT_READ) as data, memoryview(data) as view:
+            with (
+                mmap.mmap(handle, seen.st_size, prot=mmap.PROT_READ) as data,
+                memoryview(data) as view,
+            ):
                 yield view
         except LogError as error:
             raise error.located(ledger.path) from error
@@ -157,7 +166,9 @@ class LedgerReader:
         """Where an entry's bytes begin, and how many there are."""
         block = bisect_right(self._firsts, number) - 1
         if block < 0:
-            raise CorruptLog(f"the index names no block that could hold entry {number}", remedy=_REMEDY)
+            raise CorruptLog(
+                f"the index names no block that could hold entry {number}", remedy=_REMEDY
+            )
         first, start = self._firsts[block], self._starts[block]
         if number == first:
             at = self._first_of(data, block)
@@ -168,7 +179,9 @@ class LedgerReader:
                 self._places[block] = self._walk(data, block)
             places, damage = self._places[block]
             if number - first >= len(places):
-                raise damage or CorruptLog(f"entry {number} is not in the block that should hold it", start)
+                raise damage or CorruptLog(
+                    f"entry {number} is not in the block that should hold it", start
+                )
             at = places[number - first]
         return at + ENTRY_HEAD_BYTES, EntryHead._make(ENTRY_HEAD.unpack_from(data, at)).size
 
@@ -177,7 +190,9 @@ class LedgerReader:
         start, first = self._starts[block], self._firsts[block]
         header = parse_block_header(data, start, len(data))
         if header.first_entry != first:
-            raise CorruptLog(f"block of entry {header.first_entry}, by the index {first}", start, remedy=_REMEDY)
+            raise CorruptLog(
+                f"block of entry {header.first_entry}, by the index {first}", start, remedy=_REMEDY
+            )
         at = start + BLOCK_HEADER_BYTES
         if not self._is_entry(data, at, first, start + header.block_bytes):
             raise CorruptLog(f"block of entry {first} without it", start, remedy=_REMEDY)
@@ -210,7 +225,9 @@ class LedgerReader:
             raise CorruptLog(f"entry {head.entry} where {number} follows", at, remedy=_REMEDY)
         if head.size > end - at - ENTRY_HEAD_BYTES:
             left = end - at - ENTRY_HEAD_BYTES
-            raise CorruptLog(f"entry {number} of {head.size} bytes, {left} are left", at, remedy=_REMEDY)
+            raise CorruptLog(
+                f"entry {number} of {head.size} bytes, {left} are left", at, remedy=_REMEDY
+            )
         return True
 
 

@@ -18,14 +18,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from lastwrite.errors import LogError, NotALog
-from lastwrite.formats.pulsar.managed_ledger import CursorInfo, ManagedLedgerInfo, PositionInfo, from_json
-from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, MANAGED_LEDGER, MANAGED_LEDGER_JSON, TopicName
+from lastwrite.formats.pulsar.managed_ledger import (
+    CursorInfo,
+    ManagedLedgerInfo,
+    PositionInfo,
+    from_json,
+)
+from lastwrite.formats.pulsar.names import (
+    COMPACTION_CURSOR,
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    TopicName,
+)
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.logstore.files import to_log_error
 
 _MOST_BYTES = 256 << 20
 _LEVELS = 4
-_EXPORT = "export it with pulsar-admin topics stats-internal TOPIC, or give the metadata store's node"
+_EXPORT = (
+    "export it with pulsar-admin topics stats-internal TOPIC, or give the metadata store's node"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +65,12 @@ class Said:
             if _is_json(data):
                 other = _of_json(data)
                 return replace(
-                    self, horizon=other.horizon, compacted_ledger=other.compacted_ledger,
+                    self,
+                    horizon=other.horizon,
+                    compacted_ledger=other.compacted_ledger,
                     compacted_entries=other.compacted_entries,
                     last_confirmed=self.last_confirmed or other.last_confirmed,
-                )  # fmt: skip
+                )
             cursor = CursorInfo.decode_node(data)
         except LogError as error:
             raise error.located(path) from error
@@ -71,7 +85,12 @@ class Said:
             CorruptLog: it is no such entry.
         """
         found = PositionInfo.decode_node(entry)
-        return replace(self, horizon=found.horizon, compacted_ledger=found.compacted_ledger, cursors_ledger=None)
+        return replace(
+            self,
+            horizon=found.horizon,
+            compacted_ledger=found.compacted_ledger,
+            cursors_ledger=None,
+        )
 
 
 def read_said(path: str) -> Said:
@@ -106,7 +125,12 @@ def find_said(path: str) -> Iterator[tuple[TopicName, Said]]:
                 said = read_said(os.path.join(folder, name))
                 if COMPACTION_CURSOR in names:
                     said = said.with_cursor(os.path.join(folder, COMPACTION_CURSOR))
-                yield TopicName.of_managed_ledger("/".join(os.path.abspath(folder).split(os.sep)[-_LEVELS:])), said
+                yield (
+                    TopicName.of_managed_ledger(
+                        "/".join(os.path.abspath(folder).split(os.sep)[-_LEVELS:])
+                    ),
+                    said,
+                )
                 found = True
                 break
     if not found:
@@ -124,13 +148,22 @@ def _is_json(data: bytes) -> bool:
 def _of_json(data: bytes) -> Said:
     exported = from_json(data.decode(errors="replace"))
     said = Said(
-        exported.info, data, True, exported.horizon if exported.compacted_ledger is not None else None,
-        exported.compacted_ledger, last_confirmed=exported.last_confirmed,
-    )  # fmt: skip
+        exported.info,
+        data,
+        True,
+        exported.horizon if exported.compacted_ledger is not None else None,
+        exported.compacted_ledger,
+        last_confirmed=exported.last_confirmed,
+    )
     compacted = json.loads(data).get("compactedLedger")
-    if isinstance(compacted, dict) and compacted.get("ledgerId") == said.compacted_ledger is not None:
+    if (
+        isinstance(compacted, dict)
+        and compacted.get("ledgerId") == said.compacted_ledger is not None
+    ):
         entries = compacted.get("entries")
-        said = replace(said, compacted_entries=entries if isinstance(entries, int) and entries >= 0 else None)
+        said = replace(
+            said, compacted_entries=entries if isinstance(entries, int) and entries >= 0 else None
+        )
     return said
 
 

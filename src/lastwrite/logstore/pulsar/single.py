@@ -81,10 +81,15 @@ def _entries(path: str, kind: FileKind, data: Buffer) -> Iterator[StoredIn]:
         folder = parse_map_file_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
         for pair in walk_sequence_file(data):
             if pair.key >= 0:  # -1 is the ledger's metadata
-                yield StoredIn(NO_LEDGER if folder is None else folder[0], pair.key, pair.at, pair.value)
+                yield StoredIn(
+                    NO_LEDGER if folder is None else folder[0], pair.key, pair.at, pair.value
+                )
     elif kind is not FileKind.INDEX_OBJECT:
         walk = walk_entry_log if kind is FileKind.ENTRY_LOG else walk_journal
         for record in walk(data):
             yield StoredIn(
-                record.ledger, record.entry, record.at, bytes(data[record.at : record.at + record.size])
-            )  # fmt: skip
+                record.ledger,
+                record.entry,
+                record.at,
+                bytes(data[record.at : record.at + record.size]),
+            )

@@ -26,7 +26,16 @@ from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.pulsar import lock
 from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.logstore.pulsar.objects import read_index
-from lastwrite.logstore.pulsar.survey import ABORT, DATA, MARKER, Survey, free, keep_survey, kept_survey, survey_of
+from lastwrite.logstore.pulsar.survey import (
+    ABORT,
+    DATA,
+    MARKER,
+    Survey,
+    free,
+    keep_survey,
+    kept_survey,
+    survey_of,
+)
 from lastwrite.logstore.pulsar.topic import Ledger, Topic, list_topic, partition_of
 from lastwrite.logstore.throttle import Spend
 from lastwrite.model.columns import BatchTable
@@ -59,10 +68,14 @@ def log_of(topic: Topic, spend: Spend | None = None) -> PartitionLog:
 
 def _is_beyond(ledger: Ledger, horizon: Position | None) -> bool:
     """Whether the ledger has entries beyond the horizon."""
-    return ledger.entries > 0 and (horizon is None or Position(ledger.id, ledger.entries - 1) > horizon)
+    return ledger.entries > 0 and (
+        horizon is None or Position(ledger.id, ledger.entries - 1) > horizon
+    )
 
 
-def _in_threads(ledgers: Sequence[Ledger], work: Callable[[Ledger], Survey]) -> list[Survey | LogError]:
+def _in_threads(
+    ledgers: Sequence[Ledger], work: Callable[[Ledger], Survey]
+) -> list[Survey | LogError]:
     """What ``work`` gives of each ledger, or the error that it raised."""
 
     def done(ledger: Ledger) -> Survey | LogError:
@@ -102,7 +115,9 @@ class _Reading:
         topic = self._topic
         beyond = self._beyond()
         outcomes, firsts = _transactions(beyond)
-        undecided = min((first for txn, first in firsts.items() if txn not in outcomes), default=None)
+        undecided = min(
+            (first for txn, first in firsts.items() if txn not in outcomes), default=None
+        )
         aborted = [
             AbortedTransaction(txn, firsts[txn].offset, marker.offset, marker.offset + 1)
             for txn, (aborts, marker) in outcomes.items()
@@ -110,17 +125,25 @@ class _Reading:
         ]
         horizon = _new_horizon(beyond, undecided, {entry.producer_id for entry in aborted})
         checkpoint = None if topic.horizon is None else topic.horizon.offset + 1
-        segments = [*self._compacted(), *(part for each in beyond for part in _stretches(each, horizon))]
+        segments = [
+            *self._compacted(),
+            *(part for each in beyond for part in _stretches(each, horizon)),
+        ]
         end = checkpoint or 0
         if beyond:
             end = beyond[-1].position(beyond[-1].survey.entries - 1).offset + 1
         return PartitionLog(
-            name=partition_of(topic.name), folder=topic.folder, segments=tuple(segments),
-            log_start=segments[0].base_offset if segments else 0, end_offset=end,
-            high_watermark=(checkpoint or 0) if horizon is None else horizon.offset + 1, checkpoint=checkpoint,
-            problems=tuple(self._problems), aborted=tuple(sorted(aborted, key=lambda entry: entry.last_offset)),
+            name=partition_of(topic.name),
+            folder=topic.folder,
+            segments=tuple(segments),
+            log_start=segments[0].base_offset if segments else 0,
+            end_offset=end,
+            high_watermark=(checkpoint or 0) if horizon is None else horizon.offset + 1,
+            checkpoint=checkpoint,
+            problems=tuple(self._problems),
+            aborted=tuple(sorted(aborted, key=lambda entry: entry.last_offset)),
             first_unstable_offset=None if undecided is None else undecided.offset,
-        )  # fmt: skip
+        )
 
     def _beyond(self) -> list[_Beyond]:
         horizon = self._topic.horizon
@@ -131,7 +154,9 @@ class _Reading:
                 self._note(survey, ledger)
                 continue
             cut = horizon is not None and horizon.ledger == ledger.id
-            found.append(_Beyond(ledger, survey, horizon.entry + 1 if cut and horizon is not None else 0))
+            found.append(
+                _Beyond(ledger, survey, horizon.entry + 1 if cut and horizon is not None else 0)
+            )
         return found
 
     def _note(self, error: LogError, ledger: Ledger) -> None:
@@ -142,19 +167,26 @@ class _Reading:
         else:
             raise error
         self._problems.append(
-            Problem(kind, error.problem, error.path or ledger.path, error.at, error.remedy or _RESTORE)
+            Problem(
+                kind, error.problem, error.path or ledger.path, error.at, error.remedy or _RESTORE
+            )
         )
 
     def _compacted(self) -> Iterator[Segment]:
         ledger = self._topic.compacted
         if ledger is not None and ledger.size_bytes:
             yield Segment(
-                base_offset=0, path=ledger.path, size_bytes=ledger.size_bytes, mtime_ns=ledger.mtime_ns,
+                base_offset=0,
+                path=ledger.path,
+                size_bytes=ledger.size_bytes,
+                mtime_ns=ledger.mtime_ns,
                 largest_timestamp_ms=ledger.mtime_ns // 1_000_000,
-            )  # fmt: skip
+            )
 
 
-def _transactions(beyond: Sequence[_Beyond]) -> tuple[dict[int, tuple[bool, Position]], dict[int, Position]]:
+def _transactions(
+    beyond: Sequence[_Beyond],
+) -> tuple[dict[int, tuple[bool, Position]], dict[int, Position]]:
     """By their numbers: whether each was aborted and where its marker lies, and where the data of each begin."""
     outcomes: dict[int, tuple[bool, Position]] = {}
     firsts: dict[int, Position] = {}
@@ -169,7 +201,9 @@ def _transactions(beyond: Sequence[_Beyond]) -> tuple[dict[int, tuple[bool, Posi
     return outcomes, firsts
 
 
-def _new_horizon(beyond: Sequence[_Beyond], undecided: Position | None, aborted: Collection[int]) -> Position | None:
+def _new_horizon(
+    beyond: Sequence[_Beyond], undecided: Position | None, aborted: Collection[int]
+) -> Position | None:
     """The last entry that is neither a marker nor aborted, before what is not decided; None: there is none."""
     for each in reversed(beyond):
         entry = each.survey.entries - 1
@@ -191,15 +225,23 @@ def _stretches(each: _Beyond, horizon: Position | None) -> Iterator[Segment]:
     """What of a ledger a round cleans, and what it leaves."""
     ledger, entries = each.ledger, each.survey.entries
     borders = [each.first, entries]
-    if horizon is not None and horizon.ledger == ledger.id and each.first <= horizon.entry < entries - 1:
+    if (
+        horizon is not None
+        and horizon.ledger == ledger.id
+        and each.first <= horizon.entry < entries - 1
+    ):
         borders.insert(1, horizon.entry + 1)
     places = [_place_of(ledger, each.survey, entry) for entry in borders]
     for first, start, end in zip(borders, places, places[1:], strict=False):
         yield Segment(
-            base_offset=each.position(first).offset, path=ledger.path, size_bytes=end - start,
-            mtime_ns=ledger.mtime_ns, largest_timestamp_ms=each.survey.largest_publish_ms,
-            unused_bytes=ledger.size_bytes - end, position=start,
-        )  # fmt: skip
+            base_offset=each.position(first).offset,
+            path=ledger.path,
+            size_bytes=end - start,
+            mtime_ns=ledger.mtime_ns,
+            largest_timestamp_ms=each.survey.largest_publish_ms,
+            unused_bytes=ledger.size_bytes - end,
+            position=start,
+        )
 
 
 def _place_of(ledger: Ledger, found: Survey, entry: int) -> int:
@@ -223,9 +265,15 @@ def _place_of(ledger: Ledger, found: Survey, entry: int) -> int:
         with open(ledger.path, "rb", buffering=0) as file:
             while number <= entry:
                 data = os.pread(file.fileno(), ENTRY_HEAD.size, at)
-                head = EntryHead._make(ENTRY_HEAD.unpack_from(data)) if len(data) == ENTRY_HEAD.size else None
+                head = (
+                    EntryHead._make(ENTRY_HEAD.unpack_from(data))
+                    if len(data) == ENTRY_HEAD.size
+                    else None
+                )
                 if head is None or head.size < 0 or head.entry != number:
-                    raise CorruptLog(f"entry {number} is not where it has to be", at, ledger.path, _RESTORE)
+                    raise CorruptLog(
+                        f"entry {number} is not where it has to be", at, ledger.path, _RESTORE
+                    )
                 if number == entry:
                     return at
                 at += ENTRY_HEAD.size + head.size
@@ -291,10 +339,16 @@ class IndexChecker:
     """Holds the blocks that an index names against the entries of a piece."""
 
     def __init__(self, piece: Piece) -> None:
-        blocks = [block for block in read_index(piece.path).blocks if piece.start <= block.offset < piece.end]
+        blocks = [
+            block
+            for block in read_index(piece.path).blocks
+            if piece.start <= block.offset < piece.end
+        ]
         self._path = piece.path + INDEX_SUFFIX
         self._is_raw = piece.lowest_offset > 0
-        self._begins = np.array([block.offset + BLOCK_HEADER_BYTES for block in blocks], dtype=np.int64)
+        self._begins = np.array(
+            [block.offset + BLOCK_HEADER_BYTES for block in blocks], dtype=np.int64
+        )
         self._firsts = np.array([block.first_entry for block in blocks], dtype=np.int64)
 
     def check(self, table: BatchTable, shift: int) -> None:
@@ -313,5 +367,8 @@ class IndexChecker:
         if wrong.any():
             row = int(first) + int(np.argmax(wrong))
             raise CorruptLog(
-                f"block {row} begins with another entry than {int(self._firsts[row])}", None, self._path, _RESTORE
+                f"block {row} begins with another entry than {int(self._firsts[row])}",
+                None,
+                self._path,
+                _RESTORE,
             )

@@ -75,9 +75,17 @@ class Survey:
     def encode(self, size_bytes: int, mtime_ns: int) -> bytes:
         """The file's bytes, for a data object of that size and time."""
         head = _HEAD.pack(
-            _MAGIC, _VERSION, size_bytes, mtime_ns, self.entries, self.messages, self.largest_publish_ms,
-            self.parts, len(self.runs), len(self.marks),
-        )  # fmt: skip
+            _MAGIC,
+            _VERSION,
+            size_bytes,
+            mtime_ns,
+            self.entries,
+            self.messages,
+            self.largest_publish_ms,
+            self.parts,
+            len(self.runs),
+            len(self.marks),
+        )
         data = head + self.runs.astype("<i8").tobytes() + self.marks.astype("<i8").tobytes()
         return data + _digest(data)
 
@@ -86,18 +94,26 @@ class Survey:
         """The survey of the file's bytes; None where they are of another object, of another release, or damaged."""
         if len(data) < _HEAD.size + 4 or data[-4:] != _digest(data[:-4]):
             return None
-        magic, version, size, mtime, entries, messages, largest, parts, runs, marks = _HEAD.unpack_from(data)
+        magic, version, size, mtime, entries, messages, largest, parts, runs, marks = (
+            _HEAD.unpack_from(data)
+        )
         if (magic, version, size, mtime) != (_MAGIC, _VERSION, size_bytes, mtime_ns):
             return None
-        if min(entries, messages, parts, runs, marks) < 0 or _HEAD.size + 8 * (_RUN * runs + _MARK * marks) + 4 != len(
-            data
-        ):
+        if min(entries, messages, parts, runs, marks) < 0 or _HEAD.size + 8 * (
+            _RUN * runs + _MARK * marks
+        ) + 4 != len(data):
             return None
-        rows = np.frombuffer(data, dtype="<i8", count=_RUN * runs + _MARK * marks, offset=_HEAD.size)
+        rows = np.frombuffer(
+            data, dtype="<i8", count=_RUN * runs + _MARK * marks, offset=_HEAD.size
+        )
         return cls(
-            entries, messages, largest, parts, rows[: _RUN * runs].reshape(-1, _RUN),
+            entries,
+            messages,
+            largest,
+            parts,
+            rows[: _RUN * runs].reshape(-1, _RUN),
             rows[_RUN * runs :].reshape(-1, _MARK),
-        )  # fmt: skip
+        )
 
 
 def _digest(data: bytes) -> bytes:
@@ -132,14 +148,20 @@ def keep_survey(ledger: Ledger, spend: Spend = free) -> Survey:
     path = ledger.path + SURVEY_SUFFIX
     if _read(path, ledger.size_bytes, ledger.mtime_ns) is None:
         with suppress(LogError):
-            files.write(path + ASIDE_SUFFIX, found.encode(ledger.size_bytes, ledger.mtime_ns), is_synced=False)
+            files.write(
+                path + ASIDE_SUFFIX,
+                found.encode(ledger.size_bytes, ledger.mtime_ns),
+                is_synced=False,
+            )
             files.rename(path + ASIDE_SUFFIX, path)
     return found
 
 
 def kept_survey(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
     """The survey of the data object at ``path``, of that size and time; None where it was not made."""
-    return _made.get((path, size_bytes, mtime_ns)) or _read(path + SURVEY_SUFFIX, size_bytes, mtime_ns)
+    return _made.get((path, size_bytes, mtime_ns)) or _read(
+        path + SURVEY_SUFFIX, size_bytes, mtime_ns
+    )
 
 
 def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
@@ -166,9 +188,11 @@ def _survey(ledger: Ledger, spend: Spend) -> Survey:
         numbers = table["offset"] & MAX_ENTRY
         if int(numbers[0]) != following:
             raise CorruptLog(
-                f"entry {int(numbers[0])} lies where entry {following} must", shift + int(table["position"][0]),
-                ledger.path, _RESTORE,
-            )  # fmt: skip
+                f"entry {int(numbers[0])} lies where entry {following} must",
+                shift + int(table["position"][0]),
+                ledger.path,
+                _RESTORE,
+            )
         following = int(numbers[-1]) + 1
         runs.add(numbers, table["transaction"], _what(table))
         begins = table["position"] + shift
@@ -181,11 +205,19 @@ def _survey(ledger: Ledger, spend: Spend) -> Survey:
         parts += int(table["is_part"].sum())
     if following != ledger.entries:
         raise CorruptLog(
-            f"{following} entries, and its index says {ledger.entries}", ledger.size_bytes, ledger.path, _RESTORE
-        )  # fmt: skip
+            f"{following} entries, and its index says {ledger.entries}",
+            ledger.size_bytes,
+            ledger.path,
+            _RESTORE,
+        )
     return Survey(
-        ledger.entries, messages, largest, parts, runs.rows(), np.array(marks, dtype=np.int64).reshape(-1, _MARK)
-    )  # fmt: skip
+        ledger.entries,
+        messages,
+        largest,
+        parts,
+        runs.rows(),
+        np.array(marks, dtype=np.int64).reshape(-1, _MARK),
+    )
 
 
 def _chunks(ledger: Ledger, spend: Spend) -> Iterator[tuple[SurveyTable, int]]:
@@ -209,7 +241,9 @@ def _chunks(ledger: Ledger, spend: Spend) -> Iterator[tuple[SurveyTable, int]]:
                     continue
             left = size_bytes - (position + end)
             if not left and start < end:
-                raise TruncatedLog("the object ends inside an entry", position + start, path, _RESTORE)
+                raise TruncatedLog(
+                    "the object ends inside an entry", position + start, path, _RESTORE
+                )
             if wanted > len(buffer):
                 if wanted > _MOST_CHUNK_BYTES:
                     raise OutOfMemoryBudget(f"an entry of {wanted} bytes", position + start, path)

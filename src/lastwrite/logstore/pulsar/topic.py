@@ -59,7 +59,10 @@ _LOG_ROOT_FILES = ("meta.properties", "recovery-point-offset-checkpoint", ".kafk
 
 def is_topic_folder(folder: str) -> bool:
     """Whether the folder is named as a topic's and holds something of one."""
-    if os.path.basename(os.path.dirname(os.path.abspath(folder))) != PERSISTENT or name_or_none(folder) is None:
+    if (
+        os.path.basename(os.path.dirname(os.path.abspath(folder))) != PERSISTENT
+        or name_or_none(folder) is None
+    ):
         return False
     try:
         with os.scandir(folder) as entries:
@@ -69,7 +72,10 @@ def is_topic_folder(folder: str) -> bool:
 
 
 def _is_of_topic(name: str) -> bool:
-    return name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST) or parse_object_name(name) is not None
+    return (
+        name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
+        or parse_object_name(name) is not None
+    )
 
 
 def name_or_none(folder: str) -> TopicName | None:
@@ -101,7 +107,9 @@ def locate(path: str) -> str | None:
     for folder in (above, os.path.dirname(above)):
         if is_topic_folder(folder):
             return folder
-    if not os.path.isdir(whole) or any(os.path.exists(os.path.join(whole, name)) for name in _LOG_ROOT_FILES):
+    if not os.path.isdir(whole) or any(
+        os.path.exists(os.path.join(whole, name)) for name in _LOG_ROOT_FILES
+    ):
         return None
     return str(path) if next(_topics_below(whole), None) is not None else None
 
@@ -137,16 +145,18 @@ def find_topics(path: str, topic: str | None = None, partition: int | None = Non
     place = locate(path)
     if place is None:
         raise NotALog(
-            "no topic of Pulsar lies here" if os.path.exists(path) else "no such file or folder", path=str(path),
+            "no topic of Pulsar lies here" if os.path.exists(path) else "no such file or folder",
+            path=str(path),
             remedy="give an archive that lastwrite fetch made, TENANT/NAMESPACE/persistent/TOPIC below it",
-        )  # fmt: skip
+        )
     whole = os.path.abspath(place)
     found = [whole] if is_topic_folder(whole) else list(_topics_below(whole))
     named = sorted((name_of(folder), folder) for folder in found)
     chosen = [
-        folder for name, folder in named
+        folder
+        for name, folder in named
         if (topic is None or _is_named(name, topic)) and partition in (None, name.partition)
-    ]  # fmt: skip
+    ]
     if not chosen:
         listed = ", ".join(name.full for name, _ in named[:5])
         raise NotALog("no such topic", path=str(path), remedy=f"there are: {listed}")
@@ -157,7 +167,10 @@ def _is_named(name: TopicName, text: str) -> bool:
     wanted = TopicName.parse(text)
     if "/" not in text:
         wanted = TopicName(name.tenant, name.namespace, wanted.local, wanted.partition)
-    return wanted.with_partition(-1) == name.with_partition(-1) and wanted.partition in (-1, name.partition)
+    return wanted.with_partition(-1) == name.with_partition(-1) and wanted.partition in (
+        -1,
+        name.partition,
+    )
 
 
 # ---------------------------------------------------------------------- what lies in one
@@ -246,19 +259,27 @@ class _Listing:
         manifest = self._manifest(name)
         info = self._info(sizes)
         found = list(self._ledgers(sizes))
-        compacted = next((each for each in found if manifest and _object(each) == manifest.object), None)
+        compacted = next(
+            (each for each in found if manifest and _object(each) == manifest.object), None
+        )
         if manifest is not None:
             self._check_compacted(manifest, compacted)
         raw = [ledger for ledger in found if not ledger.is_compacted and ledger is not compacted]
-        strays = tuple(ledger for ledger in found if ledger.is_compacted and ledger is not compacted)
+        strays = tuple(
+            ledger for ledger in found if ledger.is_compacted and ledger is not compacted
+        )
         listed = {} if info is None else {each.ledger: each for each in info.ledgers}
         ledgers = tuple(self._chosen(raw, listed))
         if manifest is None:
             self._check_forgotten(strays, ledgers)
         self._check_missing(ledgers, info, manifest)
-        return Topic(self._folder, name, ledgers, compacted, manifest, info, strays, tuple(self._problems))
+        return Topic(
+            self._folder, name, ledgers, compacted, manifest, info, strays, tuple(self._problems)
+        )
 
-    def _damaged(self, message: str, path: str, position: int | None = None, remedy: str = _RESTORE) -> None:
+    def _damaged(
+        self, message: str, path: str, position: int | None = None, remedy: str = _RESTORE
+    ) -> None:
         self._problems.append(Problem(ProblemKind.DAMAGED, message, path, position, remedy))
 
     def _note(self, message: str, path: str) -> None:
@@ -281,7 +302,12 @@ class _Listing:
             self._damaged(error.problem, path, error.at, error.remedy or _RESTORE)
             return None
         if found is not None and found.topic != name.full:
-            self._damaged(f"the manifest is of {found.topic}", path, None, "rename the folder, or remove the manifest")
+            self._damaged(
+                f"the manifest is of {found.topic}",
+                path,
+                None,
+                "rename the folder, or remove the manifest",
+            )
         return found
 
     def _info(self, sizes: dict[str, os.stat_result]) -> ManagedLedgerInfo | None:
@@ -295,7 +321,12 @@ class _Listing:
                     return ManagedLedgerInfo.decode_node(data)
                 return from_json(data.decode("utf-8", "replace")).info
             except LogError as error:
-                self._damaged(error.problem, path, error.at, "bring the topic's metadata once more, or remove the file")
+                self._damaged(
+                    error.problem,
+                    path,
+                    error.at,
+                    "bring the topic's metadata once more, or remove the file",
+                )
                 return None
         return None
 
@@ -318,12 +349,16 @@ class _Listing:
             if index.data_bytes != sizes[name].st_size:
                 self._damaged(f"{sizes[name].st_size} bytes, by its index {index.data_bytes}", path)
                 continue
-            yield Ledger(ledger, uuid, path, sizes[name].st_size, sizes[name].st_mtime_ns, index, metadata)
+            yield Ledger(
+                ledger, uuid, path, sizes[name].st_size, sizes[name].st_mtime_ns, index, metadata
+            )
 
     def _check_compacted(self, manifest: Manifest, ledger: Ledger | None) -> None:
         path = os.path.join(self._folder, manifest.object)
         if ledger is None:
-            if not any(p.path.startswith(path) and p.kind is ProblemKind.DAMAGED for p in self._problems):
+            if not any(
+                p.path.startswith(path) and p.kind is ProblemKind.DAMAGED for p in self._problems
+            ):
                 self._damaged("the manifest names this object, and it is not there", path)
         elif ledger.entries != manifest.entries or not ledger.is_compacted:
             self._damaged(
@@ -338,13 +373,17 @@ class _Listing:
             first = first_id(ledger)
             if first is not None and (not ledgers or first.ledger < ledgers[0].id):
                 self._damaged(
-                    f"a compacted ledger that begins at {first}, and no manifest names it", ledger.path, None,
+                    f"a compacted ledger that begins at {first}, and no manifest names it",
+                    ledger.path,
+                    None,
                     f"nothing was changed; bring back its {MANIFEST}, or move the object and its index away",
-                )  # fmt: skip
+                )
 
     def _chosen(self, raw: Sequence[Ledger], listed: dict[int, LedgerInfo]) -> Iterator[Ledger]:
         """One object a ledger: of several the one that the topic's metadata name."""
-        for number, same in groupby(sorted(raw, key=lambda ledger: ledger.id), key=lambda ledger: ledger.id):
+        for number, same in groupby(
+            sorted(raw, key=lambda ledger: ledger.id), key=lambda ledger: ledger.id
+        ):
             objects = list(same)
             info = listed.get(number)
             if len(objects) > 1 and info is not None and info.offload is not None:
@@ -352,14 +391,17 @@ class _Listing:
             if len(objects) > 1:
                 names = " and ".join(_object(each) for each in objects)
                 self._damaged(
-                    f"two objects are ledger {number}: {names}", self._folder, None,
+                    f"two objects are ledger {number}: {names}",
+                    self._folder,
+                    None,
                     "nothing was changed; move away the one that the topic's metadata do not name",
-                )  # fmt: skip
+                )
                 continue
             (ledger,) = objects
             if info is not None and info.entries and info.entries != ledger.entries:
                 self._damaged(
-                    f"{ledger.entries} entries by its index, {info.entries} by the topic's metadata", ledger.path
+                    f"{ledger.entries} entries by its index, {info.entries} by the topic's metadata",
+                    ledger.path,
                 )
             yield ledger
 
@@ -372,20 +414,26 @@ class _Listing:
         here = {ledger.id for ledger in ledgers}
         last = max(here, default=-1)
         for each in info.ledgers:
-            if each.ledger in here or any(_is_of(problem, each.ledger) for problem in self._problems):
+            if each.ledger in here or any(
+                _is_of(problem, each.ledger) for problem in self._problems
+            ):
                 continue
             entries = each.entries or 0
             end = Position(each.ledger, entries - 1)
             if entries and manifest is not None and end <= manifest.horizon:
                 continue
             if each.ledger > last:
-                self._note(f"ledger {each.ledger} is not here: the log ends before it", self._folder)
+                self._note(
+                    f"ledger {each.ledger} is not here: the log ends before it", self._folder
+                )
                 return
             if entries:
                 self._damaged(
-                    f"ledger {each.ledger} of {entries} entries is not here", self._folder, None,
+                    f"ledger {each.ledger} of {entries} entries is not here",
+                    self._folder,
+                    None,
                     "fetch it; compacted without it, its messages would be lost for good",
-                )  # fmt: skip
+                )
 
 
 def first_id(ledger: Ledger) -> Position | None:
@@ -411,7 +459,9 @@ def decode_record_at(file: BinaryIO, size_bytes: int) -> Position:
     """The id of the record that begins where the open data object of so many bytes stands."""
     at = file.tell()
     head = file.read(ENTRY_HEAD.size)
-    size = EntryHead._make(ENTRY_HEAD.unpack_from(head)).size if len(head) == ENTRY_HEAD.size else -1
+    size = (
+        EntryHead._make(ENTRY_HEAD.unpack_from(head)).size if len(head) == ENTRY_HEAD.size else -1
+    )
     if not 0 <= size <= size_bytes - at - ENTRY_HEAD.size:
         raise CorruptLog("no entry begins here", at)
     return decode_record(file.read(size))[0]

@@ -103,7 +103,9 @@ class TopicView:
         if source is None or last is None:
             return {"ledger": -1, "entry": -1, "batch_index": NOT_BATCHED}
         meta = last.metadata
-        index = last_index(source, meta.num_messages_in_batch, meta.compacted_batch_indexes, _removed(last))
+        index = last_index(
+            source, meta.num_messages_in_batch, meta.compacted_batch_indexes, _removed(last)
+        )
         return {"ledger": last.ledger, "entry": last.entry, "batch_index": index}
 
     def _last_readable(self) -> Entry | None:
@@ -159,17 +161,27 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
         if _identity(folder) != seen:
             raise LedgerMoved from None
         raise
-    if _identity(folder)[0] != seen[0]:  # the manifest's: it may name an object that was not there when we listed
+    if (
+        _identity(folder)[0] != seen[0]
+    ):  # the manifest's: it may name an object that was not there when we listed
         raise LedgerMoved
     known = {} if before is None else {_key(one.ledger): one for one in before.backlog}
     backlog = tuple(known.get(_key(ledger)) or LedgerReader(ledger) for ledger in topic.ledgers)
     compacted = None if topic.compacted is None else LedgerReader(topic.compacted)
     found = outcomes(surveys)
     return TopicView(
-        topic=topic, seen=seen, horizon=None if topic.horizon is None else topic.horizon.offset, compacted=compacted,
-        offsets=() if compacted is None else CompactedOffsets(compacted), backlog=backlog, surveys=surveys,
-        undecided=found.undecided, aborted=found.aborted, open_transactions=found.open, problems=tuple(problems),
-    )  # fmt: skip
+        topic=topic,
+        seen=seen,
+        horizon=None if topic.horizon is None else topic.horizon.offset,
+        compacted=compacted,
+        offsets=() if compacted is None else CompactedOffsets(compacted),
+        backlog=backlog,
+        surveys=surveys,
+        undecided=found.undecided,
+        aborted=found.aborted,
+        open_transactions=found.open,
+        problems=tuple(problems),
+    )
 
 
 def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) -> dict[int, Survey]:
@@ -184,7 +196,9 @@ def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) ->
             raise LedgerMoved from None
         except (CorruptLog, UnsupportedFormat) as error:
             kind = ProblemKind.DAMAGED if isinstance(error, CorruptLog) else ProblemKind.UNSUPPORTED
-            problems.append(Problem(kind, error.problem, error.path or ledger.path, error.at, error.remedy))
+            problems.append(
+                Problem(kind, error.problem, error.path or ledger.path, error.at, error.remedy)
+            )
     return found
 
 

@@ -31,7 +31,9 @@ from lastwrite.model.work import RewriteUnit, Rewritten
 
 _WRITEBACK_BYTES = 8 << 20
 _BLANK_BYTES = 8
-_NOTHING_LEFT = "every record of the closed files is to go: there a broker's run fails, and changes nothing"
+_NOTHING_LEFT = (
+    "every record of the closed files is to go: there a broker's run fails, and changes nothing"
+)
 
 
 class AsideFiles:
@@ -48,7 +50,9 @@ class AsideFiles:
         self._index_bytes = index_bytes
         self._repacks = unit.like_broker
         self._is_closed = is_closed and not unit.like_broker
-        self._address = 0 if unit.like_broker else parse_file_name(os.path.basename(source.path)) or 0
+        self._address = (
+            0 if unit.like_broker else parse_file_name(os.path.basename(source.path)) or 0
+        )
         self._made: list[NewPair] = []
         self._largest_timestamp_ms = -1
 
@@ -65,7 +69,8 @@ class AsideFiles:
             if not fits:
                 if not self._repacks or not self._made[-1].count:
                     raise LogError(
-                        "a record does not fit its new file", remedy="nothing was changed; please report this"
+                        "a record does not fit its new file",
+                        remedy="nothing was changed; please report this",
                     )
                 self._made[-1].close(is_marked=True)
                 self._begin()
@@ -76,11 +81,17 @@ class AsideFiles:
     def _begin(self) -> None:
         start = self._address + len(self._made) * self._log_bytes
         path = (
-            None if self._folder is None else os.path.join(self._folder, f"{file_name(start)}.{uuid.uuid4().hex[:12]}")
+            None
+            if self._folder is None
+            else os.path.join(self._folder, f"{file_name(start)}.{uuid.uuid4().hex[:12]}")
         )
-        self._made.append(NewPair(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=self._repacks))
+        self._made.append(
+            NewPair(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=self._repacks)
+        )
 
-    def finish(self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()) -> None:
+    def finish(
+        self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
+    ) -> None:
         """Write the index, give both files their size, and name them in ``result``, those behind the first in
         ``further``; ``sync_aside`` makes them durable.
 
@@ -93,7 +104,9 @@ class AsideFiles:
             result.is_gone = True
             return
         self._made[-1].close(is_marked=self._is_closed)
-        behind = tuple(Rewritten(result.partition, result.group, result.part) for _ in self._made[1:])
+        behind = tuple(
+            Rewritten(result.partition, result.group, result.part) for _ in self._made[1:]
+        )
         for new, file in zip((result, *behind), self._made, strict=True):
             new.base_offset = file.base_offset
             new.bytes_written = file.size
@@ -112,8 +125,14 @@ class NewPair:
     """One log file and its index. ``path`` None: only counted."""
 
     def __init__(
-        self, path: str | None, start: int, log_bytes: int, index_bytes: int, *, keeps_last_slot: bool
-    ) -> None:  # fmt: skip
+        self,
+        path: str | None,
+        start: int,
+        log_bytes: int,
+        index_bytes: int,
+        *,
+        keeps_last_slot: bool,
+    ) -> None:
         self.path = path
         self.index_path = f"{path}.index"
         self.base_offset = -1

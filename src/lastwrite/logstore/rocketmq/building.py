@@ -30,7 +30,16 @@ from lastwrite.logstore.mapping import mapped, mapped_for_writing
 from lastwrite.logstore.overlap import together
 from lastwrite.logstore.rocketmq.walking import read_entries, read_rows
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.dispatch import BuildUnit, Built, IndexUnit, LogFile, LogUnit, QueueKind, QueueState, QueueUnit
+from lastwrite.model.dispatch import (
+    BuildUnit,
+    Built,
+    IndexUnit,
+    LogFile,
+    LogUnit,
+    QueueKind,
+    QueueState,
+    QueueUnit,
+)
 from lastwrite.model.log import TopicPartition
 
 _COPY_BYTES = 8 << 20
@@ -87,7 +96,9 @@ class _Aside:
         """Append the first bytes of another file."""
         with mapped(path) as data:
             if len(data) < size_bytes:
-                raise LogError(f"the file has {len(data)} bytes, {size_bytes} were expected", path=path)
+                raise LogError(
+                    f"the file has {len(data)} bytes, {size_bytes} were expected", path=path
+                )
             for at in range(0, size_bytes, _COPY_BYTES):
                 self.append(data[at : min(at + _COPY_BYTES, size_bytes)])
 
@@ -148,7 +159,9 @@ class _QueueFiles:
         elif self._state.tail_start == self._start:
             self._file.append_file(self._state.tail_path, held)
         else:
-            raise CorruptLog("the queue's last file is not where its end is", None, self._state.tail_path)
+            raise CorruptLog(
+                "the queue's last file is not where its end is", None, self._state.tail_path
+            )
 
     def _end_file(self) -> None:
         assert self._file is not None
@@ -157,7 +170,12 @@ class _QueueFiles:
         self._file = None
 
     def close(self) -> None:
-        if self._unit.is_cut and self._file is None and not self.done and self._at % self._unit.file_bytes:
+        if (
+            self._unit.is_cut
+            and self._file is None
+            and not self.done
+            and self._at % self._unit.file_bytes
+        ):
             self._open()
         if self._file is not None:
             self._end_file()
@@ -190,9 +208,7 @@ def _build_queue(unit: QueueUnit) -> Built:
             place = min(int(done), len(rows) - 1)
             built.gap_at = int(rows[place, rules.ADDRESS])
             expected = max(int(state[rules.NEXT]), 0)
-            built.gap = (
-                f"queue offset {int(rows[place, rules.OFFSET])} of {unit.name}, where {expected} would come next"
-            )
+            built.gap = f"queue offset {int(rows[place, rules.OFFSET])} of {unit.name}, where {expected} would come next"
             out.close()
             _drop(out.done)
             return built
@@ -207,7 +223,9 @@ def _build_queue(unit: QueueUnit) -> Built:
         out.append(data[: filled * unit_bytes])
     out.close()
     built.passed = int(state[rules.PASSED])
-    built.next_number = int(state[rules.NEXT]) if not is_batch else unit.state.next_number + built.added
+    built.next_number = (
+        int(state[rules.NEXT]) if not is_batch else unit.state.next_number + built.added
+    )
     built.files = out.done
     built.bytes_written = len(out.done) * unit.file_bytes
     return built
@@ -262,15 +280,20 @@ class _PairFiles:
         assert self._log is not None and self._index is not None
         unit = self._unit
         if is_closed:
-            blank, ends = rules.closing(self._log.size, self._index.size, unit.log_bytes, unit.index_bytes)
+            blank, ends = rules.closing(
+                self._log.size, self._index.size, unit.log_bytes, unit.index_bytes
+            )
             self._log.append(blank)
             if ends:
                 self._index.append(units.END_UNIT)
         for file, tree, size in (
-            (self._log, COMPACTION_LOGS, unit.log_bytes), (self._index, COMPACTION_QUEUES, unit.index_bytes),
-        ):  # fmt: skip
+            (self._log, COMPACTION_LOGS, unit.log_bytes),
+            (self._index, COMPACTION_QUEUES, unit.index_bytes),
+        ):
             file.finish(size)
-            self.done.append((os.path.join(tree, queue_file(unit.name, self.address(self._pair))), file.path))
+            self.done.append(
+                (os.path.join(tree, queue_file(unit.name, self.address(self._pair))), file.path)
+            )
         self._log = self._index = None
 
     def close(self) -> None:
@@ -315,7 +338,9 @@ def _build_log(unit: LogUnit) -> Built:
             rows = read_rows(stretch)
             pairs: Int64Array = np.empty(len(rows), np.int64)
             positions: Int64Array = np.empty(len(rows), np.int64)
-            rules.place_records(rows, unit.until, unit.log_bytes, unit.index_bytes, state, pairs, positions)
+            rules.place_records(
+                rows, unit.until, unit.log_bytes, unit.index_bytes, state, pairs, positions
+            )
             kept = np.flatnonzero(pairs >= 0)
             rows, pairs, positions = rows[kept], pairs[kept], positions[kept]
             built.added += len(rows)
@@ -348,8 +373,13 @@ def _runs(rows: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
 
 
 def _copy(
-    data: ByteArray, file: LogFile, rows: Int64Array, out: _PairFiles, pair: int, positions: Int64Array
-) -> None:  # fmt: skip
+    data: ByteArray,
+    file: LogFile,
+    rows: Int64Array,
+    out: _PairFiles,
+    pair: int,
+    positions: Int64Array,
+) -> None:
     """Copy records, all of one piece and so of one file."""
     records = np.empty(int(rows[:, rules.SIZE].sum()), np.uint8)
     entries = np.empty(len(rows) * rules.BATCH_UNIT_BYTES, np.uint8)
@@ -374,7 +404,11 @@ def _build_index(unit: IndexUnit) -> Built:
     file = _Aside(unit.folder)
     size = index_file.index_bytes(unit.slots, unit.capacity)
     if unit.old_path:
-        held = index_file.INDEX_HEADER.size + 4 * unit.slots + index_file.INDEX_ENTRY.size * max(unit.old_count, 1)
+        held = (
+            index_file.INDEX_HEADER.size
+            + 4 * unit.slots
+            + index_file.INDEX_ENTRY.size * max(unit.old_count, 1)
+        )
         file.append_file(unit.old_path, min(held, size))
     else:
         address, stored = unit.last_address, unit.last_stored
@@ -390,9 +424,13 @@ def _build_index(unit: IndexUnit) -> Built:
             for at in range(first, first + count, _ENTRIES_AT_ONCE):
                 some = min(_ENTRIES_AT_ONCE, first + count - at)
                 hashes, places, times = read_entries(stretch, at, some)
-                added += int(put_entries(out, unit.slots, unit.capacity, hashes, places, times, 0, some))
+                added += int(
+                    put_entries(out, unit.slots, unit.capacity, hashes, places, times, 0, some)
+                )
     if added != sum(count for _, _, count in unit.entries):
         raise LogError(
-            "an index file took fewer entries than it has room for", path=file.path, remedy="please report this"
+            "an index file took fewer entries than it has room for",
+            path=file.path,
+            remedy="please report this",
         )
     return Built(files=[(unit.name, file.path)], added=added, bytes_written=size)

@@ -40,8 +40,13 @@ _MOST_LISTINGS = 8  # until a queue whose files keep changing is given up
 
 _RESTORE = "restore this file from a replica or a backup"
 _CODES_OF_DAMAGE = (
-    kernels.NEED_MORE, kernels.BAD_SIZE, kernels.BAD_MAGIC, kernels.BAD_LENGTHS, kernels.BAD_CRC, kernels.BAD_ORDER,
-)  # fmt: skip
+    kernels.NEED_MORE,
+    kernels.BAD_SIZE,
+    kernels.BAD_MAGIC,
+    kernels.BAD_LENGTHS,
+    kernels.BAD_CRC,
+    kernels.BAD_ORDER,
+)
 
 
 class FilesMoved(Exception):
@@ -141,12 +146,16 @@ class CompactedQueue:
         self._listings += 1
         if self._listings > _MOST_LISTINGS:
             raise CommitConflict(
-                "the queue's files keep changing", path=self._folder(Part.COMPACTION_LOG),
+                "the queue's files keep changing",
+                path=self._folder(Part.COMPACTION_LOG),
                 remedy="stop whatever writes there, or read a copy",
-            )  # fmt: skip
+            )
         self._ranges, self._rebuilt = {}, {}
         self._seen = self._look()
-        self.exists = all(os.path.isdir(self._folder(part)) for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX))
+        self.exists = all(
+            os.path.isdir(self._folder(part))
+            for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+        )
         logs = read_queue(self.root, Part.COMPACTION_LOG, self.name)
         indexes = read_queue(self.root, Part.COMPACTION_INDEX, self.name)
         index_of = {file.start: file for file in indexes.files}
@@ -155,9 +164,14 @@ class CompactedQueue:
             self._note(problem)
         for file in index_of.values():
             self._note(
-                Problem(ProblemKind.DAMAGED, "an index without its log file", file.path, None,
-                        "a broker does not start on this store: restore the log file")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.DAMAGED,
+                    "an index without its log file",
+                    file.path,
+                    None,
+                    "a broker does not start on this store: restore the log file",
+                )
+            )
 
     def range_of(self, number: int) -> OffsetRange | None:
         """The offsets that the file's index names; None: none, as in a new pair of files.
@@ -217,7 +231,10 @@ class CompactedQueue:
             at = int(np.searchsorted(entries.lasts, offset))
             while at < len(entries.bases):
                 until = _chunk_end(entries, at)
-                begin, end = int(entries.positions[at]), int(entries.positions[until - 1] + entries.sizes[until - 1])
+                begin, end = (
+                    int(entries.positions[at]),
+                    int(entries.positions[until - 1] + entries.sizes[until - 1]),
+                )
                 if len(buffer) < end - begin:
                     buffer = np.empty(end - begin, np.uint8)
                 log.read_into(buffer[: end - begin], begin)
@@ -249,7 +266,9 @@ class CompactedQueue:
         if pair.index is not None:
             with _Opened(pair.log) as log, _Opened(pair.index) as index:
                 slots = pair.index.size_bytes // _UNIT_BYTES
-                count = bisect_left(range(slots), True, key=lambda slot: not _is_valid(index.unit(slot)))
+                count = bisect_left(
+                    range(slots), True, key=lambda slot: not _is_valid(index.unit(slot))
+                )
                 if count:
                     first, last = index.unit(0), index.unit(count - 1)
                     if first.base <= last.base and log.is_record(first) and log.is_record(last):
@@ -265,14 +284,18 @@ class CompactedQueue:
     def _read_index(self, number: int) -> Entries | None:
         """The index as it lies there; None: it cannot be right."""
         pair = self.pairs[number]
-        if self.range_of(number) is None:  # looks at its first and last unit, and walks where they are wrong
+        if (
+            self.range_of(number) is None
+        ):  # looks at its first and last unit, and walks where they are wrong
             none: Int64Array = np.empty(0, np.int64)
             return Entries(none, none, none, none, is_rebuilt=False)
         if number in self._rebuilt:
             return self._rebuilt[number]
         assert pair.index is not None
         if pair.index.size_bytes > _INDEX_LIMIT_BYTES:
-            raise OutOfMemoryBudget(f"an index of {pair.index.size_bytes} bytes", path=pair.index.path)
+            raise OutOfMemoryBudget(
+                f"an index of {pair.index.size_bytes} bytes", path=pair.index.path
+            )
         data: ByteArray = np.empty(pair.index.size_bytes // _UNIT_BYTES * _UNIT_BYTES, np.uint8)
         with _Opened(pair.index) as index:
             index.read_into(data, 0)
@@ -284,10 +307,13 @@ class CompactedQueue:
         sizes = units["size"].astype(np.int64)
         ends = positions + sizes
         is_right = (
-            len(units) > 0 and positions[0] >= 0 and ends[-1] <= pair.log.size_bytes
-            and bool((bases[1:] > lasts[:-1]).all()) and bool((positions[1:] >= ends[:-1]).all())
+            len(units) > 0
+            and positions[0] >= 0
+            and ends[-1] <= pair.log.size_bytes
+            and bool((bases[1:] > lasts[:-1]).all())
+            and bool((positions[1:] >= ends[:-1]).all())
             and bool((lasts >= bases).all())
-        )  # fmt: skip
+        )
         found = Entries(positions, sizes, bases, lasts, is_rebuilt=False)
         return found if is_right and found.range == self.range_of(number) else None
 
@@ -299,14 +325,24 @@ class CompactedQueue:
         self._take(number, entries)
         path = pair.log.path if pair.index is None else pair.index.path
         self._note(
-            Problem(ProblemKind.RECOVERED, f"{wrong}: it was made anew in memory from the log's {len(entries.bases)} "
-                    "records", path, None, "a broker needs the file itself: restore it from a replica or a backup")
-        )  # fmt: skip
+            Problem(
+                ProblemKind.RECOVERED,
+                f"{wrong}: it was made anew in memory from the log's {len(entries.bases)} records",
+                path,
+                None,
+                "a broker needs the file itself: restore it from a replica or a backup",
+            )
+        )
         if stop.code in _CODES_OF_DAMAGE:
             self._note(
-                Problem(ProblemKind.RECOVERED, "without an index nothing tells whether what follows is damaged or left "
-                        f"by another run: {kernels.CODES[stop.code]}", pair.log.path, stop.position)
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.RECOVERED,
+                    "without an index nothing tells whether what follows is damaged or left "
+                    f"by another run: {kernels.CODES[stop.code]}",
+                    pair.log.path,
+                    stop.position,
+                )
+            )
 
     def _take(self, number: int, entries: Entries) -> None:
         self._rebuilt[number] = entries
@@ -321,29 +357,45 @@ class CompactedQueue:
             walked, end = self._walk(number)
             place = int(np.searchsorted(walked.positions, entries.positions[at]))
             is_framed = place < len(walked.bases) and all(
-                int(column[place]) == int(entry[at]) for column, entry in zip(walked[:4], entries[:4], strict=True)
+                int(column[place]) == int(entry[at])
+                for column, entry in zip(walked[:4], entries[:4], strict=True)
             )
             is_behind = place == len(walked.bases) and all(
-                np.array_equal(column, entry[:place]) for column, entry in zip(walked[:4], entries[:4], strict=True)
+                np.array_equal(column, entry[:place])
+                for column, entry in zip(walked[:4], entries[:4], strict=True)
             )
             if not is_framed and not is_behind:
                 self._take(number, walked)
                 self._note(
-                    Problem(ProblemKind.RECOVERED, "the index names records that do not lie there: it was made anew in "
-                            f"memory from the log's {len(walked.bases)} records",
-                            pair.index.path if pair.index else pair.log.path, None,
-                            "a broker needs the file itself: restore it from a replica or a backup")
-                )  # fmt: skip
+                    Problem(
+                        ProblemKind.RECOVERED,
+                        "the index names records that do not lie there: it was made anew in "
+                        f"memory from the log's {len(walked.bases)} records",
+                        pair.index.path if pair.index else pair.log.path,
+                        None,
+                        "a broker needs the file itself: restore it from a replica or a backup",
+                    )
+                )
                 if end.code in _CODES_OF_DAMAGE:
                     self.damage.append(
-                        Problem(ProblemKind.DAMAGED, f"without a true index no message can be found from here on: "
-                                f"{kernels.CODES[end.code]}", pair.log.path, end.position, _RESTORE)
-                    )  # fmt: skip
+                        Problem(
+                            ProblemKind.DAMAGED,
+                            f"without a true index no message can be found from here on: "
+                            f"{kernels.CODES[end.code]}",
+                            pair.log.path,
+                            end.position,
+                            _RESTORE,
+                        )
+                    )
                 return False
         problem = Problem(
-            ProblemKind.DAMAGED, f"the message of queue offset {int(entries.bases[at])} is damaged: "
-            f"{kernels.CODES[stop.code]}", pair.log.path, int(entries.positions[at]), _RESTORE,
-        )  # fmt: skip
+            ProblemKind.DAMAGED,
+            f"the message of queue offset {int(entries.bases[at])} is damaged: "
+            f"{kernels.CODES[stop.code]}",
+            pair.log.path,
+            int(entries.positions[at]),
+            _RESTORE,
+        )
         if problem not in self.damage:
             self.damage.append(problem)
         return True
@@ -371,18 +423,24 @@ class CompactedQueue:
                 if rows:
                     some = table[:rows]
                     if states_address is None:
-                        states_address = int(some["physical_offset"][0]) == file.start + begin + int(
-                            some["position"][0]
-                        )
+                        states_address = int(
+                            some["physical_offset"][0]
+                        ) == file.start + begin + int(some["position"][0])
                     fits = _is_rising(some["queue_offset"], floor) & (some["queue_offset"] < below)
                     if states_address:
                         fits &= some["physical_offset"] == some["position"] + (file.start + begin)
                     count = rows if fits.all() else int(np.argmin(fits))
                     if count:
                         floor = int(some["queue_offset"][count - 1])
-                        columns.append(np.stack([
-                            some["position"][:count] + begin, some["size"][:count], some["queue_offset"][:count],
-                        ]))  # fmt: skip
+                        columns.append(
+                            np.stack(
+                                [
+                                    some["position"][:count] + begin,
+                                    some["size"][:count],
+                                    some["queue_offset"][:count],
+                                ]
+                            )
+                        )
                     if count < rows:
                         stop = _Stop(kernels.BAD_ORDER, begin + int(some["position"][count]))
                         break
@@ -494,13 +552,20 @@ class _Opened:
     def is_record(self, unit: BatchUnit) -> bool:
         """Whether a log file has what a unit of its index names."""
         position = unit.physical_offset - self.file.start
-        if position < 0 or unit.size < RECORD_HEAD.size or position + unit.size > self.file.size_bytes:
+        if (
+            position < 0
+            or unit.size < RECORD_HEAD.size
+            or position + unit.size > self.file.size_bytes
+        ):
             return False
         data = self.bytes_at(position, RECORD_HEAD.size)
         if len(data) < RECORD_HEAD.size:
             return False
         head = RecordHead._make(RECORD_HEAD.unpack_from(data, 0))
-        return head.magic in (MAGIC_V1, MAGIC_V2) and (head.size, head.queue_offset) == (unit.size, unit.base)
+        return head.magic in (MAGIC_V1, MAGIC_V2) and (head.size, head.queue_offset) == (
+            unit.size,
+            unit.base,
+        )
 
     def __enter__(self) -> _Opened:
         return self
@@ -516,7 +581,9 @@ def _is_valid(unit: BatchUnit) -> bool:
 def _chunk_end(entries: Entries, at: int) -> int:
     """The entry behind those that are read together with ``at``: they touch each other, and fill a chunk."""
     ends = entries.positions + entries.sizes
-    until = max(int(np.searchsorted(ends, entries.positions[at] + CHUNK_BYTES, side="right")), at + 1)
+    until = max(
+        int(np.searchsorted(ends, entries.positions[at] + CHUNK_BYTES, side="right")), at + 1
+    )
     gaps = np.flatnonzero(ends[at : until - 1] != entries.positions[at + 1 : until])
     return at + 1 + int(gaps[0]) if len(gaps) else until
 
@@ -525,9 +592,10 @@ def _agreeing(table: MessageTable, entries: Entries, at: int, begin: int) -> int
     """How many of the records, from the first on, are what the index says."""
     until = at + len(table)
     same = (
-        (table["size"] == entries.sizes[at:until]) & (table["queue_offset"] == entries.bases[at:until])
+        (table["size"] == entries.sizes[at:until])
+        & (table["queue_offset"] == entries.bases[at:until])
         & (table["position"] + begin == entries.positions[at:until])
-    )  # fmt: skip
+    )
     return len(table) if same.all() else int(np.argmin(same))
 
 

@@ -81,11 +81,21 @@ def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> Qu
     while files:
         file = files[-1]
         if file.size_bytes % size:
-            raise CorruptLog(f"a file of {file.size_bytes} bytes cannot hold units of {size}", 0, file.path,
-                             _REMOVE_QUEUE)  # fmt: skip
+            raise CorruptLog(
+                f"a file of {file.size_bytes} bytes cannot hold units of {size}",
+                0,
+                file.path,
+                _REMOVE_QUEUE,
+            )
         with mapped(file.path) as data:
-            table = units.batch_units(data) if kind is QueueKind.BATCH else units.consume_queue_units(data)
-            count = bisect_left(range(len(table)), True, key=lambda i: not _is_valid(table[i], until))
+            table = (
+                units.batch_units(data)
+                if kind is QueueKind.BATCH
+                else units.consume_queue_units(data)
+            )
+            count = bisect_left(
+                range(len(table)), True, key=lambda i: not _is_valid(table[i], until)
+            )
             if count:
                 _refuse_hole(files, kind, size, until)
                 return _state(file, table, count, kind, log, spare)
@@ -97,7 +107,9 @@ def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> Qu
 def _is_valid(unit: Any, until: int) -> bool:
     if not 0 <= int(unit["physical_offset"]) < until or int(unit["size"]) <= 0:
         return False
-    return "base" not in (unit.dtype.names or ()) or (int(unit["base"]) >= 0 and int(unit["number"]) > 0)
+    return "base" not in (unit.dtype.names or ()) or (
+        int(unit["base"]) >= 0 and int(unit["number"]) > 0
+    )
 
 
 def _refuse_hole(files: list[MappedFile], kind: QueueKind, size: int, until: int) -> None:
@@ -106,14 +118,21 @@ def _refuse_hole(files: list[MappedFile], kind: QueueKind, size: int, until: int
         return
     before, file = files[-2:]
     with mapped(before.path) as data:
-        table = units.batch_units(data) if kind is QueueKind.BATCH else units.consume_queue_units(data)
+        table = (
+            units.batch_units(data) if kind is QueueKind.BATCH else units.consume_queue_units(data)
+        )
         is_full = _is_valid(table[len(table) - 1], until)
     if not is_full or before.end != file.start:
         raise CorruptLog("units are missing before this file", 0, file.path, _REMOVE_QUEUE)
 
 
 def _state(
-    file: MappedFile, table: units.Units, count: int, kind: QueueKind, log: MappedLog, spare: list[str]
+    file: MappedFile,
+    table: units.Units,
+    count: int,
+    kind: QueueKind,
+    log: MappedLog,
+    spare: list[str],
 ) -> QueueState:
     last = table[count - 1]
     offset, size = int(last["physical_offset"]), int(last["size"])
@@ -171,10 +190,11 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
     if logs.starts != indexes.starts:
         odd = min(set(logs.starts) ^ set(indexes.starts))
         raise CorruptLog(
-            f"of the pair {names.file_name(odd)} the log or its index is missing", None,
+            f"of the pair {names.file_name(odd)} the log or its index is missing",
+            None,
             os.path.join(root, Part.COMPACTION_LOG, name.topic, str(name.partition)),
             "a broker does not start on this; restore the file, or remove both folders of the queue",
-        )  # fmt: skip
+        )
     if not logs.files:
         return LogState(), None, None
     state: LogState | None = None
@@ -197,9 +217,13 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
         if not 0 < wrote <= log.size_bytes:
             raise CorruptLog(
                 f"the last unit points to {int(last['physical_offset'])}, outside of its log file",
-                (count - 1) * units.BATCH_UNIT.size, index.path, "remove both folders of the queue and dispatch again",
-            )  # fmt: skip
-        state = LogState(highest, log.start, wrote, count * units.BATCH_UNIT.size, log.path, index.path)
+                (count - 1) * units.BATCH_UNIT.size,
+                index.path,
+                "remove both folders of the queue and dispatch again",
+            )
+        state = LogState(
+            highest, log.start, wrote, count * units.BATCH_UNIT.size, log.path, index.path
+        )
         break
     assert state is not None
     return state, logs.file_size, indexes.file_size
@@ -237,22 +261,36 @@ def read_index_state(
                 found = index_file.IndexFile.of(data, known)
             except CorruptLog as error:
                 raise error.located(file.path) from error
-            last = header.last_physical_offset if header.count > 1 or header.last_physical_offset > 0 else -1
+            last = (
+                header.last_physical_offset
+                if header.count > 1 or header.last_physical_offset > 0
+                else -1
+            )
             return IndexState(
-                os.path.basename(file.path), file.path, found.slots, found.capacity, header.count, last,
+                os.path.basename(file.path),
+                file.path,
+                found.slots,
+                found.capacity,
+                header.count,
+                last,
                 header.last_store_time_ms,
-            ), left_out  # fmt: skip
+            ), left_out
     return IndexState(), left_out
 
 
 def _slots(data: ByteArray, file: MappedFile, slots: int | None, entries: int | None) -> int:
     for some, room in ((slots, entries), (index_file.DEFAULT_SLOTS, index_file.DEFAULT_ENTRIES)):
-        if some is not None and room is not None and index_file.index_bytes(some, room) == file.size_bytes:
+        if (
+            some is not None
+            and room is not None
+            and index_file.index_bytes(some, room) == file.size_bytes
+        ):
             return some
     found = index_file.find_slots(data)
     if found is None or (slots is not None and slots != found):
         raise InvalidConfig(
-            f"an index file of {file.size_bytes} bytes, and the settings make others", path=file.path,
+            f"an index file of {file.size_bytes} bytes, and the settings make others",
+            path=file.path,
             remedy="give --config maxHashSlotNum=… and maxIndexNum=… as the broker has them",
-        )  # fmt: skip
+        )
     return found

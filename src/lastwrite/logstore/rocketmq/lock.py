@@ -33,7 +33,9 @@ def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[N
     return lock.hold(root, names, PLACE)
 
 
-def try_hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[set[TopicPartition]]:
+def try_hold(
+    root: str, names: Iterable[TopicPartition]
+) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, of those queues that are free now: the context gives which."""
     return lock.try_hold(root, names, PLACE)
 
@@ -97,8 +99,9 @@ def refuse_unclean(root: str, *, goes_on: bool) -> None:
     process = _process_of(path)
     raise LogHeld(
         f"the store's broker{process} was killed, or runs where its lock cannot be seen",
-        path=path, remedy="start it and stop it in order, or go on all the same with --unclean",
-    )  # fmt: skip
+        path=path,
+        remedy="start it and stop it in order, or go on all the same with --unclean",
+    )
 
 
 def _process_of(path: str) -> str:
@@ -114,6 +117,16 @@ def _process_of(path: str) -> str:
 
 
 __all__ = [
-    "ABORT", "FILE", "PLACE", "broker_of", "hold", "holds", "refuse_if_held", "refuse_unclean", "try_hold", "turn",
-    "unopened", "was_killed",
-]  # fmt: skip
+    "ABORT",
+    "FILE",
+    "PLACE",
+    "broker_of",
+    "hold",
+    "holds",
+    "refuse_if_held",
+    "refuse_unclean",
+    "try_hold",
+    "turn",
+    "unopened",
+    "was_killed",
+]

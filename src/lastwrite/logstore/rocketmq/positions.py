@@ -34,7 +34,9 @@ class Positions:
     """The positions of all queues of a store, by the broker's names for them."""
 
     offsets: Mapping[str, int]
-    problem: LogError | None = None  # why the file itself was not believed; the backup, or nothing, stands in for it
+    problem: LogError | None = (
+        None  # why the file itself was not believed; the backup, or nothing, stands in for it
+    )
 
     def of(self, name: TopicPartition) -> int:
         return self.offsets.get(key_of(name), UNKNOWN)
@@ -72,7 +74,11 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_BYTES:
-                raise LogError("the file is too large for positions", path=path, remedy="delete it: it is made anew")
+                raise LogError(
+                    "the file is too large for positions",
+                    path=path,
+                    remedy="delete it: it is made anew",
+                )
             return file.read(_MOST_BYTES)
     except (FileNotFoundError, IsADirectoryError):
         return b""

@@ -81,7 +81,9 @@ class Change:
     log: PartitionLog | None = None
     gone: Collection[str] = ()  # names of pairs
     pairs: Sequence[Pair] = ()
-    position: int | None = None  # the highest offset that rounds have compared; None: stays as it is
+    position: int | None = (
+        None  # the highest offset that rounds have compared; None: stays as it is
+    )
     source: str | None = None  # of a copy: the store whose queue it is
 
     @property
@@ -96,7 +98,9 @@ def live_tree(root: str) -> str:
 
 def queue_folders(root: str, name: TopicPartition) -> tuple[str, str]:
     """Where a queue's log files and their indexes lie."""
-    log, index = (os.path.join(root, COMPACTION, kind, name.topic, str(name.partition)) for kind in _KINDS)
+    log, index = (
+        os.path.join(root, COMPACTION, kind, name.topic, str(name.partition)) for kind in _KINDS
+    )
     return log, index
 
 
@@ -139,9 +143,10 @@ def _prove_exchange(root: str) -> None:
 def _refuse_other_device(live: str) -> None:
     if os.stat(live).st_dev != os.stat(os.path.dirname(live)).st_dev:
         raise LogError(
-            "the folder is a file system of its own, and cannot be exchanged with another one", path=live,
+            "the folder is a file system of its own, and cannot be exchanged with another one",
+            path=live,
             remedy="mount the folder above it, or write a cleaned copy elsewhere with --to",
-        )  # fmt: skip
+        )
 
 
 # ---------------------------------------------------------------------- the steps
@@ -220,10 +225,11 @@ def _clear(root: str) -> None:
         return
     if not os.path.isdir(live):
         raise CommitConflict(
-            "the folder is not there, but another tree of it is", path=live,
+            "the folder is not there, but another tree of it is",
+            path=live,
             remedy=f"if nothing else is left of your messages, rename {os.path.basename(live)}{_NEXT} to this; "
             "otherwise make an empty folder here",
-        )  # fmt: skip
+        )
     _remove_all(live + _NEXT)
     files.fsync_dir(os.path.dirname(live))
 
@@ -278,7 +284,9 @@ class _Exchange:
         self.live = live_tree(self.root)
         self.next = self.live + _NEXT
         self.errors = [outcome(partial(self._check, change)) for change in self.wave]
-        sound = [change for change, error in zip(self.wave, self.errors, strict=True) if error is None]
+        sound = [
+            change for change, error in zip(self.wave, self.errors, strict=True) if error is None
+        ]
         if not sound:
             return self.errors
         is_exchanged = False
@@ -309,7 +317,9 @@ class _Exchange:
     def _positions(self, sound: Sequence[Change]) -> dict[str, int] | None:
         """All positions as they will be; None: as they are."""
         old: Positions = read_positions(self.live)
-        changed = old.changed({change.name: change.position for change in sound if change.position is not None})
+        changed = old.changed(
+            {change.name: change.position for change in sound if change.position is not None}
+        )
         return None if changed == old.offsets else changed
 
     # ------------------------------------------------------------------ checks
@@ -320,25 +330,36 @@ class _Exchange:
         if change.source is not None:
             if any(os.path.lexists(place) for place in places):
                 raise InvalidConfig(
-                    "a queue lies there already", path=places[0], remedy="give --to a folder without this queue"
+                    "a queue lies there already",
+                    path=places[0],
+                    remedy="give --to a folder without this queue",
                 )
             places = queue_folders(change.source, change.name)
         fields = ("log_path", "index_path")
-        sides = [_Side.look(place, path_field) for place, path_field in zip(places, fields, strict=True)]
+        sides = [
+            _Side.look(place, path_field) for place, path_field in zip(places, fields, strict=True)
+        ]
         for side in sides:
-            side.check(change, os.path.realpath(os.path.join(change.source or self.root, COMPACTION)))
+            side.check(
+                change, os.path.realpath(os.path.join(change.source or self.root, COMPACTION))
+            )
         names = [pair.name for pair in change.pairs]
         if len({*names}) < len(names):
             raise _mistake("two new files have one name", places[0])
         logs, indexes = (side.after(change) for side in sides)
         if logs != indexes:
-            raise _mistake(f"log and index of {min(logs ^ indexes)} would lack each other", places[0])
+            raise _mistake(
+                f"log and index of {min(logs ^ indexes)} would lack each other", places[0]
+            )
         if sides[0].sizes and not logs:
             raise _mistake("no file would be left, and offsets would begin at 0 again", places[0])
         log_bytes = sides[0].file_bytes(change)
         for pair in change.pairs:
             if log_bytes is None or int(pair.name) % log_bytes:
-                raise _mistake(f"no file of {log_bytes} bytes each has this name", os.path.join(places[0], pair.name))
+                raise _mistake(
+                    f"no file of {log_bytes} bytes each has this name",
+                    os.path.join(places[0], pair.name),
+                )
             if pair.name != max(logs):
                 _check_filled(pair.index_path)
         _check_unchanged(change)
@@ -348,12 +369,19 @@ class _Exchange:
     def _build(self, sound: Sequence[Change], positions: Mapping[str, int] | None) -> None:
         """The whole tree once more, with the changes in it."""
         for change in (change for change in sound if change.is_of_files):
-            of_copy = (None, None) if change.source is None else queue_folders(change.source, change.name)
-            paths = ([pair.log_path for pair in change.pairs], [pair.index_path for pair in change.pairs])
+            of_copy = (
+                (None, None) if change.source is None else queue_folders(change.source, change.name)
+            )
+            paths = (
+                [pair.log_path for pair in change.pairs],
+                [pair.index_path for pair in change.pairs],
+            )
             for kind, new, source in zip(_KINDS, paths, of_copy, strict=True):
                 place = os.path.join(kind, change.name.topic, str(change.name.partition))
                 names = [pair.name for pair in change.pairs]
-                self.folders[place] = _NewFolder(set(change.gone), dict(zip(names, new, strict=True)), source)
+                self.folders[place] = _NewFolder(
+                    set(change.gone), dict(zip(names, new, strict=True)), source
+                )
         if not os.path.isdir(self.live):
             files.make_folder(self.live)
             files.own_like(self.live, os.stat(os.path.dirname(self.live)))
@@ -400,7 +428,10 @@ class _Exchange:
                 self._make(path, os.stat(above))
         if change.source is not None:
             for entry in _entries(change.source):
-                if parse_file_name(entry.name) is not None and entry.name not in {*change.gone, *change.new}:
+                if parse_file_name(entry.name) is not None and entry.name not in {
+                    *change.gone,
+                    *change.new,
+                }:
                     files.copy(entry.path, os.path.join(path, entry.name))
         self._add_new_files(change, path, os.stat(path))
 
@@ -425,7 +456,9 @@ class _Exchange:
         if os.listdir(self.live):
             files.exchange(self.next, self.live)
         else:
-            files.rename(self.next, self.live)  # over an empty folder that is one step too, on any file system
+            files.rename(
+                self.next, self.live
+            )  # over an empty folder that is one step too, on any file system
 
 
 def _all_of(works: Sequence[DiskWork]) -> None:
@@ -460,7 +493,9 @@ class _Side:
 
     def file_bytes(self, change: Change) -> int | None:
         """How large every file is; None: there is none."""
-        sizes = [*self.sizes.values()] or [os.stat(self._path_of(pair)).st_size for pair in change.pairs]
+        sizes = [*self.sizes.values()] or [
+            os.stat(self._path_of(pair)).st_size for pair in change.pairs
+        ]
         return sizes[0] if sizes else None
 
     def _path_of(self, pair: Pair) -> str:
@@ -471,9 +506,10 @@ class _Side:
         refuse_unfinished(self.folder, self.strange)
         if not os.path.realpath(self.folder).startswith(tree + os.sep):
             raise LogError(
-                "a symbolic link leads out of the tree, which is exchanged as a whole", path=self.folder,
+                "a symbolic link leads out of the tree, which is exchanged as a whole",
+                path=self.folder,
                 remedy="put the folder itself there, or write a cleaned copy elsewhere with --to",
-            )  # fmt: skip
+            )
         missing = {*change.gone} - self.sizes.keys()
         if missing:
             path = os.path.join(self.folder, min(missing))
@@ -506,13 +542,14 @@ def refuse_unfinished(folder: str, names: Sequence[str]) -> None:
             path=os.path.join(folder, marked[0]),
             remedy=f"if every file marked {DELETED_SUFFIX} is still there, move the new files of the queue away and "
             f"take the mark off, of log and index alike; else finish what the broker began, from {COMPACTING}",
-        )  # fmt: skip
+        )
     pulled = os.path.join(folder, REPLICATING)
     if REPLICATING in names and os.path.isdir(pulled) and os.listdir(pulled):
         raise CorruptLog(
-            "a broker was stopped while it rebuilt this queue from another one", path=pulled,
+            "a broker was stopped while it rebuilt this queue from another one",
+            path=pulled,
             remedy="start the broker and let it finish; or, if the other broker has the messages, remove the folder",
-        )  # fmt: skip
+        )
 
 
 def _check_unchanged(change: Change) -> None:

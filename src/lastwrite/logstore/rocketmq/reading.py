@@ -24,7 +24,10 @@ from lastwrite.logstore.files import to_log_error
 from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 
-WORK_FOLDERS = (names.COMPACTING, names.REPLICATING)  # inside a queue's folders, while a run or a rebuild is under way
+WORK_FOLDERS = (
+    names.COMPACTING,
+    names.REPLICATING,
+)  # inside a queue's folders, while a run or a rebuild is under way
 
 _OPEN_FILES = 64  # kept open by one reader
 _SNIFFED_BYTES = 512
@@ -51,8 +54,12 @@ class Part(StrEnum):
 
 
 QUEUE_PARTS = (
-    Part.CONSUME_QUEUE, Part.EXTENSION, Part.BATCH_QUEUE, Part.COMPACTION_LOG, Part.COMPACTION_INDEX,
-)  # fmt: skip
+    Part.CONSUME_QUEUE,
+    Part.EXTENSION,
+    Part.BATCH_QUEUE,
+    Part.COMPACTION_LOG,
+    Part.COMPACTION_INDEX,
+)
 
 
 class FileKind(StrEnum):
@@ -168,7 +175,11 @@ class Place:
 
     @property
     def name(self) -> TopicPartition | None:
-        return None if self.topic is None or self.queue is None else TopicPartition(self.topic, self.queue)
+        return (
+            None
+            if self.topic is None or self.queue is None
+            else TopicPartition(self.topic, self.queue)
+        )
 
 
 # ---------------------------------------------------------------------- what a path is
@@ -188,7 +199,10 @@ def _holds(folder: str, part: Part) -> bool:
     if part is Part.INDEX:
         return any(map(names.is_index_name, _entries(folder)))
     if part is Part.COMPACTION:
-        return any(os.path.isdir(os.path.join(os.path.dirname(folder), below)) for below in _COMPACTION_PARTS)
+        return any(
+            os.path.isdir(os.path.join(os.path.dirname(folder), below))
+            for below in _COMPACTION_PARTS
+        )
     if part is Part.CONFIG:
         return any(".json" in name for name in _entries(folder))
     return any(
@@ -217,7 +231,9 @@ def locate(path: str) -> Place | None:
     kind = _SIDE_FILES.get(base.removesuffix(".bak").removesuffix(".tmp"))
     if kind is not None:
         return Place(path, _root_of_side_file(path, kind), file=kind)
-    if names.parse_file_name(base.removesuffix(names.DELETED_SUFFIX)) is not None or names.is_index_name(base):
+    if names.parse_file_name(
+        base.removesuffix(names.DELETED_SUFFIX)
+    ) is not None or names.is_index_name(base):
         kind = _sniff(path, is_index=names.is_index_name(base))
         return None if kind is None else Place(path, None, file=kind)
     return None
@@ -242,9 +258,10 @@ def find_place(path: str) -> Place:
     if found is None:
         is_there = os.path.exists(path)
         raise NotALog(
-            "nothing of a RocketMQ store" if is_there else "no such file or folder", path=path,
+            "nothing of a RocketMQ store" if is_there else "no such file or folder",
+            path=path,
             remedy="give a store (a broker's storePathRootDir), a folder or a file inside of it",
-        )  # fmt: skip
+        )
     return found
 
 
@@ -261,7 +278,9 @@ def _by_folders(path: str) -> Place | None:
                 continue
             root = os.sep.join(steps[:n]) or os.sep
             place = _below(path, root, part, steps[n + len(wanted) :], is_file)
-            if place is None or not (is_file or _holds(os.path.join(root, part), part) or is_store(root)):
+            if place is None or not (
+                is_file or _holds(os.path.join(root, part), part) or is_store(root)
+            ):
                 continue
             if best is None or is_store(root):
                 best = place
@@ -271,7 +290,11 @@ def _by_folders(path: str) -> Place | None:
 def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> Place | None:
     folders = rest[:-1] if is_file else rest
     if part is Part.COMPACTION:
-        if is_file and not folders and _SIDE_FILES.get(rest[-1].removesuffix(".bak")) is FileKind.POSITIONS:
+        if (
+            is_file
+            and not folders
+            and _SIDE_FILES.get(rest[-1].removesuffix(".bak")) is FileKind.POSITIONS
+        ):
             return Place(path, root, part, file=FileKind.POSITIONS)
         return Place(path, root, part) if not is_file and not folders else None
     if part is Part.CONFIG:
@@ -280,7 +303,11 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
         if not is_file:
             return Place(path, root, part)
         base = rest[-1].removesuffix(".bak").removesuffix(".tmp")
-        return Place(path, root, part, file=_SIDE_FILES.get(base, FileKind.CONFIG)) if ".json" in base else None
+        return (
+            Place(path, root, part, file=_SIDE_FILES.get(base, FileKind.CONFIG))
+            if ".json" in base
+            else None
+        )
     topic: str | None = None
     queue: int | None = None
     if part.has_queues:
@@ -297,7 +324,9 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
     if not is_file:
         return Place(path, root, part, topic, queue)
     base = rest[-1].removesuffix(names.DELETED_SUFFIX)
-    known = names.is_index_name(base) if part is Part.INDEX else names.parse_file_name(base) is not None
+    known = (
+        names.is_index_name(base) if part is Part.INDEX else names.parse_file_name(base) is not None
+    )
     return Place(path, root, part, topic, queue, _KIND_OF_PART[part]) if known else None
 
 
@@ -376,7 +405,9 @@ def list_queues(root: str, part: Part) -> list[TopicPartition]:
     for topic in _entries(folder):
         if os.path.isdir(os.path.join(folder, topic)):
             for queue in _entries(os.path.join(folder, topic)):
-                if names.parse_queue_name(queue) is not None and os.path.isdir(os.path.join(folder, topic, queue)):
+                if names.parse_queue_name(queue) is not None and os.path.isdir(
+                    os.path.join(folder, topic, queue)
+                ):
                     found.append(TopicPartition(topic, int(queue)))
     return sorted(found)
 
@@ -400,7 +431,11 @@ def read_files(*folders: str, is_index: bool = False) -> MappedLog:
                 if name in WORK_FOLDERS:
                     problems.append(_left_over(path))
                 continue
-            start = (int(name) if names.is_index_name(name) else None) if is_index else names.parse_file_name(name)
+            start = (
+                (int(name) if names.is_index_name(name) else None)
+                if is_index
+                else names.parse_file_name(name)
+            )
             if start is None:
                 if seen.st_size:
                     problems.append(_foreign(path, name))
@@ -413,23 +448,38 @@ def read_files(*folders: str, is_index: bool = False) -> MappedLog:
     for file in found:
         if kept and kept[-1].start == file.start:
             problems.append(
-                Problem(ProblemKind.DAMAGED, "two files of the same name in one log", file.path, None,
-                        f"the other one is {kept[-1].path}: keep the right one")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.DAMAGED,
+                    "two files of the same name in one log",
+                    file.path,
+                    None,
+                    f"the other one is {kept[-1].path}: keep the right one",
+                )
+            )
         else:
             kept.append(file)
     size = _common_size(kept)
     for n, file in enumerate(kept):
         if file.size_bytes != size:
             problems.append(
-                Problem(ProblemKind.DAMAGED, f"a file of {file.size_bytes} bytes in a log of files of {size}",
-                        file.path, None, "a broker does not load it: restore it from a replica or a backup")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.DAMAGED,
+                    f"a file of {file.size_bytes} bytes in a log of files of {size}",
+                    file.path,
+                    None,
+                    "a broker does not load it: restore it from a replica or a backup",
+                )
+            )
         if n and not is_index and file.start < kept[n - 1].end:
             problems.append(
-                Problem(ProblemKind.DAMAGED, f"begins at {file.start}, before the file ahead ends at "
-                        f"{kept[n - 1].end}", file.path, None, "names say where a file's bytes belong: rename it")
-            )  # fmt: skip
+                Problem(
+                    ProblemKind.DAMAGED,
+                    f"begins at {file.start}, before the file ahead ends at {kept[n - 1].end}",
+                    file.path,
+                    None,
+                    "names say where a file's bytes belong: rename it",
+                )
+            )
     return MappedLog(tuple(kept), tuple(problems), size, tuple(file.start for file in kept))
 
 
@@ -441,9 +491,12 @@ def _common_size(files: list[MappedFile]) -> int | None:
 
 def _left_over(path: str) -> Problem:
     return Problem(
-        ProblemKind.RECOVERED, "left by a compaction run or a rebuild that did not end", path, None,
+        ProblemKind.RECOVERED,
+        "left by a compaction run or a rebuild that did not end",
+        path,
+        None,
         "nothing in it is served; a broker's next run writes over it",
-    )  # fmt: skip
+    )
 
 
 def _foreign(path: str, name: str) -> Problem:
@@ -508,7 +561,10 @@ class LogReader:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -580,4 +636,6 @@ def read_one_file(path: str) -> MappedLog:
     except OSError as error:
         raise to_log_error(error, path, "read the file") from error
     start = int(base) if names.is_index_name(base) else names.parse_file_name(base) or 0
-    return MappedLog((MappedFile(path, start, seen.st_size, seen.st_mtime_ns),), (), seen.st_size, (start,))
+    return MappedLog(
+        (MappedFile(path, start, seen.st_size, seen.st_mtime_ns),), (), seen.st_size, (start,)
+    )

@@ -66,19 +66,35 @@ def find_queues(path: str, topic: str | None = None, partition: int | None = Non
     path = os.path.abspath(path)
     place = reading.find_place(path)
     parts = (None, Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
-    if place.root is None or place.part not in parts or (place.part is None and place.file is not None):
-        raise NotALog("this part of a store is not compacted", path=path, remedy="give the store, or a compaction log")
-    found = [name for name in reading.list_queues(place.root, Part.COMPACTION_LOG) if _has_files(place.root, name)]
+    if (
+        place.root is None
+        or place.part not in parts
+        or (place.part is None and place.file is not None)
+    ):
+        raise NotALog(
+            "this part of a store is not compacted",
+            path=path,
+            remedy="give the store, or a compaction log",
+        )
+    found = [
+        name
+        for name in reading.list_queues(place.root, Part.COMPACTION_LOG)
+        if _has_files(place.root, name)
+    ]
     chosen = [
-        name for name in found
-        if place.topic in (None, name.topic) and place.queue in (None, name.partition)
-        and topic in (None, name.topic) and partition in (None, name.partition)
-    ]  # fmt: skip
+        name
+        for name in found
+        if place.topic in (None, name.topic)
+        and place.queue in (None, name.partition)
+        and topic in (None, name.topic)
+        and partition in (None, name.partition)
+    ]
     if not found:
         raise NotALog(
-            "no compaction log with a file in this store", path=path,
+            "no compaction log with a file in this store",
+            path=path,
             remedy="only topics with cleanup.policy=COMPACTION have one; lastwrite dispatch makes it of the commit log",
-        )  # fmt: skip
+        )
     if not chosen:
         listed = ", ".join(str(name) for name in found[:5])
         raise NotALog("no such compaction log", path=path, remedy=f"there are: {listed}")
@@ -120,7 +136,9 @@ def index_path(log_path: str) -> str:
     """The index of a log file."""
     folder, file = os.path.split(os.path.abspath(log_path))
     name = name_of(folder)
-    return os.path.join(root_of(folder), Part.COMPACTION_INDEX, name.topic, str(name.partition), file)
+    return os.path.join(
+        root_of(folder), Part.COMPACTION_INDEX, name.topic, str(name.partition), file
+    )
 
 
 # ---------------------------------------------------------------------- an index
@@ -155,7 +173,12 @@ def valid_units(path: str) -> Iterator[ByteArray]:
                 rest = data[used:]
                 strange = count_units(rest, False) * BATCH_UNIT.size
                 if strange < len(rest):
-                    raise CorruptLog("a unit follows others that are not valid", at + used + strange, path, _REBUILD)
+                    raise CorruptLog(
+                        "a unit follows others that are not valid",
+                        at + used + strange,
+                        path,
+                        _REBUILD,
+                    )
                 done = at = at + len(data)
 
 
@@ -254,13 +277,19 @@ class _Reading:
             else:
                 segments[n] = _moved(segments[n], following)
         return PartitionLog(
-            name=self._name, folder=self._folder, segments=tuple(segments),
-            log_start=segments[0].base_offset if segments else 0, end_offset=self._end_offset,
-            high_watermark=self._end_offset, checkpoint=position + 1 if position >= 0 else None,
+            name=self._name,
+            folder=self._folder,
+            segments=tuple(segments),
+            log_start=segments[0].base_offset if segments else 0,
+            end_offset=self._end_offset,
+            high_watermark=self._end_offset,
+            checkpoint=position + 1 if position >= 0 else None,
             problems=tuple(self._problems),
-        )  # fmt: skip
+        )
 
-    def _damaged(self, message: str, path: str, position: int | None = None, remedy: str = _RESTORE) -> None:
+    def _damaged(
+        self, message: str, path: str, position: int | None = None, remedy: str = _RESTORE
+    ) -> None:
         self._problems.append(Problem(ProblemKind.DAMAGED, message, path, position, remedy))
 
     def _check_pairs(self, logs: MappedLog, indexes: MappedLog) -> None:
@@ -268,14 +297,24 @@ class _Reading:
         starts = {file.start for file in logs.files}, {file.start for file in indexes.files}
         for file in logs.files:
             if file.start not in starts[1]:
-                self._damaged("a log file without its index: a broker does not start", file.path, None, _REBUILD)
+                self._damaged(
+                    "a log file without its index: a broker does not start",
+                    file.path,
+                    None,
+                    _REBUILD,
+                )
             elif logs.file_size and file.start % logs.file_size:
                 message = f"begins at {file.start}, no multiple of its {logs.file_size} bytes"
                 remedy = "a broker would serve nothing of the queue and destroy it: rename both files of each pair"
                 self._damaged(message, file.path, None, remedy)
         for file in indexes.files:
             if file.start not in starts[0]:
-                self._damaged("an index without its log file: a broker does not start", file.path, None, _REBUILD)
+                self._damaged(
+                    "an index without its log file: a broker does not start",
+                    file.path,
+                    None,
+                    _REBUILD,
+                )
 
     def _segment(self, file: MappedFile, logs: MappedLog) -> Segment:
         """One file; from what its index says of it."""
@@ -288,7 +327,9 @@ class _Reading:
                 code, row, place, stored = follow_units(units, place, file.end, self._end_offset)
                 if code != FITS:
                     row += count
-                    raise CorruptLog(f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, path, _REBUILD)
+                    raise CorruptLog(
+                        f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, path, _REBUILD
+                    )
                 if len(units):
                     begin, last = (_unit(units, at) for at in (0, len(units) - BATCH_UNIT.size))
                     if not count:
@@ -303,10 +344,15 @@ class _Reading:
             if not logs.is_last(file):
                 self._check_end(file, size)
         return Segment(
-            base_offset=base, path=file.path, size_bytes=size, mtime_ns=file.mtime_ns,
-            largest_timestamp_ms=largest, first_batch_timestamp_ms=first, index_bytes=count * BATCH_UNIT.size,
+            base_offset=base,
+            path=file.path,
+            size_bytes=size,
+            mtime_ns=file.mtime_ns,
+            largest_timestamp_ms=largest,
+            first_batch_timestamp_ms=first,
+            index_bytes=count * BATCH_UNIT.size,
             unused_bytes=file.size_bytes - size,
-        )  # fmt: skip
+        )
 
     def _check_end(self, file: MappedFile, size: int) -> None:
         """Behind the records of a closed file no other begins, of which the index would not know."""
@@ -317,14 +363,20 @@ class _Reading:
             reader.read_into(head, size)
         announced, magic = (int(number) for number in head.view(">i4"))
         if announced > 0 and magic in (MAGIC_V1, MAGIC_V2):
-            self._damaged("a record begins where the index says that records end", file.path, size, _REBUILD)
+            self._damaged(
+                "a record begins where the index says that records end", file.path, size, _REBUILD
+            )
 
 
 def _moved(segment: Segment, base_offset: int) -> Segment:
     return Segment(
-        base_offset=base_offset, path=segment.path, size_bytes=0, mtime_ns=segment.mtime_ns,
-        largest_timestamp_ms=segment.largest_timestamp_ms, unused_bytes=segment.unused_bytes,
-    )  # fmt: skip
+        base_offset=base_offset,
+        path=segment.path,
+        size_bytes=0,
+        mtime_ns=segment.mtime_ns,
+        largest_timestamp_ms=segment.largest_timestamp_ms,
+        unused_bytes=segment.unused_bytes,
+    )
 
 
 def end_offset_of(segment: Segment) -> int:
@@ -364,7 +416,10 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
             for n in range(1, count):
                 wanted = start + segment.size_bytes * n // count
                 found = _unit_at(file, _row_at(file, slots, wanted))
-                if found is not None and cuts[-1] < found.physical_offset - start < segment.size_bytes:
+                if (
+                    found is not None
+                    and cuts[-1] < found.physical_offset - start < segment.size_bytes
+                ):
                     cuts.append(found.physical_offset - start)
     if segment.size_bytes:
         cuts.append(segment.size_bytes)
@@ -386,8 +441,14 @@ class IndexChecker:
         self._start = _address_of(piece.path)
         with _opened(self._path) as file:
             slots = os.fstat(file.fileno()).st_size // BATCH_UNIT.size
-            self._first, end = (_row_at(file, slots, self._start + place) for place in (piece.start, piece.end))
-            data = os.pread(file.fileno(), max(end - self._first, 0) * BATCH_UNIT.size, self._first * BATCH_UNIT.size)
+            self._first, end = (
+                _row_at(file, slots, self._start + place) for place in (piece.start, piece.end)
+            )
+            data = os.pread(
+                file.fileno(),
+                max(end - self._first, 0) * BATCH_UNIT.size,
+                self._first * BATCH_UNIT.size,
+            )
         self._units = _whole_units(data)
         self._seen = 0
 
@@ -400,5 +461,7 @@ class IndexChecker:
         code, row = compare_units(self._units, self._seen, table, self._start + shift)
         if code != FITS:
             row += self._first + self._seen
-            raise CorruptLog(f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, self._path, _REBUILD)
+            raise CorruptLog(
+                f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, self._path, _REBUILD
+            )
         self._seen += len(table)

@@ -32,7 +32,9 @@ def read_topics(root: str) -> dict[str, Topic]:
 
 def compacted_queues(root: str, topic: str) -> list[int]:
     """The queues of a topic that have a compaction log, ascending."""
-    return [name.partition for name in list_queues(root, Part.COMPACTION_LOG) if name.topic == topic]
+    return [
+        name.partition for name in list_queues(root, Part.COMPACTION_LOG) if name.topic == topic
+    ]
 
 
 def compacted_topics(root: str) -> list[str]:

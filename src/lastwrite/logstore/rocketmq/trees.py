@@ -44,7 +44,9 @@ class TreeChange:
 
     new: dict[str, str] = field(default_factory=dict)  # path: where it was written
     gone: set[str] = field(default_factory=set)  # files
-    gone_folders: set[str] = field(default_factory=set)  # with all that is in them, but for what is new
+    gone_folders: set[str] = field(
+        default_factory=set
+    )  # with all that is in them, but for what is new
 
     @property
     def is_empty(self) -> bool:
@@ -167,7 +169,9 @@ def _link(live: str, new: str, below: str, change: TreeChange, folders: list[str
         with os.scandir(os.path.join(live, below)) as found:
             entries = sorted(found, key=lambda entry: entry.name)
     except OSError as error:
-        raise files.to_log_error(error, os.path.join(live, below), "look into the folder") from error
+        raise files.to_log_error(
+            error, os.path.join(live, below), "look into the folder"
+        ) from error
     for entry in entries:
         path = os.path.join(below, entry.name)
         target = os.path.join(new, path)
@@ -177,5 +181,7 @@ def _link(live: str, new: str, below: str, change: TreeChange, folders: list[str
             _make(target, entry.stat())
             folders.append(target)
             _link(live, new, path, change, folders)
-        elif path not in change.new and path not in change.gone and below not in change.gone_folders:
+        elif (
+            path not in change.new and path not in change.gone and below not in change.gone_folders
+        ):
             files.link(entry.path, target)

@@ -28,7 +28,9 @@ from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.dispatch import LogFile, Stretch, Walked, WalkUnit
 
 # Why a walk stopped, beside the codes of ``kernels``.
-OUT_OF_PLACE: Final = 100  # a record that does not lie where it says, or that no broker could dispatch
+OUT_OF_PLACE: Final = (
+    100  # a record that does not lie where it says, or that no broker could dispatch
+)
 CUT: Final = 101  # a record is larger than what its file has left
 
 _TABLE_ROWS = 2048  # of messages at once: half a megabyte, which stays in the cache
@@ -49,7 +51,9 @@ class WalkBuffers:
         self.numbers = rules.QueueNumbers()
         self.rows: Int64Array = np.empty((1 << 15, rules.ROW_WORDS), np.int64)
         self.row_queues: Int64Array = np.empty(1 << 15, np.int64)
-        self.entries: list[Int64Array] = [np.empty(1 << 15, np.int64) for _ in range(_ENTRY_COLUMNS)]
+        self.entries: list[Int64Array] = [
+            np.empty(1 << 15, np.int64) for _ in range(_ENTRY_COLUMNS)
+        ]
 
     def grow_rows(self) -> None:
         self.rows = np.concatenate([self.rows, np.empty_like(self.rows)])
@@ -134,9 +138,18 @@ class _Walk:
         done = 0
         while done < count:
             done, self.rows, code = rules.take(
-                self.data, table, done, count, numbers.slots, numbers.table, numbers.topics, buffers.rows,
-                buffers.row_queues, self.rows, self.unit.queued_from,
-            )  # fmt: skip
+                self.data,
+                table,
+                done,
+                count,
+                numbers.slots,
+                numbers.table,
+                numbers.topics,
+                buffers.rows,
+                buffers.row_queues,
+                self.rows,
+                self.unit.queued_from,
+            )
             if code == rules.FULL:
                 buffers.grow_rows()
             elif code == rules.NEW_QUEUE:
@@ -156,9 +169,13 @@ class _Walk:
         while done < count:
             filled, before = 0, done
             filled, done = kernels.index_keys(
-                self.data, buffers.table, done, count, *(column[self.entries :] for column in buffers.entries),
+                self.data,
+                buffers.table,
+                done,
+                count,
+                *(column[self.entries :] for column in buffers.entries),
                 self.unit.index_tags,
-            )  # fmt: skip
+            )
             self.entries += filled
             if done < count:
                 buffers.grow_entries()
@@ -174,7 +191,9 @@ class _Walk:
             starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
             for number in np.flatnonzero(ends > starts).tolist():
                 start, end = int(starts[number]), int(ends[number])
-                stretch = Stretch(path, position + start * out.itemsize * rules.ROW_WORDS, end - start)
+                stretch = Stretch(
+                    path, position + start * out.itemsize * rules.ROW_WORDS, end - start
+                )
                 self.result.queues.append((*numbers.names[number], stretch))
         if self.entries:
             path, position = scratch.append(*(column[: self.entries] for column in buffers.entries))
@@ -183,10 +202,14 @@ class _Walk:
 
 def read_rows(stretch: Stretch) -> Int64Array:
     """A queue's rows of one piece."""
-    return _read(stretch.path, stretch.position, stretch.count * rules.ROW_WORDS).reshape(-1, rules.ROW_WORDS)
+    return _read(stretch.path, stretch.position, stretch.count * rules.ROW_WORDS).reshape(
+        -1, rules.ROW_WORDS
+    )
 
 
-def read_entries(stretch: Stretch, first: int, count: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+def read_entries(
+    stretch: Stretch, first: int, count: int
+) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Hashes, addresses and store times of ``count`` entries of a piece, from number ``first`` on."""
     hashes, places, times = (
         _read(stretch.path, stretch.position + 8 * (column * stretch.count + first), count)
@@ -242,12 +265,18 @@ def _at(file: LogFile, address: int) -> tuple[bool, int]:
 
 def written_end(file: LogFile) -> int:
     """The address behind what the disk holds of a file: holes need not be read to know that they are zeros."""
-    stretches = list(reading.written_stretches(reading.MappedFile(file.path, file.start, file.size_bytes, 0)))
+    stretches = list(
+        reading.written_stretches(reading.MappedFile(file.path, file.start, file.size_bytes, 0))
+    )
     return file.start + (stretches[-1][1] if stretches else 0)
 
 
 def find_behind(file: LogFile, address: int) -> int:
     """The first address behind ``address`` where a record may begin, -1 if there is none."""
     with mapped(file.path, file.size_bytes) as data:
-        at = int(rules.find_record(data, address + 1 - file.start, written_end(file) - file.start, file.start))
+        at = int(
+            rules.find_record(
+                data, address + 1 - file.start, written_end(file) - file.start, file.start
+            )
+        )
     return at if at < 0 else file.start + at

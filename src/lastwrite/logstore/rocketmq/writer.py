@@ -51,7 +51,9 @@ class QueueWriter:
         highest = np.maximum.accumulate(np.concatenate((np.array([self.end_offset - 1]), offsets)))
         taken = np.flatnonzero((table["key_length"] >= 0) & (offsets > highest[:-1]))
         rows: Int64Array = np.zeros((len(taken), ROW_COLUMNS), np.int64)
-        for column, name in enumerate(("position", "size", "queue_offset", "store_time", "queue_offset", "tags_code")):
+        for column, name in enumerate(
+            ("position", "size", "queue_offset", "store_time", "queue_offset", "tags_code")
+        ):
             rows[:, column] = table[name][taken]
         rows[:, 2] += 1
         # What lies between two records that are taken must not be written.
@@ -93,10 +95,13 @@ class QueueWriter:
         if self._made:
             if not self._made[-1].count:
                 raise InvalidConfig(
-                    f"a record of {size:,} bytes fits no file of {self._log_bytes:,}", path=self._folder,
+                    f"a record of {size:,} bytes fits no file of {self._log_bytes:,}",
+                    path=self._folder,
                     remedy="give compactionMappedFileSize and compactionCqMappedFileSize as the broker has them",
-                )  # fmt: skip
+                )
             self._made[-1].close(is_marked=True)
         start = len(self._made) * self._log_bytes
         path = os.path.join(self._folder, file_name(start))
-        self._made.append(NewPair(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=True))
+        self._made.append(
+            NewPair(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=True)
+        )

@@ -15,7 +15,12 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from lastwrite.errors import InvalidConfig, RemoteFailed
-from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, LEDGER_PROPERTY, TopicName, encode_local
+from lastwrite.formats.pulsar.names import (
+    COMPACTION_CURSOR,
+    LEDGER_PROPERTY,
+    TopicName,
+    encode_local,
+)
 from lastwrite.formats.pulsar.position import Position
 from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS
 
@@ -35,7 +40,7 @@ class TopicInMemory:
 
 def topic_in_memory(
     admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
-) -> TopicInMemory:  # fmt: skip
+) -> TopicInMemory:
     """What the broker that serves the topic says; ``admin`` is any broker's ``http://HOST:PORT``.
 
     Raises:
@@ -61,14 +66,16 @@ def topic_in_memory(
     compacted = known.get("compactedLedger")
     served = compacted.get("ledgerId") if isinstance(compacted, dict) else None
     return TopicInMemory(
-        last, mark_delete, ledger if isinstance(ledger, int) else None,
+        last,
+        mark_delete,
+        ledger if isinstance(ledger, int) else None,
         served if isinstance(served, int) and served >= 0 else None,
-    )  # fmt: skip
+    )
 
 
 def compaction_threshold(
     admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
-) -> int | None:  # fmt: skip
+) -> int | None:
     """From how many bytes on brokers compact the topic by themselves: by its own policy, else its namespace's, else
     their setting; 0: never; None: that is said nowhere. ``admin``: as of ``topic_in_memory``.
 
@@ -83,7 +90,9 @@ def compaction_threshold(
     except RemoteFailed as error:
         if isinstance(error.__cause__, OSError):
             raise
-        found = _get(admin, f"/admin/v2/namespaces/{place}/compactionThreshold", token, timeout, doing)
+        found = _get(
+            admin, f"/admin/v2/namespaces/{place}/compactionThreshold", token, timeout, doing
+        )
     return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
 
 
@@ -93,20 +102,25 @@ def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -
         url = urlsplit(admin)
         if url.scheme != "http" or not url.hostname:
             raise RemoteFailed(
-                f"{doing}: {admin!r} cannot be asked", path=admin, remedy="give brokers a plain listener"
+                f"{doing}: {admin!r} cannot be asked",
+                path=admin,
+                remedy="give brokers a plain listener",
             )
         connection = http.client.HTTPConnection(url.hostname, url.port or 80, timeout=timeout)
         try:
             with contextlib.closing(connection):
-                headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+                headers = {"Accept": "application/json"} | (
+                    {"Authorization": f"Bearer {token}"} if token else {}
+                )
                 connection.request("GET", path, headers=headers)
                 answer = connection.getresponse()
                 body = answer.read(_MOST_BYTES)
         except (OSError, http.client.HTTPException) as error:
             raise RemoteFailed(
-                f"{doing}: {str(error) or type(error).__name__}", path=admin,
+                f"{doing}: {str(error) or type(error).__name__}",
+                path=admin,
                 remedy="see whether the broker runs there, and whether this machine may reach it",
-            ) from error  # fmt: skip
+            ) from error
         location = answer.getheader("Location")
         if answer.status in (302, 307) and location:
             target = urlsplit(location)
@@ -116,7 +130,9 @@ def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -
         if answer.status == 204 or (answer.status == 200 and not body):
             return None
         if answer.status != 200:
-            raise RemoteFailed(f"{doing}: HTTP status {answer.status}", path=admin, remedy="see the broker's log")
+            raise RemoteFailed(
+                f"{doing}: HTTP status {answer.status}", path=admin, remedy="see the broker's log"
+            )
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:

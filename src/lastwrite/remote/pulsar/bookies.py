@@ -42,11 +42,17 @@ _CRC32C = struct.Struct(">I")
 _DIGEST_BYTES = {Digest.CRC32: 8, Digest.HMAC: 20, Digest.CRC32C: 4, Digest.DUMMY: 0}
 
 _CODES = {
-    1: "it has not got the ledger", 2: "it has not got the entry", 100: "it does not know the request",
-    101: "it cannot read or write its disk", 102: "it does not let us in", 103: "it speaks another version",
-    104: "the ledger is fenced", 105: "it is read-only", 106: "it has too much to do",
+    1: "it has not got the ledger",
+    2: "it has not got the entry",
+    100: "it does not know the request",
+    101: "it cannot read or write its disk",
+    102: "it does not let us in",
+    103: "it speaks another version",
+    104: "the ledger is fenced",
+    105: "it is read-only",
+    106: "it has too much to do",
     107: "it does not know how the ledger stands",
-}  # fmt: skip
+}
 _NOT_THERE = (1, 2)
 _NOT_LET_IN = 102
 
@@ -108,7 +114,9 @@ class Bookies:
         self._address_of = address_of
         self._timeout = timeout
         self._links: dict[str, Link] = {}
-        self._failed: dict[str, RemoteFailed] = {}  # bookies that were in trouble: asked last from then on
+        self._failed: dict[
+            str, RemoteFailed
+        ] = {}  # bookies that were in trouble: asked last from then on
 
     def close(self) -> None:
         for link in self._links.values():
@@ -118,7 +126,12 @@ class Bookies:
     def __enter__(self) -> Bookies:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     # ------------------------------------------------------------------ reading
@@ -154,7 +167,11 @@ class Bookies:
         for bookie in dict.fromkeys(ledger.ensemble_of(newest)):
             try:
                 packet = self._ask_one(bookie, ledger.id, _LAST)
-                there = LastEntry(-1, -1) if packet is None else _opened(packet, ledger.id, None, digest, bookie)
+                there = (
+                    LastEntry(-1, -1)
+                    if packet is None
+                    else _opened(packet, ledger.id, None, digest, bookie)
+                )
             except (RemoteFailed, CorruptLog) as error:
                 troubles.append(_as_failed(error, bookie))
                 continue
@@ -164,7 +181,9 @@ class Bookies:
                 best = there
         if not answered:
             raise self._none_answers(f"the end of ledger {ledger.id}", troubles)
-        if best.entry < confirmed:  # the newest ensemble has nothing yet: what it took over from is whole
+        if (
+            best.entry < confirmed
+        ):  # the newest ensemble has nothing yet: what it took over from is whole
             best = self._ask_each(ledger, confirmed, digest)
         return replace(best, confirmed=confirmed)
 
@@ -194,12 +213,18 @@ class Bookies:
 
     def _ask_one(self, bookie: str, ledger: int, entry: int) -> bytes | None:
         """The packet of one entry; None: the bookie says that it has none."""
-        doing = f"reading entry {entry} of ledger {ledger}" if entry >= 0 else f"asking for the end of ledger {ledger}"
+        doing = (
+            f"reading entry {entry} of ledger {ledger}"
+            if entry >= 0
+            else f"asking for the end of ledger {ledger}"
+        )
         with Link(self._address_of(bookie), "bookie", self._timeout) as link:
             link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, ledger, entry)], doing)
             return self._answer(link, _READ, ledger, doing)[1]
 
-    def _answer(self, link: Link, operation: int, ledger: int, doing: str) -> tuple[int, bytes | None]:
+    def _answer(
+        self, link: Link, operation: int, ledger: int, doing: str
+    ) -> tuple[int, bytes | None]:
         """The next answer: its entry, and what follows; None where the bookie has not got it."""
         frame = link.receive(doing)
         assert frame is not None
@@ -207,7 +232,9 @@ class Bookies:
             raise _strange(link, doing, f"an answer of {len(frame)} bytes")
         version, said, _, code, answered, entry = _ANSWER.unpack_from(frame)
         if version != _VERSION or said != operation or answered != ledger:
-            raise _strange(link, doing, f"an answer to something else: {frame[: _ANSWER.size].hex()}")
+            raise _strange(
+                link, doing, f"an answer to something else: {frame[: _ANSWER.size].hex()}"
+            )
         if code in _NOT_THERE and operation == _READ:
             return entry, None
         if code != 0:
@@ -234,7 +261,9 @@ class Bookies:
 
     def _none_answers(self, what: str, troubles: list[RemoteFailed]) -> RemoteFailed:
         said = "; ".join(f"{error.path}: {error.problem}" for error in troubles)
-        return RemoteFailed(f"{what} cannot be had: {said}", path=troubles[0].path, remedy=troubles[0].remedy)
+        return RemoteFailed(
+            f"{what} cannot be had: {said}", path=troubles[0].path, remedy=troubles[0].remedy
+        )
 
 
 class _Reading:
@@ -272,11 +301,15 @@ class _Reading:
         wanted: dict[str, list[int]] = {}
         for entry in range(self._next, end):
             bookies = self._ledger.bookies_of(entry)
-            chosen = next((bookie for bookie in bookies if bookie not in self._bookies._failed), bookies[0])
+            chosen = next(
+                (bookie for bookie in bookies if bookie not in self._bookies._failed), bookies[0]
+            )
             wanted.setdefault(chosen, []).append(entry)
         self._next = end
         for bookie, entries in wanted.items():
-            frames = [_READ_REQUEST.pack(_VERSION, _READ, 0, self._ledger.id, entry) for entry in entries]
+            frames = [
+                _READ_REQUEST.pack(_VERSION, _READ, 0, self._ledger.id, entry) for entry in entries
+            ]
             try:
                 link = self._bookies._link(bookie)
                 link.send(frames, self._doing)
@@ -288,7 +321,9 @@ class _Reading:
         """The entry's payload from the bookie that was asked for it; None: it does not give it."""
         while entry not in self._found:
             bookie, link = self._asked.get(entry, ("", None))
-            if link is None or self._bookies._links.get(bookie) is not link:  # it was never asked, or has failed since
+            if (
+                link is None or self._bookies._links.get(bookie) is not link
+            ):  # it was never asked, or has failed since
                 self._asked.pop(entry, None)
                 return None
             try:
@@ -298,7 +333,9 @@ class _Reading:
                 del self._asked[answered]
                 self._found[answered] = None
                 if packet is not None:
-                    self._found[answered] = _opened(packet, self._ledger.id, answered, self._digest, bookie).payload
+                    self._found[answered] = _opened(
+                        packet, self._ledger.id, answered, self._digest, bookie
+                    ).payload
                     if len(packet) > self._largest:
                         self._largest = len(packet)
                     self._ahead = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // self._largest))
@@ -340,7 +377,9 @@ class LedgerWriter:
         self.bytes += len(payload)
         head = _PACKET.pack(self._ledger.id, entry, self._confirmed, self.bytes)
         digest = _digest(self._digest, head, payload, self._password)
-        packet = b"".join((_ADD_REQUEST.pack(_VERSION, _ADD, 0), self._master_key, head, digest, payload))
+        packet = b"".join(
+            (_ADD_REQUEST.pack(_VERSION, _ADD, 0), self._master_key, head, digest, payload)
+        )
         for bookie in self._ledger.bookies_of(entry):
             self._frames.setdefault(bookie, []).append(packet)
             self._waited.setdefault(bookie, set()).add(entry)
@@ -398,12 +437,15 @@ def _digest_of(ledger: Ledger) -> Digest:
     kind = ledger.metadata.digest
     if kind not in set(Digest):
         raise UnsupportedFormat(
-            f"ledger {ledger.id} has digests of type {kind}", remedy="CRC32, CRC32C, HMAC and none are known"
+            f"ledger {ledger.id} has digests of type {kind}",
+            remedy="CRC32, CRC32C, HMAC and none are known",
         )
     return Digest(kind)
 
 
-def _opened(packet: bytes, ledger: int, entry: int | None, digest: Digest, bookie: str) -> LastEntry:
+def _opened(
+    packet: bytes, ledger: int, entry: int | None, digest: Digest, bookie: str
+) -> LastEntry:
     """What is in the packet of an entry; ``entry`` None: whichever it is.
 
     Raises:
@@ -412,13 +454,20 @@ def _opened(packet: bytes, ledger: int, entry: int | None, digest: Digest, booki
     size = _PACKET.size + _DIGEST_BYTES[digest]
     where = f"ledger {ledger}" if entry is None else f"entry {entry} of ledger {ledger}"
     if len(packet) < size:
-        raise CorruptLog(f"{where}: {len(packet)} bytes from bookie {bookie}", remedy="see to its disks")
+        raise CorruptLog(
+            f"{where}: {len(packet)} bytes from bookie {bookie}", remedy="see to its disks"
+        )
     found, number, confirmed, ledger_bytes = _PACKET.unpack_from(packet)
     payload = packet[size:]
     if found != ledger or (entry is not None and number != entry) or number < 0:
-        raise CorruptLog(f"{where}: bookie {bookie} gives entry {number} of ledger {found}", remedy="see to its disks")
+        raise CorruptLog(
+            f"{where}: bookie {bookie} gives entry {number} of ledger {found}",
+            remedy="see to its disks",
+        )
     if packet[_PACKET.size : size] != _digest(digest, packet[: _PACKET.size], payload, b""):
-        raise CorruptLog(f"{where}: the digest of what bookie {bookie} gives is wrong", remedy="see to its disks")
+        raise CorruptLog(
+            f"{where}: the digest of what bookie {bookie} gives is wrong", remedy="see to its disks"
+        )
     return LastEntry(number, confirmed, payload, ledger_bytes)
 
 
@@ -443,8 +492,14 @@ def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
 
 
 def _strange(link: Link, doing: str, what: str) -> RemoteFailed:
-    return RemoteFailed(f"{doing}: {what}", path=link.address, remedy="see whether a bookie listens there")
+    return RemoteFailed(
+        f"{doing}: {what}", path=link.address, remedy="see whether a bookie listens there"
+    )
 
 
 def _as_failed(error: RemoteFailed | CorruptLog, address: str) -> RemoteFailed:
-    return error if isinstance(error, RemoteFailed) else RemoteFailed(error.problem, path=address, remedy=error.remedy)
+    return (
+        error
+        if isinstance(error, RemoteFailed)
+        else RemoteFailed(error.problem, path=address, remedy=error.remedy)
+    )

@@ -76,8 +76,12 @@ class Broker:
     """
 
     def __init__(
-        self, address: str, token: str | None = None, timeout: float = TIMEOUT_SECONDS, proxied: str | None = None
-    ) -> None:  # fmt: skip
+        self,
+        address: str,
+        token: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        proxied: str | None = None,
+    ) -> None:
         self.address = address
         self._token = token
         self._timeout = timeout
@@ -103,7 +107,12 @@ class Broker:
     def __enter__(self) -> Broker:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     # ------------------------------------------------------------------ questions
@@ -116,7 +125,9 @@ class Broker:
         """
         number = next(self._numbers)
         lookup = Lookup(topic=topic, request_id=number, authoritative=authoritative)
-        answer = self._ask(number, BaseCommand(kind=23, lookup=lookup), f"asking who serves {topic}")
+        answer = self._ask(
+            number, BaseCommand(kind=23, lookup=lookup), f"asking who serves {topic}"
+        )
         assert answer.lookup_response is not None
         return answer.lookup_response
 
@@ -130,9 +141,14 @@ class Broker:
         """
         number, consumer = next(self._numbers), next(self._numbers)
         subscribe = Subscribe(
-            topic=topic, subscription=COMPACTION_CURSOR, consumer_id=consumer, request_id=number,
-            consumer_name=f"{_CLIENT}-{secrets.token_hex(4)}", read_compacted=True, initial_position=1,
-        )  # fmt: skip
+            topic=topic,
+            subscription=COMPACTION_CURSOR,
+            consumer_id=consumer,
+            request_id=number,
+            consumer_name=f"{_CLIENT}-{secrets.token_hex(4)}",
+            read_compacted=True,
+            initial_position=1,
+        )
         return self._subscribed(topic, subscribe)
 
     def look(self, topic: str) -> Subscription:
@@ -142,9 +158,13 @@ class Broker:
         """
         number, consumer = next(self._numbers), next(self._numbers)
         subscribe = Subscribe(
-            topic=topic, subscription=f"{_CLIENT}-{secrets.token_hex(8)}", consumer_id=consumer, request_id=number,
-            durable=False, start=MessageId(ledger_id=(1 << 63) - 1, entry_id=(1 << 63) - 1),
-        )  # fmt: skip
+            topic=topic,
+            subscription=f"{_CLIENT}-{secrets.token_hex(8)}",
+            consumer_id=consumer,
+            request_id=number,
+            durable=False,
+            start=MessageId(ledger_id=(1 << 63) - 1, entry_id=(1 << 63) - 1),
+        )
         return self._subscribed(topic, subscribe)
 
     def _subscribed(self, topic: str, subscribe: Subscribe) -> Subscription:
@@ -159,10 +179,11 @@ class Broker:
     def _connect(self, proxied: str | None) -> int:
         doing = "connecting"
         connect = Connect(
-            client_version=_CLIENT, proxy_to_broker_url=proxied,
+            client_version=_CLIENT,
+            proxy_to_broker_url=proxied,
             auth_method_name=None if self._token is None else "token",
             auth_data=None if self._token is None else self._token.encode(),
-        )  # fmt: skip
+        )
         self._link.send([encode_command(BaseCommand(kind=2, connect=connect))], doing)
         try:
             while True:
@@ -186,7 +207,9 @@ class Broker:
                     continue
                 command = self._received(frame)
                 if command.ping is not None or command.kind == 18:
-                    self._link.send([encode_command(BaseCommand(kind=19, pong=Ping()))], "answering a ping")
+                    self._link.send(
+                        [encode_command(BaseCommand(kind=19, pong=Ping()))], "answering a ping"
+                    )
                 elif command.auth_challenge is not None:
                     self._authenticate()
                 else:
@@ -201,9 +224,12 @@ class Broker:
             if command.close_consumer is not None:
                 self._lost.add(command.close_consumer.consumer_id)
             for answer in (
-                command.success, command.error, command.lookup_response, command.last_message_id_response,
+                command.success,
+                command.error,
+                command.lookup_response,
+                command.last_message_id_response,
                 command.ack_response,
-            ):  # fmt: skip
+            ):
                 if answer is not None and answer.request_id in self._waited:
                     self._answers[answer.request_id] = command
             self._changed.notify_all()
@@ -225,11 +251,15 @@ class Broker:
                 while number not in self._answers:
                     if self._trouble is not None:
                         raise self._gone(doing)
-                    if not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
+                    if (
+                        not self._changed.wait(max(0.0, deadline - time.monotonic()))
+                        and time.monotonic() >= deadline
+                    ):
                         raise RemoteFailed(
-                            f"{doing}: no answer from the broker within {self._timeout:g} s", path=self.address,
+                            f"{doing}: no answer from the broker within {self._timeout:g} s",
+                            path=self.address,
                             remedy="see whether it is alive",
-                        )  # fmt: skip
+                        )
                 return self._answers.pop(number)
         finally:
             with self._changed:
@@ -237,7 +267,9 @@ class Broker:
 
     def _gone(self, doing: str) -> RemoteFailed:
         assert self._trouble is not None
-        return RemoteFailed(f"{doing}: {self._trouble.problem}", path=self.address, remedy=self._trouble.remedy)
+        return RemoteFailed(
+            f"{doing}: {self._trouble.problem}", path=self.address, remedy=self._trouble.remedy
+        )
 
     def _received(self, frame: bytes | None) -> BaseCommand:
         assert frame is not None
@@ -255,22 +287,31 @@ class Broker:
             raise self._refusal("connecting", ServerError.AUTHENTICATION, "it asks who we are")
         data = AuthData(auth_method_name="token", auth_data=self._token.encode())
         response = AuthResponse(client_version=_CLIENT, response=data)
-        self._link.send([encode_command(BaseCommand(kind=37, auth_response=response))], "authenticating")
+        self._link.send(
+            [encode_command(BaseCommand(kind=37, auth_response=response))], "authenticating"
+        )
 
     def _refusal(self, doing: str, code: int | None, message: str | None) -> LogError:
         said = f"{doing}: {(message or 'no reason given').strip().splitlines()[0]}"
         if code == ServerError.CONSUMER_BUSY:
             return LogHeld(
-                f"{said}", path=self.address, remedy="another compaction of the topic runs: wait for its end",
-            )  # fmt: skip
+                f"{said}",
+                path=self.address,
+                remedy="another compaction of the topic runs: wait for its end",
+            )
         if code == ServerError.TOPIC_NOT_FOUND:
             return NotALog(said, path=self.address, remedy="give a topic that exists")
         if code in (ServerError.AUTHENTICATION, ServerError.AUTHORIZATION):
             return RemoteFailed(
-                said, path=self.address,
+                said,
+                path=self.address,
                 remedy="set brokerClientAuthenticationParameters=token:… of a role that may consume the topic",
-            )  # fmt: skip
-        kind = _NotReady if code in (ServerError.SERVICE_NOT_READY, ServerError.TOO_MANY_REQUESTS) else RemoteFailed
+            )
+        kind = (
+            _NotReady
+            if code in (ServerError.SERVICE_NOT_READY, ServerError.TOO_MANY_REQUESTS)
+            else RemoteFailed
+        )
         return kind(f"{said} (error {code})", path=self.address, remedy="see the broker's log")
 
 
@@ -301,7 +342,9 @@ class Subscription:
             raise self.broker._refusal(doing, answer.error.error, answer.error.message)
         found = answer.last_message_id_response
         assert found is not None
-        return LastMessage(found.last.position, None if found.mark_delete is None else found.mark_delete.position)
+        return LastMessage(
+            found.last.position, None if found.mark_delete is None else found.mark_delete.position
+        )
 
     def acknowledge(self, horizon: Position, ledger: int) -> None:
         """Say that all up to ``horizon`` is compacted into ``ledger``: the broker serves it from now on.
@@ -315,9 +358,11 @@ class Subscription:
         number = next(self.broker._numbers)
         doing = f"acknowledging {horizon} of {self.topic} with ledger {ledger}"
         ack = Ack(
-            consumer_id=self._consumer, positions=(MessageId(ledger_id=horizon.ledger, entry_id=horizon.entry),),
-            properties=(LongProperty(key=LEDGER_PROPERTY, value=ledger),), request_id=number,
-        )  # fmt: skip
+            consumer_id=self._consumer,
+            positions=(MessageId(ledger_id=horizon.ledger, entry_id=horizon.entry),),
+            properties=(LongProperty(key=LEDGER_PROPERTY, value=ledger),),
+            request_id=number,
+        )
         if self.broker._protocol < ACK_RECEIPT_VERSION:
             self.broker._link.send([encode_command(BaseCommand(kind=10, ack=ack))], doing)
             return  # what is asked next is answered after it
@@ -332,19 +377,26 @@ class Subscription:
             return
         number = next(self.broker._numbers)
         close = CloseConsumer(consumer_id=self._consumer, request_id=number)
-        self.broker._ask(number, BaseCommand(kind=16, close_consumer=close), f"leaving {self.topic}")
+        self.broker._ask(
+            number, BaseCommand(kind=16, close_consumer=close), f"leaving {self.topic}"
+        )
 
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         with contextlib.suppress(RemoteFailed):  # the broker ends it too when the connection goes
             self.close()
 
 
 def find_owner(
     addresses: Sequence[str], topic: str, token: str | None = None, timeout: float = TIMEOUT_SECONDS
-) -> Broker:  # fmt: skip
+) -> Broker:
     """A conversation with the broker that serves ``topic``, found from any of ``addresses``.
 
     Raises:
@@ -352,7 +404,9 @@ def find_owner(
         NotALog: there is no such topic.
     """
     if not addresses:
-        raise RemoteFailed("no broker of the cluster is alive", remedy="start one: it takes the horizon over")
+        raise RemoteFailed(
+            "no broker of the cluster is alive", remedy="start one: it takes the horizon over"
+        )
     deadline = time.monotonic() + timeout
     failed = RemoteFailed("no broker answers")
     while time.monotonic() <= deadline:
@@ -378,9 +432,10 @@ def _follow(service: str, topic: str, token: str | None, timeout: float) -> Brok
                 raise broker._refusal(f"asking who serves {topic}", answer.error, answer.message)
             if not answer.broker_url:
                 raise RemoteFailed(
-                    f"{topic} is served by a broker that speaks TLS only", path=answer.broker_url_tls or address,
+                    f"{topic} is served by a broker that speaks TLS only",
+                    path=answer.broker_url_tls or address,
                     remedy="give the brokers a listener without TLS that this machine may reach",
-                )  # fmt: skip
+                )
             named = parse_broker_url(answer.broker_url)
             if answer.response == LookupType.CONNECT and named == address:
                 return broker
@@ -393,7 +448,9 @@ def _follow(service: str, topic: str, token: str | None, timeout: float) -> Brok
                 return Broker(service, token, timeout, proxied=named)
             return Broker(named, token, timeout)
         address, authoritative = named, bool(answer.authoritative)
-    raise RemoteFailed(f"asking who serves {topic}: brokers send us round", path=service, remedy="ask again")
+    raise RemoteFailed(
+        f"asking who serves {topic}: brokers send us round", path=service, remedy="ask again"
+    )
 
 
 def parse_broker_url(url: str) -> str:
@@ -404,7 +461,8 @@ def parse_broker_url(url: str) -> str:
     """
     if "://" in url and not url.startswith(_SCHEME):
         raise InvalidConfig(
-            f"a broker at {url!r} cannot be spoken to", remedy="give a listener without TLS: pulsar://HOST:PORT"
+            f"a broker at {url!r} cannot be spoken to",
+            remedy="give a listener without TLS: pulsar://HOST:PORT",
         )
     return url.removeprefix(_SCHEME).rstrip("/")
 

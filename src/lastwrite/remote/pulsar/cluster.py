@@ -72,7 +72,12 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def owner_of(self, topic: TopicName) -> Broker:
@@ -82,7 +87,9 @@ class Cluster:
             RemoteFailed: none answers.
             NotALog: there is no such topic.
         """
-        named = list(parse_broker_urls(self.access.brokers)) or [broker.binary for broker in self.store.brokers()]
+        named = list(parse_broker_urls(self.access.brokers)) or [
+            broker.binary for broker in self.store.brokers()
+        ]
         return find_owner(named, topic.full, self.access.token, self.access.timeout)
 
     def written_down(self, topic: TopicName) -> Compaction | None:
@@ -114,8 +121,9 @@ class Cluster:
                 problem = CorruptLog(
                     f"the subscription {COMPACTION_CURSOR} of {topic} lies in ledger {cursor.cursors_ledger}, and that "
                     f"{'has no entry' if ledger is not None else 'is gone'}",
-                    path=self.store.address, remedy="unload the topic, so that its broker writes it anew",
-                )  # fmt: skip
+                    path=self.store.address,
+                    remedy="unload the topic, so that its broker writes it anew",
+                )
             except CorruptLog as error:  # perhaps another ledger has taken its place just now
                 problem = error
             time.sleep(_RETRY_SECONDS)
@@ -128,11 +136,17 @@ class Cluster:
         The position is true at once, the ledger a moment after an acknowledgement.
         """
         found = self.told(topic)
-        return None if found is None or found.mark_delete is None else Compaction(found.mark_delete, found.ledger)
+        return (
+            None
+            if found is None or found.mark_delete is None
+            else Compaction(found.mark_delete, found.ledger)
+        )
 
     def told(self, topic: TopicName) -> TopicInMemory | None:
         """The topic as its broker goes by it; None: nobody says."""
-        return self._asked(lambda admin: topic_in_memory(admin, topic, self.access.token, self.access.timeout))
+        return self._asked(
+            lambda admin: topic_in_memory(admin, topic, self.access.token, self.access.timeout)
+        )
 
     def _asked(self, ask: Callable[[str], T]) -> T | None:
         """What the first broker says that answers."""
@@ -142,13 +156,17 @@ class Cluster:
             try:
                 return ask(broker.admin)
             except RemoteFailed as error:
-                if isinstance(error.__cause__, TimeoutError):  # behind a wall: not to be waited for again
+                if isinstance(
+                    error.__cause__, TimeoutError
+                ):  # behind a wall: not to be waited for again
                     self._silent.add(broker.admin)
         return None
 
     def threshold_of(self, topic: TopicName) -> int | None:
         """From how many bytes on brokers compact the topic by themselves; None: nobody says."""
-        return self._asked(lambda admin: compaction_threshold(admin, topic, self.access.token, self.access.timeout))
+        return self._asked(
+            lambda admin: compaction_threshold(admin, topic, self.access.token, self.access.timeout)
+        )
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:
         """How far the topic is compacted, as its broker goes by it; where nobody tells, as it is written down."""
@@ -204,7 +222,12 @@ class Hold:
 
     def release(self) -> None:
         """Give it back."""
-        broker, subscription, self._broker, self._subscription = self._broker, self._subscription, None, None
+        broker, subscription, self._broker, self._subscription = (
+            self._broker,
+            self._subscription,
+            None,
+            None,
+        )
         if subscription is not None:
             with contextlib.suppress(RemoteFailed):
                 subscription.close()
@@ -214,7 +237,12 @@ class Hold:
     def __enter__(self) -> Hold:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.release()
 
 

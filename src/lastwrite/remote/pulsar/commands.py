@@ -182,8 +182,12 @@ class BaseCommand(Message):
     lookup: Annotated[Lookup | None, Field(23, Lookup)] = None
     lookup_response: Annotated[LookupResponse | None, Field(24, LookupResponse)] = None
     last_message_id: Annotated[LastMessageId | None, Field(29, LastMessageId)] = None
-    last_message_id_response: Annotated[LastMessageIdResponse | None, Field(30, LastMessageIdResponse)] = None
-    auth_challenge: Annotated[Ping | None, Field(36, Ping)] = None  # what it asks does not matter: we know one answer
+    last_message_id_response: Annotated[
+        LastMessageIdResponse | None, Field(30, LastMessageIdResponse)
+    ] = None
+    auth_challenge: Annotated[Ping | None, Field(36, Ping)] = (
+        None  # what it asks does not matter: we know one answer
+    )
     auth_response: Annotated[AuthResponse | None, Field(37, AuthResponse)] = None
     ack_response: Annotated[AckResponse | None, Field(38, AckResponse)] = None
 

@@ -14,7 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
-from lastwrite.formats.pulsar.ledger_metadata import Digest, Ensemble, LedgerMetadata, LedgerState, custom_items
+from lastwrite.formats.pulsar.ledger_metadata import (
+    Digest,
+    Ensemble,
+    LedgerMetadata,
+    LedgerState,
+    custom_items,
+)
 from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
 from lastwrite.remote.pulsar.metadata import MadeLedger, MetadataStore
 
@@ -78,7 +84,10 @@ def write_ledger(
 
 def _closed(store: MetadataStore, made: MadeLedger, writer: LedgerWriter) -> Ledger:
     metadata = replace(
-        made.ledger.metadata, state=LedgerState.CLOSED, length=writer.bytes, last_entry=writer.entries - 1
+        made.ledger.metadata,
+        state=LedgerState.CLOSED,
+        length=writer.bytes,
+        last_entry=writer.entries - 1,
     )
     store.close_ledger(made, metadata)
     return Ledger(made.ledger.id, metadata)
@@ -89,10 +98,18 @@ def open_metadata(
 ) -> LedgerMetadata:
     """What the metadata store has of a ledger that is being written."""
     return LedgerMetadata(
-        quorum=quorums.write, ensemble=quorums.ensemble, length=0, last_entry=-1, state=LedgerState.OPEN,
-        ensembles=(Ensemble(bookies=tuple(ensemble), first_entry=0),), digest=Digest.CRC32, password=b"",
-        ack_quorum=quorums.ack, ctime_ms=now_ms, custom_items=custom_items(dict(custom)),
-    )  # fmt: skip
+        quorum=quorums.write,
+        ensemble=quorums.ensemble,
+        length=0,
+        last_entry=-1,
+        state=LedgerState.OPEN,
+        ensembles=(Ensemble(bookies=tuple(ensemble), first_entry=0),),
+        digest=Digest.CRC32,
+        password=b"",
+        ack_quorum=quorums.ack,
+        ctime_ms=now_ms,
+        custom_items=custom_items(dict(custom)),
+    )
 
 
 def choose_bookies(
@@ -118,7 +135,9 @@ def choose_bookies(
     chosen: list[str] = []
     while len(chosen) < count:
         seen = {racks.get(bookie) for bookie in chosen}
-        fresh = (bookie for bookie in order if bookie not in chosen and racks.get(bookie) not in seen)
+        fresh = (
+            bookie for bookie in order if bookie not in chosen and racks.get(bookie) not in seen
+        )
         any_other = (bookie for bookie in order if bookie not in chosen)
         chosen.append(next(fresh, None) or next(any_other))
     return tuple(chosen)

@@ -20,7 +20,9 @@ from lastwrite.remote.address import parse_address
 TIMEOUT_SECONDS = 30.0
 
 _PREFIX = struct.Struct(">i")
-_MOST_BYTES = 256 << 20  # of a frame: the largest message that a cluster can be set to take, and room
+_MOST_BYTES = (
+    256 << 20
+)  # of a frame: the largest message that a cluster can be set to take, and room
 _READ_BYTES = 1 << 18
 
 
@@ -81,14 +83,17 @@ class Link:
         try:
             if seconds is not None and not self._holds(_PREFIX.size, deadline):
                 return None
-            deadline = max(deadline, time.monotonic() + self._timeout) if seconds is not None else deadline
+            deadline = (
+                max(deadline, time.monotonic() + self._timeout) if seconds is not None else deadline
+            )
             self._fill(_PREFIX.size, deadline)
             (length,) = _PREFIX.unpack_from(self._received, self._taken)
             if not 0 < length <= _MOST_BYTES:
                 raise RemoteFailed(
-                    f"{doing}: a frame of {length} bytes", path=self.address,
+                    f"{doing}: a frame of {length} bytes",
+                    path=self.address,
                     remedy=f"see whether a {self._kind} listens there, and without TLS",
-                )  # fmt: skip
+                )
             self._fill(_PREFIX.size + length, deadline)
         except RemoteFailed:
             self.close()
@@ -117,7 +122,12 @@ class Link:
     def __enter__(self) -> Link:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _holds(self, size: int, deadline: float) -> bool:
@@ -151,11 +161,13 @@ class Link:
     def _failed(self, error: OSError, doing: str) -> RemoteFailed:
         if isinstance(error, TimeoutError):
             return RemoteFailed(
-                f"{doing}: no answer from the {self._kind} within {self._timeout:g} s", path=self.address,
+                f"{doing}: no answer from the {self._kind} within {self._timeout:g} s",
+                path=self.address,
                 remedy="see whether it is alive",
-            )  # fmt: skip
+            )
         reason = (error.strerror or str(error) or "the connection was closed").lower()
         return RemoteFailed(
-            f"{doing}: {reason}", path=self.address,
+            f"{doing}: {reason}",
+            path=self.address,
             remedy=f"see whether the {self._kind} runs there, and whether this machine may reach it",
-        )  # fmt: skip
+        )

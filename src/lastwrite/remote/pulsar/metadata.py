@@ -43,7 +43,14 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
-from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, RemoteFailed, UnsupportedFormat
+from lastwrite.errors import (
+    CommitConflict,
+    CorruptLog,
+    InvalidConfig,
+    LogError,
+    RemoteFailed,
+    UnsupportedFormat,
+)
 from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
 from lastwrite.formats.pulsar.managed_ledger import CursorInfo, ManagedLedgerInfo
 from lastwrite.formats.pulsar.names import TopicName
@@ -62,7 +69,13 @@ _OURS = "/lastwrite/publishing"
 _HIERARCHICAL = "HierarchicalLedgerManagerFactory"
 _MAX_LEDGER = (1 << 31) - 1  # ids from here on are laid out otherwise, and do not fit an offset
 _RETRY_SECONDS = 0.2
-_AGAIN = (ConnectionLoss, ConnectionClosedError, OperationTimeoutError, SessionExpiredError, KazooTimeoutError)
+_AGAIN = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    KazooTimeoutError,
+)
 _SERVERS = re.compile(r"[\w.\-]+(?::\d+)?|\[[0-9a-fA-F:]+\](?::\d+)?", re.ASCII)
 
 _T = TypeVar("_T")
@@ -116,7 +129,9 @@ class MetadataStore:
         InvalidConfig: no such address, or a store of another kind.
     """
 
-    def __init__(self, url: str, ledgers: str = "/ledgers", timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self, url: str, ledgers: str = "/ledgers", timeout: float = TIMEOUT_SECONDS
+    ) -> None:
         self.address = parse_store_url(url)
         self._ledgers = ledgers.rstrip("/")
         self._timeout = timeout
@@ -131,7 +146,12 @@ class MetadataStore:
     def __enter__(self) -> MetadataStore:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     # ------------------------------------------------------------------ topics
@@ -139,7 +159,9 @@ class MetadataStore:
     def partitions(self, topic: TopicName) -> int:
         """How many partitions a topic has; 0: it is not partitioned, or not there."""
         whole = topic.with_partition(-1)
-        node = self._get(f"{_PARTITIONED}/{whole.managed_ledger}", f"asking for the partitions of {whole}")
+        node = self._get(
+            f"{_PARTITIONED}/{whole.managed_ledger}", f"asking for the partitions of {whole}"
+        )
         if node is None:
             return 0
         try:
@@ -193,13 +215,16 @@ class MetadataStore:
             RemoteFailed: it is not alive.
         """
         for place in ("available", "available/readonly"):
-            node = self._get(f"{self._ledgers}/{place}/{bookie}", f"asking where bookie {bookie} listens")
+            node = self._get(
+                f"{self._ledgers}/{place}/{bookie}", f"asking where bookie {bookie} listens"
+            )
             if node is not None:
                 return self._listens_at(bookie, node)
         raise RemoteFailed(
-            f"bookie {bookie} is not alive", path=self.address,
+            f"bookie {bookie} is not alive",
+            path=self.address,
             remedy="start it; or let another take its ledgers over (autorecovery)",
-        )  # fmt: skip
+        )
 
     def bookies(self) -> list[str]:
         """The bookies that take new entries, sorted."""
@@ -211,9 +236,11 @@ class MetadataStore:
         groups = _object(self._get(_RACKS, "asking for the bookies' racks"))
         return {
             str(bookie): str(known["rack"])
-            for group in groups.values() if isinstance(group, dict)
-            for bookie, known in group.items() if isinstance(known, dict) and known.get("rack")
-        }  # fmt: skip
+            for group in groups.values()
+            if isinstance(group, dict)
+            for bookie, known in group.items()
+            if isinstance(known, dict) and known.get("rack")
+        }
 
     # ------------------------------------------------------------------ ledgers
 
@@ -249,7 +276,9 @@ class MetadataStore:
             found = self._find(path, doing)
             if found is None or found[0] != data:
                 raise RemoteFailed(
-                    f"{doing}: {_words(error)}", path=self.address, remedy="see to the metadata store, then start again"
+                    f"{doing}: {_words(error)}",
+                    path=self.address,
+                    remedy="see to the metadata store, then start again",
                 ) from error
             version = found[1]
         return MadeLedger(Ledger(number, metadata), version)
@@ -272,7 +301,9 @@ class MetadataStore:
                 return
             if isinstance(error, _AGAIN):
                 raise RemoteFailed(
-                    f"{doing}: {_words(error)}", path=self.address, remedy="see to the metadata store, then start again"
+                    f"{doing}: {_words(error)}",
+                    path=self.address,
+                    remedy="see to the metadata store, then start again",
                 ) from error
             raise CommitConflict(
                 f"ledger {number}, which we wrote, was changed by somebody else",
@@ -334,9 +365,10 @@ class MetadataStore:
     def _ledger_path(self, number: int) -> str:
         if not 0 <= number < _MAX_LEDGER:
             raise UnsupportedFormat(
-                f"ledger {number} has a number of 63 bits", path=self.address,
+                f"ledger {number} has a number of 63 bits",
+                path=self.address,
                 remedy="ledgers below 2147483647 can be compacted",
-            )  # fmt: skip
+            )
         digits = f"{number:010d}"
         return f"{self._ledgers}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
 
@@ -354,13 +386,17 @@ class MetadataStore:
         doing = "asking for a ledger's number"
         if self._find(f"{self._ledgers}/idgen-long", doing) is not None:
             raise UnsupportedFormat(
-                "the cluster numbers its new ledgers with 63 bits", path=self.address,
+                "the cluster numbers its new ledgers with 63 bits",
+                path=self.address,
                 remedy="such ledgers do not fit what is compacted; see docs/guide/pulsar.md",
-            )  # fmt: skip
+            )
         prefix = f"{self._ledgers}/idgen/ID-"
         made = str(
             self._asked(
-                lambda client: client.create_async(prefix, b"", ephemeral=True, sequence=True, makepath=True), doing
+                lambda client: client.create_async(
+                    prefix, b"", ephemeral=True, sequence=True, makepath=True
+                ),
+                doing,
             )
         )  # asked again at need: a number that nobody uses costs nothing
         try:
@@ -371,9 +407,10 @@ class MetadataStore:
         number = int(text) if re.fullmatch(r"-?\d+", text, re.ASCII) else -1
         if not 0 <= number < _MAX_LEDGER:
             raise UnsupportedFormat(
-                f"the cluster has no ledger numbers below 2147483647 left: {text}", path=self.address,
+                f"the cluster has no ledger numbers below 2147483647 left: {text}",
+                path=self.address,
                 remedy="a broker has to begin with longer ones; such ledgers cannot be compacted",
-            )  # fmt: skip
+            )
         return number
 
     def _listens_at(self, bookie: str, node: bytes) -> str:
@@ -389,9 +426,10 @@ class MetadataStore:
             parse_address(bookie)
         except InvalidConfig:
             raise RemoteFailed(
-                f"bookie {bookie} does not say where it listens", path=self.address,
+                f"bookie {bookie} does not say where it listens",
+                path=self.address,
                 remedy="see its node below the ledgers' available",
-            ) from None  # fmt: skip
+            ) from None
         return bookie
 
     def _get(self, path: str, doing: str) -> bytes | None:
@@ -434,9 +472,10 @@ class MetadataStore:
             return ask(client).get(timeout=self._timeout)
         except (NoAuthError, AuthFailedError) as error:
             raise RemoteFailed(
-                f"{doing}: it does not let us in", path=self.address,
+                f"{doing}: it does not let us in",
+                path=self.address,
                 remedy="a store with access lists or SASL cannot be used; see docs/guide/pulsar.md",
-            ) from error  # fmt: skip
+            ) from error
 
     def _connected(self, doing: str) -> Any:
         if self._client is None:
@@ -451,9 +490,10 @@ class MetadataStore:
 
     def _no_answer(self, doing: str, error: BaseException) -> RemoteFailed:
         return RemoteFailed(
-            f"{doing}: {_words(error)}", path=self.address,
+            f"{doing}: {_words(error)}",
+            path=self.address,
             remedy="see whether the metadata store runs there, and whether this machine may reach it",
-        )  # fmt: skip
+        )
 
 
 def _delete(path: str) -> Callable[[Any], Any]:
@@ -469,7 +509,12 @@ class _at:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         if isinstance(error, LogError):
             raise error.located(self._path) from error
 

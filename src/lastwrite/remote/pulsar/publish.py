@@ -85,10 +85,14 @@ def publish(
             subscription = hold.again()
             _refuse_other(cluster, topic, base, written)
             at = _place(cluster, topic, horizon, subscription.last_message().mark_delete)
-            ours = write_ledger(cluster.store, cluster.bookies, records, quorums, custom, now_ms, announce).id
+            ours = write_ledger(
+                cluster.store, cluster.bookies, records, quorums, custom, now_ms, announce
+            ).id
             time.sleep(max(0.0, hold.since + pause - time.monotonic()))
             if base is not None and base.ledger is not None:
-                cluster.store.note(topic, base.ledger)  # it belongs to nobody as soon as the broker has read this
+                cluster.store.note(
+                    topic, base.ledger
+                )  # it belongs to nobody as soon as the broker has read this
             reach("acknowledge")
             acknowledged.append(ours)
             # Where the subscription was lost at any moment before, the broker does not listen to it.
@@ -105,8 +109,9 @@ def publish(
     _clear_away(cluster, topic, base, written, acknowledged)
     raise RemoteFailed(
         f"{topic}: the broker was told {tries} times that all up to {at} is compacted, and has not written it down",
-        path=cluster.store.address, remedy="see the broker's log for why its subscription __compaction does not move",
-    )  # fmt: skip
+        path=cluster.store.address,
+        remedy="see the broker's log for why its subscription __compaction does not move",
+    )
 
 
 def sweep(hold: Hold) -> tuple[int, ...]:
@@ -119,7 +124,12 @@ def sweep(hold: Hold) -> tuple[int, ...]:
     if not cluster.store.noted(topic):
         return ()
     told, written = cluster.told(topic), cluster.written_down(topic)
-    if told is None or written is None or not told.ledger == told.served == written.ledger or hold.again().is_lost:
+    if (
+        told is None
+        or written is None
+        or not told.ledger == told.served == written.ledger
+        or hold.again().is_lost
+    ):
         return ()  # nobody can say what is in use: the next commit tells
     return _swept(cluster, topic, written.ledger)
 
@@ -138,8 +148,12 @@ def _swept(cluster: Cluster, topic: TopicName, used: int | None) -> tuple[int, .
 
 
 def _clear_away(
-    cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int], acknowledged: list[int]
-) -> None:  # fmt: skip
+    cluster: Cluster,
+    topic: TopicName,
+    base: Compaction | None,
+    written: list[int],
+    acknowledged: list[int],
+) -> None:
     """Delete what we have written and nobody serves; where that cannot be told, the notes stay."""
     with contextlib.suppress(LogError):
         told, durable = cluster.told(topic), cluster.written_down(topic)
@@ -154,23 +168,30 @@ def _clear_away(
             cluster.store.forget(topic, base.ledger)
 
 
-def _refuse_other(cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int]) -> None:
+def _refuse_other(
+    cluster: Cluster, topic: TopicName, base: Compaction | None, written: list[int]
+) -> None:
     """Say no where somebody else has compacted the topic since we looked."""
     found = cluster.compaction_of(topic)
     ledger, expected = found and found.ledger, base and base.ledger
     if ledger != expected and ledger not in written:
         raise CommitConflict(
             f"{topic} was compacted into ledger {ledger} meanwhile; this began with {expected}",
-            path=cluster.store.address, remedy="nothing was changed; start again",
-        )  # fmt: skip
+            path=cluster.store.address,
+            remedy="nothing was changed; start again",
+        )
 
 
-def _place(cluster: Cluster, topic: TopicName, horizon: Position, mark_delete: Position | None) -> Position:
+def _place(
+    cluster: Cluster, topic: TopicName, horizon: Position, mark_delete: Position | None
+) -> Position:
     """The position to acknowledge: the horizon, or where the subscription stands behind it with nothing in between."""
     found = cluster.store.managed_ledger(topic)
     info = ManagedLedgerInfo() if found is None else found[1]
     if mark_delete is not None and mark_delete > horizon:
-        if mark_delete.entry == -1 and not _has_entries_between(cluster, info, horizon, mark_delete):
+        if mark_delete.entry == -1 and not _has_entries_between(
+            cluster, info, horizon, mark_delete
+        ):
             return mark_delete
         raise CommitConflict(
             f"{topic}: the subscription __compaction stands at {mark_delete}, beyond the horizon {horizon}",
@@ -182,13 +203,16 @@ def _place(cluster: Cluster, topic: TopicName, horizon: Position, mark_delete: P
         or _last_of(cluster, info, horizon) < horizon.entry
     ):
         raise CommitConflict(
-            f"{topic} has no entry {horizon} any more", path=cluster.store.address,
+            f"{topic} has no entry {horizon} any more",
+            path=cluster.store.address,
             remedy="nothing was changed; start again",
-        )  # fmt: skip
+        )
     return horizon
 
 
-def _has_entries_between(cluster: Cluster, info: ManagedLedgerInfo, low: Position, high: Position) -> bool:
+def _has_entries_between(
+    cluster: Cluster, info: ManagedLedgerInfo, low: Position, high: Position
+) -> bool:
     """Whether an entry lies behind ``low`` and before the first of ledger ``high``."""
     for each in info.ledgers:
         if low.ledger <= each.ledger < high.ledger:
@@ -200,7 +224,9 @@ def _has_entries_between(cluster: Cluster, info: ManagedLedgerInfo, low: Positio
 
 def _last_of(cluster: Cluster, info: ManagedLedgerInfo, at: Position) -> int:
     """The last entry of a ledger of the topic; -1: it has none."""
-    entries = next((each.entries for each in info.ledgers if each.ledger == at.ledger and each.is_closed), None)
+    entries = next(
+        (each.entries for each in info.ledgers if each.ledger == at.ledger and each.is_closed), None
+    )
     if entries is not None:
         return entries - 1
     ledger = cluster.store.ledger(at.ledger)

@@ -25,7 +25,14 @@ from lastwrite.errors import CorruptLog, InvalidConfig, RemoteFailed
 from lastwrite.remote.rocketmq.connection import TIMEOUT_SECONDS, Connection, refusal
 from lastwrite.remote.rocketmq.frame import Command
 from lastwrite.remote.rocketmq.outgoing import Outgoing, encode_batch_member
-from lastwrite.remote.rocketmq.route import MASTER, MessageQueue, Route, decode_addresses, decode_json, decode_route
+from lastwrite.remote.rocketmq.route import (
+    MASTER,
+    MessageQueue,
+    Route,
+    decode_addresses,
+    decode_json,
+    decode_route,
+)
 
 PULL_COUNT = 32  # messages asked for at once; a broker gives no more by default
 
@@ -55,7 +62,12 @@ class PullStatus(IntEnum):
 
 
 _TOPIC_NOT_EXIST = 17
-_SENT = {0, 10, 11, 12}  # stored; the others of these: stored, but flushed or replicated too slowly for the setting
+_SENT = {
+    0,
+    10,
+    11,
+    12,
+}  # stored; the others of these: stored, but flushed or replicated too slowly for the setting
 _WITH_SUBSCRIPTION = 4  # a pull's sysFlag
 _TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker knows it
 _PRODUCER_GROUP = "lastwrite"
@@ -104,7 +116,12 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     # ------------------------------------------------------------------ who has it
@@ -112,7 +129,9 @@ class Client:
     def find_route(self, topic: str) -> Route | None:
         """The brokers and queues of a topic, asked anew; None: the name server knows no such topic."""
         doing = f"asking for the route of {topic}"
-        answer = self._ask_name_server(Request.ROUTE, {"topic": topic, "acceptStandardJsonOnly": True}, doing)
+        answer = self._ask_name_server(
+            Request.ROUTE, {"topic": topic, "acceptStandardJsonOnly": True}, doing
+        )
         if answer.code == _TOPIC_NOT_EXIST:
             return None
         if answer.code != 0:
@@ -132,9 +151,10 @@ class Client:
         route = self._routes.get(topic) or self.find_route(topic)
         if route is None:
             raise RemoteFailed(
-                f"no topic {topic}", path=self._name_servers[0].address,
+                f"no topic {topic}",
+                path=self._name_servers[0].address,
                 remedy="give a topic that the name server knows; a broker tells it after its start",
-            )  # fmt: skip
+            )
         return route
 
     def masters(self) -> dict[str, str]:
@@ -149,7 +169,11 @@ class Client:
             found = decode_addresses(list(table.values()) if isinstance(table, dict) else [])
         except CorruptLog as error:
             raise self._strange(self._name_servers[0].address, doing, error) from error
-        return {name: addresses[MASTER] for name, addresses in sorted(found.items()) if MASTER in addresses}
+        return {
+            name: addresses[MASTER]
+            for name, addresses in sorted(found.items())
+            if MASTER in addresses
+        }
 
     # ------------------------------------------------------------------ what is there
 
@@ -162,10 +186,18 @@ class Client:
         doing = f"pulling {queue.topic}-{queue.queue} at offset {offset}"
         connection = self._reader(queue)
         fields = {
-            "consumerGroup": _TOOLS_GROUP, "topic": queue.topic, "queueId": queue.queue, "queueOffset": offset,
-            "maxMsgNums": count, "sysFlag": _WITH_SUBSCRIPTION, "commitOffset": 0, "suspendTimeoutMillis": 0,
-            "subscription": "*", "subVersion": 0, "expressionType": "TAG",
-        }  # fmt: skip
+            "consumerGroup": _TOOLS_GROUP,
+            "topic": queue.topic,
+            "queueId": queue.queue,
+            "queueOffset": offset,
+            "maxMsgNums": count,
+            "sysFlag": _WITH_SUBSCRIPTION,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 0,
+            "subscription": "*",
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
         answer = connection.ask(Request.PULL, fields, doing=doing)
         try:
             status = PullStatus(answer.code)
@@ -186,7 +218,11 @@ class Client:
         found = []
         for request in (Request.MIN_OFFSET, Request.MAX_OFFSET):
             doing = f"asking for the bounds of {queue.topic}-{queue.queue}"
-            found.append(self._number(connection, connection.call(request, fields, doing=doing), "offset", doing))
+            found.append(
+                self._number(
+                    connection, connection.call(request, fields, doing=doing), "offset", doing
+                )
+            )
         return found[0], found[1]
 
     def broker_config(self, broker: str) -> dict[str, str]:
@@ -195,7 +231,9 @@ class Client:
         Raises:
             RemoteFailed: no answer, or a refusal: not every broker tells everyone.
         """
-        answer = self._broker(broker).call(Request.BROKER_CONFIG, {}, doing=f"asking for the settings of {broker}")
+        answer = self._broker(broker).call(
+            Request.BROKER_CONFIG, {}, doing=f"asking for the settings of {broker}"
+        )
         lines = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
         return {name.strip(): value.strip() for name, equals, value in lines if equals}
 
@@ -210,23 +248,31 @@ class Client:
         """
         unique_key = secrets.token_hex(16).upper()
         body, sys_flag = message.encode_body()
-        return self._send(Request.SEND, queue, body, sys_flag, message.encode_properties(unique_key), born_ms)[0]
+        return self._send(
+            Request.SEND, queue, body, sys_flag, message.encode_properties(unique_key), born_ms
+        )[0]
 
     def send_batch(
         self, queue: MessageQueue, messages: Sequence[Outgoing], born_ms: int | None = None
-    ) -> list[Stored]:  # fmt: skip
+    ) -> list[Stored]:
         """Put messages behind the others of ``queue`` in one step: one offset behind another. Bodies go as they are.
 
         Brokers do not look for keys in a batch: members without one are stored, and compaction drops them.
         """
         if not messages:
             return []
-        body = b"".join(encode_batch_member(message, secrets.token_hex(16).upper()) for message in messages)
+        body = b"".join(
+            encode_batch_member(message, secrets.token_hex(16).upper()) for message in messages
+        )
         return self._send(Request.SEND_BATCH, queue, body, 0, "", born_ms, len(messages))
 
     def create_topic(
-        self, topic: str, queues: int, attributes: Mapping[str, str] | None = None, seconds: float = TIMEOUT_SECONDS
-    ) -> Route:  # fmt: skip
+        self,
+        topic: str,
+        queues: int,
+        attributes: Mapping[str, str] | None = None,
+        seconds: float = TIMEOUT_SECONDS,
+    ) -> Route:
         """Make a topic on every broker, or change it, and wait until the name server knows of it.
 
         ``attributes`` as ``{"cleanup.policy": "COMPACTION"}``; brokers before 5.0 know none.
@@ -235,49 +281,86 @@ class Client:
             RemoteFailed: no answer, a refusal, or the name server does not hear of it within ``seconds``.
         """
         fields = {
-            "topic": topic, "defaultTopic": _DEFAULT_TOPIC, "readQueueNums": queues, "writeQueueNums": queues,
-            "perm": _READ_AND_WRITE, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False,
-            "attributes": ",".join(f"+{name}={value}" for name, value in (attributes or {}).items()),
-        }  # fmt: skip
+            "topic": topic,
+            "defaultTopic": _DEFAULT_TOPIC,
+            "readQueueNums": queues,
+            "writeQueueNums": queues,
+            "perm": _READ_AND_WRITE,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": False,
+            "attributes": ",".join(
+                f"+{name}={value}" for name, value in (attributes or {}).items()
+            ),
+        }
         deadline = time.monotonic() + seconds
         masters = self.masters()
-        while not masters and time.monotonic() < deadline:  # a broker tells the name server a moment after its start
+        while (
+            not masters and time.monotonic() < deadline
+        ):  # a broker tells the name server a moment after its start
             time.sleep(0.1)
             masters = self.masters()
         for address in masters.values():
-            self._connection(address).call(Request.CREATE_TOPIC, fields, doing=f"making the topic {topic}")
+            self._connection(address).call(
+                Request.CREATE_TOPIC, fields, doing=f"making the topic {topic}"
+            )
         while True:
             route = self.find_route(topic)
-            if route is not None and len(route.addresses) == len(masters) and len(route.writable) >= queues:
+            if (
+                route is not None
+                and len(route.addresses) == len(masters)
+                and len(route.writable) >= queues
+            ):
                 return route
             if time.monotonic() > deadline:
                 raise RemoteFailed(
-                    f"the name server does not hear of the topic {topic}", path=self._name_servers[0].address,
+                    f"the name server does not hear of the topic {topic}",
+                    path=self._name_servers[0].address,
                     remedy="see whether a broker runs that knows this name server",
-                )  # fmt: skip
+                )
             time.sleep(0.1)
 
     def set_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
         """Change settings of a running broker, those that can be changed so; it also writes them to its file."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
-        self._broker(broker).call(Request.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of {broker}")
+        self._broker(broker).call(
+            Request.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of {broker}"
+        )
 
     # ------------------------------------------------------------------ how
 
     def _send(
-        self, request: Request, queue: MessageQueue, body: bytes, sys_flag: int, properties: str, born_ms: int | None,
+        self,
+        request: Request,
+        queue: MessageQueue,
+        body: bytes,
+        sys_flag: int,
+        properties: str,
+        born_ms: int | None,
         count: int = 1,
-    ) -> list[Stored]:  # fmt: skip
+    ) -> list[Stored]:
         doing = f"sending to {queue.topic}-{queue.queue}"
         address = self.route(queue.topic).master_of(queue.broker)
         if address is None:
-            raise RemoteFailed(f"{doing}: {queue.broker} has no master now", remedy="send again when it has one")
+            raise RemoteFailed(
+                f"{doing}: {queue.broker} has no master now", remedy="send again when it has one"
+            )
         connection = self._connection(address)
         fields = {
-            "a": _PRODUCER_GROUP, "b": queue.topic, "c": _DEFAULT_TOPIC, "d": 4, "e": queue.queue, "f": sys_flag,
-            "g": time.time_ns() // 1_000_000 if born_ms is None else born_ms, "h": 0, "i": properties, "j": 0,
-            "k": False, "m": request is Request.SEND_BATCH, "n": queue.broker,
-        }  # fmt: skip
+            "a": _PRODUCER_GROUP,
+            "b": queue.topic,
+            "c": _DEFAULT_TOPIC,
+            "d": 4,
+            "e": queue.queue,
+            "f": sys_flag,
+            "g": time.time_ns() // 1_000_000 if born_ms is None else born_ms,
+            "h": 0,
+            "i": properties,
+            "j": 0,
+            "k": False,
+            "m": request is Request.SEND_BATCH,
+            "n": queue.broker,
+        }
         answer = connection.ask(request, fields, body, doing)
         if answer.code not in _SENT:
             raise refusal(connection.address, doing, answer)
@@ -285,7 +368,9 @@ class Client:
         ids = answer.fields.get("msgId", "").split(",")
         return [Stored(queue, first + n, ids[n] if n < len(ids) else "") for n in range(count)]
 
-    def _ask_name_server(self, request: Request, fields: Mapping[str, object], doing: str) -> Command:
+    def _ask_name_server(
+        self, request: Request, fields: Mapping[str, object], doing: str
+    ) -> Command:
         failures: list[RemoteFailed] = []
         for n, connection in enumerate(self._name_servers):
             try:
@@ -302,9 +387,10 @@ class Client:
         addresses = self.route(queue.topic).readers_of(queue.broker)
         if not addresses:
             raise RemoteFailed(
-                f"nobody answers for broker {queue.broker}", path=self._name_servers[0].address,
+                f"nobody answers for broker {queue.broker}",
+                path=self._name_servers[0].address,
                 remedy="start the broker, or name one of the route's",
-            )  # fmt: skip
+            )
         return self._connection(addresses[0])
 
     def _broker(self, name: str) -> Connection:
@@ -313,7 +399,9 @@ class Client:
                 return self._connection(addresses[0])
         masters = self.masters()
         if name not in masters:
-            raise RemoteFailed(f"no broker {name}", path=self._name_servers[0].address, remedy="name one that runs")
+            raise RemoteFailed(
+                f"no broker {name}", path=self._name_servers[0].address, remedy="name one that runs"
+            )
         return self._connection(masters[name])
 
     def _connection(self, address: str) -> Connection:
@@ -332,5 +420,7 @@ class Client:
     @staticmethod
     def _strange(address: str, doing: str, error: CorruptLog) -> RemoteFailed:
         return RemoteFailed(
-            f"{doing}: {error.problem}", path=address, remedy="see whether a RocketMQ server listens there"
+            f"{doing}: {error.problem}",
+            path=address,
+            remedy="see whether a RocketMQ server listens there",
         )

@@ -37,7 +37,9 @@ class Connection:
         self._received = bytearray()
         self._opaque = 0
 
-    def ask(self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = "") -> Command:
+    def ask(
+        self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
+    ) -> Command:
         """The answer to a request; ``doing`` says in an error's words what was asked for.
 
         Raises:
@@ -45,7 +47,9 @@ class Connection:
         """
         doing = doing or f"request {code}"
         self._opaque += 1
-        request = Command(code, {name: _text(value) for name, value in fields.items()}, body, self._opaque)
+        request = Command(
+            code, {name: _text(value) for name, value in fields.items()}, body, self._opaque
+        )
         deadline = time.monotonic() + self._timeout
         try:
             self._connected(deadline).sendall(encode_command(request))
@@ -57,24 +61,31 @@ class Connection:
         except TimeoutError as error:
             self.close()
             raise RemoteFailed(
-                f"{doing}: no answer within {self._timeout:g} s", path=self.address, remedy="see whether it is alive"
+                f"{doing}: no answer within {self._timeout:g} s",
+                path=self.address,
+                remedy="see whether it is alive",
             ) from error
         except OSError as error:
             self.close()
             raise RemoteFailed(
-                f"{doing}: {(error.strerror or str(error)).lower()}", path=self.address,
+                f"{doing}: {(error.strerror or str(error)).lower()}",
+                path=self.address,
                 remedy="see whether it runs there, and whether this machine may reach it",
-            ) from error  # fmt: skip
+            ) from error
         except RemoteFailed:
             self.close()
             raise
         except LogError as error:
             self.close()
             raise RemoteFailed(
-                f"{doing}: {error.problem}", path=self.address, remedy="see whether a RocketMQ server listens there"
+                f"{doing}: {error.problem}",
+                path=self.address,
+                remedy="see whether a RocketMQ server listens there",
             ) from error
 
-    def call(self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = "") -> Command:
+    def call(
+        self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
+    ) -> Command:
         """Like ``ask``, for what can only succeed.
 
         Raises:
@@ -94,7 +105,12 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
     def _connected(self, deadline: float) -> socket.socket:
@@ -109,7 +125,9 @@ class Connection:
         (length,) = PREFIX.unpack_from(self._received)
         if not 0 < length <= _MOST_BYTES:
             raise RemoteFailed(
-                f"a frame of {length} bytes", path=self.address, remedy="see whether a RocketMQ server listens there"
+                f"a frame of {length} bytes",
+                path=self.address,
+                remedy="see whether a RocketMQ server listens there",
             )
         self._fill(PREFIX.size + length, deadline)
         frame = self._received[PREFIX.size : PREFIX.size + length]
@@ -128,7 +146,8 @@ def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
     """An answer that says no, as an error; Java's stack trace is cut off its remark."""
     said = (answer.remark or "no reason given").strip().splitlines()
     return RemoteFailed(
-        f"{doing}: refused with code {answer.code}: {said[0] if said else 'no reason given'}", path=address
+        f"{doing}: refused with code {answer.code}: {said[0] if said else 'no reason given'}",
+        path=address,
     )
 
 

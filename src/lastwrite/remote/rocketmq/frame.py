@@ -49,14 +49,21 @@ class Command:
 def encode_command(command: Command) -> bytes:
     """The frame of a request or an answer, its length before it."""
     header: dict[str, object] = {
-        "code": command.code, "language": "PYTHON", "version": 0, "opaque": command.opaque, "flag": command.flag,
-        "extFields": dict(command.fields), "serializeTypeCurrentRPC": "JSON",
-    }  # fmt: skip
+        "code": command.code,
+        "language": "PYTHON",
+        "version": 0,
+        "opaque": command.opaque,
+        "flag": command.flag,
+        "extFields": dict(command.fields),
+        "serializeTypeCurrentRPC": "JSON",
+    }
     if command.remark is not None:
         header["remark"] = command.remark
     packed = json.dumps(header, separators=(",", ":")).encode()
     head = _HEAD.pack(_JSON << 24 | len(packed))
-    return b"".join((PREFIX.pack(len(head) + len(packed) + len(command.body)), head, packed, command.body))
+    return b"".join(
+        (PREFIX.pack(len(head) + len(packed) + len(command.body)), head, packed, command.body)
+    )
 
 
 def decode_command(frame: Buffer) -> Command:
@@ -75,7 +82,9 @@ def decode_command(frame: Buffer) -> Command:
     if kind != _JSON:
         raise UnsupportedFormat(f"remoting header of form {kind}, not JSON", 0)
     if length > len(view) - _HEAD.size:
-        raise TruncatedLog(f"remoting header of {length} bytes, {len(view) - _HEAD.size} are left", 0)
+        raise TruncatedLog(
+            f"remoting header of {length} bytes, {len(view) - _HEAD.size} are left", 0
+        )
     end = _HEAD.size + length
     try:
         header = json.loads(bytes(view[_HEAD.size : end]))

@@ -62,21 +62,29 @@ class Outgoing:
         given: dict[str, str] = {}
         if self.key is not None:
             if is_blank(self.key):
-                raise InvalidConfig(f"the key {self.key!r} is blank", remedy="brokers take that for no key")
+                raise InvalidConfig(
+                    f"the key {self.key!r} is blank", remedy="brokers take that for no key"
+                )
             given[names.KEYS] = self.key
         if self.tag is not None:
             given[names.TAGS] = self.tag
         for name, value in self.properties.items():
             if name in _OWN:
-                raise InvalidConfig(f"the property {name} cannot be set", remedy="give the key and the tag as such")
+                raise InvalidConfig(
+                    f"the property {name} cannot be set", remedy="give the key and the tag as such"
+                )
             given[name] = value
         given[names.UNIQUE_KEY] = unique_key
         try:
             flat = names.build(given)
         except ValueError as error:
-            raise InvalidConfig(f"{error}: neither may be empty or hold the characters 1 and 2") from error
+            raise InvalidConfig(
+                f"{error}: neither may be empty or hold the characters 1 and 2"
+            ) from error
         if len(flat) > _MOST_PROPERTY_BYTES:
-            raise InvalidConfig(f"properties of {len(flat):,} bytes", remedy=f"{_MOST_PROPERTY_BYTES:,} is the most")
+            raise InvalidConfig(
+                f"properties of {len(flat):,} bytes", remedy=f"{_MOST_PROPERTY_BYTES:,} is the most"
+            )
         return flat.decode()
 
     def encode_body(self) -> tuple[bytes, int]:
@@ -88,7 +96,9 @@ class Outgoing:
         if self.body is None:
             return _DELETE, COMPRESSED
         if not self.body:
-            raise InvalidConfig("a body of no bytes", remedy="a message without a body is a delete: give null")
+            raise InvalidConfig(
+                "a body of no bytes", remedy="a message without a body is a delete: give null"
+            )
         if self.compression is Compression.NONE or len(self.body) < self.compress_from:
             return self.body, 0
         return compress(self.body, self.compression), _FLAGS[self.compression]
@@ -99,7 +109,9 @@ def compress(body: bytes, compression: Compression) -> bytes:
     if compression is Compression.ZLIB:
         return zlib.compress(body, _LEVEL)
     if compression is Compression.LZ4:
-        return bytes(lz4.frame.compress(body, block_linked=False, store_size=False, compression_level=_LEVEL))
+        return bytes(
+            lz4.frame.compress(body, block_linked=False, store_size=False, compression_level=_LEVEL)
+        )
     if compression is Compression.ZSTD:
         return zstandard.ZstdCompressor(level=_LEVEL, write_content_size=False).compress(body)
     return body
@@ -113,5 +125,7 @@ def encode_batch_member(message: Outgoing, unique_key: str, flag: int = 0) -> by
     flat = message.encode_properties(unique_key).encode()
     body = message.body or b""
     size = 22 + len(body) + len(flat)
-    head = b"".join(number.to_bytes(4, "big", signed=True) for number in (size, 0, 0, flag, len(body)))
+    head = b"".join(
+        number.to_bytes(4, "big", signed=True) for number in (size, 0, 0, flag, len(body))
+    )
     return head + body + len(flat).to_bytes(2, "big") + flat

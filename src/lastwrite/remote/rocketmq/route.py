@@ -66,12 +66,18 @@ def decode_route(topic: str, body: bytes) -> Route:
     addresses = decode_addresses(_listed(known, "brokerDatas"))
     readable: list[MessageQueue] = []
     writable: list[MessageQueue] = []
-    for data in sorted(_objects(_listed(known, "queueDatas")), key=lambda data: str(data.get("brokerName"))):
+    for data in sorted(
+        _objects(_listed(known, "queueDatas")), key=lambda data: str(data.get("brokerName"))
+    ):
         broker, permission = str(data.get("brokerName")), _number(data, "perm")
         if permission & _READABLE:
-            readable += [MessageQueue(topic, broker, n) for n in range(_number(data, "readQueueNums"))]
+            readable += [
+                MessageQueue(topic, broker, n) for n in range(_number(data, "readQueueNums"))
+            ]
         if permission & _WRITABLE and MASTER in addresses.get(broker, {}):
-            writable += [MessageQueue(topic, broker, n) for n in range(_number(data, "writeQueueNums"))]
+            writable += [
+                MessageQueue(topic, broker, n) for n in range(_number(data, "writeQueueNums"))
+            ]
     ordered = known.get("orderTopicConf")
     if isinstance(ordered, str) and ordered:
         writable = _in_given_order(topic, ordered)
@@ -84,7 +90,9 @@ def decode_addresses(brokers: object) -> dict[str, dict[int, str]]:
     for data in _objects(brokers):
         known = _object(data.get("brokerAddrs"), "brokerAddrs")
         try:
-            found[str(data.get("brokerName"))] = {int(number): str(address) for number, address in known.items()}
+            found[str(data.get("brokerName"))] = {
+                int(number): str(address) for number, address in known.items()
+            }
         except ValueError as error:
             raise CorruptLog(f"a broker's number in a route: {error}") from error
     return found

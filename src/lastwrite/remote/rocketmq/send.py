@@ -55,9 +55,10 @@ def send_each(
             queues = [known for known in queues if known.queue == queue]
         if not queues:
             raise InvalidConfig(
-                f"{topic} has no such queue that takes messages", path=name_server,
+                f"{topic} has no such queue that takes messages",
+                path=name_server,
                 remedy="name a queue and a broker that the topic has",
-            )  # fmt: skip
+            )
         for message in messages:
             outgoing = message if isinstance(message, Outgoing) else parse_message(message)
             yield client.send(_queue_for(outgoing, queues), outgoing)
@@ -68,8 +69,10 @@ def _queue_for(message: Outgoing, queues: list[MessageQueue]) -> MessageQueue:
 
 
 def parse_message(
-    given: Mapping[str, object], compression: Compression = Compression.ZLIB, compress_from: int = COMPRESS_FROM_BYTES
-) -> Outgoing:  # fmt: skip
+    given: Mapping[str, object],
+    compression: Compression = Compression.ZLIB,
+    compress_from: int = COMPRESS_FROM_BYTES,
+) -> Outgoing:
     """A message of ``{"key": …, "body": …, "tag": …, "properties": {…}}``.
 
     ``body`` is text; ``body_base64`` in its place is bytes; either null, or neither there, deletes the key.
@@ -78,12 +81,20 @@ def parse_message(
         InvalidConfig: another name, or a value that is not text.
     """
     if unknown := set(given) - _NAMES:
-        raise InvalidConfig(f"a message has no {sorted(unknown)[0]!r}", remedy=f"it has {', '.join(sorted(_NAMES))}")
+        raise InvalidConfig(
+            f"a message has no {sorted(unknown)[0]!r}", remedy=f"it has {', '.join(sorted(_NAMES))}"
+        )
     body, coded = _text(given, "body"), _text(given, "body_base64")
     if body is not None and coded is not None:
         raise InvalidConfig("a message has body or body_base64, not both")
     try:
-        data = body.encode() if body is not None else None if coded is None else base64.b64decode(coded, validate=True)
+        data = (
+            body.encode()
+            if body is not None
+            else None
+            if coded is None
+            else base64.b64decode(coded, validate=True)
+        )
     except (binascii.Error, ValueError) as error:
         raise InvalidConfig(f"body_base64 is not base64: {error}") from error
     properties = given.get("properties")
@@ -93,7 +104,9 @@ def parse_message(
         isinstance(text, str) for pair in properties.items() for text in pair
     ):
         raise InvalidConfig("the properties of a message are texts by name")
-    return Outgoing(_text(given, "key"), data, _text(given, "tag"), properties, compression, compress_from)
+    return Outgoing(
+        _text(given, "key"), data, _text(given, "tag"), properties, compression, compress_from
+    )
 
 
 def _text(given: Mapping[str, object], name: str) -> str | None:
